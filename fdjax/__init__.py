@@ -1,0 +1,1 @@
+"""fdjax: LLM inference on GPUs from JAX."""

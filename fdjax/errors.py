@@ -1,0 +1,31 @@
+"""The errors fdjax raises on purpose: what was wrong, both numbers, and the remedy."""
+
+
+class ConfigError(ValueError):
+    """A model description or a setting that fdjax cannot serve as it stands."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint whose files do not hold the weights its configuration promises.
+
+    Attributes:
+        problems: every fault found, one sentence each.
+    """
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
+        super().__init__(f"{source}: {count} with the checkpoint\n{lines}")
+
+
+class MemoryBudgetError(ValueError):
+    """A plan that needs more memory than its budget; raised before allocation."""
+
+
+class RequestError(ValueError):
+    """A request that cannot be served: names the field, the value and the limit."""
+
+
+class Unsupported(NotImplementedError):  # noqa: N818  (named for what it says)
+    """A forced kernel implementation cannot serve this call."""

@@ -1,0 +1,1 @@
+"""Prefill, decode and sampling as pure functions, and `generate`, one jitted call."""

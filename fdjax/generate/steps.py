@@ -1,0 +1,76 @@
+"""One forward pass as a pure function: `prefill`, `score` and `decode`.
+
+For people who bring their own loop. Jit them with the KV array donated; the model is a
+pytree and may be an argument. Sizes are static, values are not.
+"""
+
+import jax.numpy as jnp
+
+from fdjax.layers import decode_batch, prefill_batch
+from fdjax.models.decoder import Decoder
+from fdjax.notation import Array, Float, Int32
+
+
+def prefill(
+    model: Decoder,
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    tokens: Int32[Array, "B S"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
+    """Runs whole prompts; returns the logits of each row's last token.
+
+    Args:
+        model: the decoder.
+        kv: the KV array; donate it.
+        tokens: prompts, padded on the right to one length.
+        lengths: tokens of each prompt; 0 marks an empty row.
+        page_table: pages of each row in order; ids `>= P` are absent.
+
+    Returns:
+        Logits in float32, and the KV array with the prompts' keys and values.
+    """
+    rows, width = tokens.shape
+    batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
+    hidden, kv = model(kv, batch)
+    last = jnp.maximum(lengths - 1, 0)[:, None, None]
+    hidden = jnp.take_along_axis(hidden.reshape(rows, width, -1), last, axis=1)
+    return model.logits(hidden[:, 0]), kv
+
+
+def score(
+    model: Decoder,
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    tokens: Int32[Array, "B S"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+) -> tuple[Float[Array, "B S V"], Float[Array, "P L 2 Z Hkv D"]]:
+    """Like `prefill`, but returns the logits of every token of every prompt."""
+    rows, width = tokens.shape
+    batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
+    hidden, kv = model(kv, batch)
+    return model.logits(hidden).reshape(rows, width, -1), kv
+
+
+def decode(
+    model: Decoder,
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    tokens: Int32[Array, " B"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
+    """Runs one token a row.
+
+    Args:
+        model: the decoder.
+        kv: the KV array; donate it.
+        tokens: the new token of each row.
+        lengths: tokens each row already has in `kv`, before this one.
+        page_table: pages of each row in order; ids `>= P` are absent.
+
+    Returns:
+        Logits in float32, and the KV array with the tokens' keys and values.
+    """
+    batch = decode_batch(tokens, lengths, page_table, page_size=kv.shape[3])
+    hidden, kv = model(kv, batch)
+    return model.logits(hidden), kv

@@ -1,0 +1,50 @@
+"""Attention of one new token a row over the pages of its sequence."""
+
+from fdjax.kernels.decode_attention import reference
+from fdjax.kernels.op import Op
+from fdjax.kernels.paged import check_attention
+from fdjax.notation import Array, Float, Int32
+
+OP = Op("decode_attention", reference.decode_attention)
+
+
+def decode_attention(
+    q: Float[Array, "B Hq D"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+    slopes: Float[Array, " Hq"] | None = None,
+    *,
+    layer: int,
+    scale: float,
+    soft_cap: float | None = None,
+    window: int | None = None,
+) -> Float[Array, "B Hq D"]:
+    """Attends from the last token of each row to all tokens of the row.
+
+    Args:
+        q: the queries, at position `lengths - 1` of each row.
+        kv: the KV array; the row's own key and value are already in it.
+        page_table: pages of each row in order; ids `>= P` are absent.
+        lengths: tokens of each row in `kv`; a row of length 0 gives zeros.
+        slopes: ALiBi slope of each query head.
+        layer: which layer of each page.
+        scale: factor of the scores.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`.
+        window: only the last `window` tokens are seen.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit together.
+    """
+    check_attention("decode_attention", q, kv, page_table, lengths, layer)
+    return OP(
+        q,
+        kv,
+        page_table,
+        lengths,
+        slopes,
+        layer=layer,
+        scale=scale,
+        soft_cap=soft_cap,
+        window=window,
+    )

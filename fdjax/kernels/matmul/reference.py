@@ -1,0 +1,28 @@
+"""The definition of `matmul`: float32 accumulation, one rounding at the end."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fdjax.notation import Array, Float
+
+
+def matmul(
+    x: Float[Array, "M K"],
+    weight: Float[Array, "N K"],
+    bias: Float[Array, " N"] | None,
+    *,
+    out_dtype: jax.typing.DTypeLike,
+) -> Float[Array, "M N"]:
+    """See `fdjax.kernels.matmul.matmul`."""
+    exact = lax.Precision.HIGHEST if x.dtype == jnp.float32 else lax.Precision.DEFAULT
+    product = lax.dot_general(
+        x,
+        weight,
+        (((1,), (1,)), ((), ())),
+        precision=exact,
+        preferred_element_type=jnp.float32,
+    )
+    if bias is not None:
+        product = product + bias.astype(jnp.float32)
+    return product.astype(out_dtype)

@@ -1,0 +1,115 @@
+"""What the attention operations share: reading pages, and the definition itself."""
+
+import jax.numpy as jnp
+
+from fdjax.notation import Array, Bool, Float, Int32
+
+
+def gather_pages(
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    page_table: Int32[Array, "B W"],
+    *,
+    layer: int,
+) -> tuple[Float[Array, "B WZ Hkv D"], Float[Array, "B WZ Hkv D"]]:
+    """The keys and values of each row's pages, in order of position.
+
+    Ids past the end (absent pages) read some page; mask what they hold.
+    """
+    rows, width = page_table.shape
+    _, _, _, page_size, num_kv_heads, head_dim = kv.shape
+    pages = kv.at[page_table, layer].get(mode="clip")
+    shape = (rows, width * page_size, num_kv_heads, head_dim)
+    return pages[:, :, 0].reshape(shape), pages[:, :, 1].reshape(shape)
+
+
+def visible(
+    query_positions: Int32[Array, "B S"],
+    lengths: Int32[Array, " B"],
+    *,
+    num_keys: int,
+    window: int | None,
+) -> Bool[Array, "B S T"]:
+    """Which keys each query sees: those before it, in its row and in its window."""
+    key = jnp.arange(num_keys, dtype=jnp.int32)
+    query = query_positions[:, :, None]
+    seen = (key <= query) & (key < lengths[:, None, None])
+    return seen if window is None else seen & (key > query - window)
+
+
+def attend(
+    q: Float[Array, "B S Hq D"],
+    k: Float[Array, "B T Hkv D"],
+    v: Float[Array, "B T Hkv D"],
+    query_positions: Int32[Array, "B S"],
+    lengths: Int32[Array, " B"],
+    slopes: Float[Array, " Hq"] | None,
+    *,
+    scale: float,
+    soft_cap: float | None,
+    window: int | None,
+) -> Float[Array, "B S Hq D"]:
+    """Softmax attention in float32; queries that see no key give zeros.
+
+    Keys and values a query does not see never reach its result, even where they are
+    NaN: a page may hold what another request left there.
+    """
+    rows, num_queries, num_heads, head_dim = q.shape
+    num_kv_heads = k.shape[2]
+    grouped = (rows, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    seen = visible(query_positions, lengths, num_keys=k.shape[1], window=window)
+    held = (jnp.arange(k.shape[1]) < lengths[:, None])[:, :, None, None]
+
+    query = q.astype(jnp.float32).reshape(grouped)
+    key = jnp.where(held, k.astype(jnp.float32), 0.0)
+    scores = jnp.einsum("bshgd,bthd->bhgst", query, key, precision="highest") * scale
+    if soft_cap is not None:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    if slopes is not None:
+        scores = scores + _alibi(slopes, query_positions, grouped, k.shape[1])
+    scores = jnp.where(seen[:, None, None], scores, -jnp.inf)
+
+    highest = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
+    total = jnp.sum(weights, axis=-1)
+    value = jnp.where(held, v.astype(jnp.float32), 0.0)
+    mixed = jnp.einsum("bhgst,bthd->bshgd", weights, value, precision="highest")
+    total = jnp.moveaxis(total, -1, 1)[..., None]
+    out = mixed / jnp.where(total > 0.0, total, 1.0)
+    return out.reshape(q.shape).astype(q.dtype)
+
+
+def _alibi(
+    slopes: Float[Array, " Hq"],
+    query_positions: Int32[Array, "B S"],
+    grouped: tuple[int, ...],
+    num_keys: int,
+) -> Float[Array, "B Hkv G S T"]:
+    _, _, num_kv_heads, group, _ = grouped
+    distance = jnp.arange(num_keys) - query_positions[:, None, None, :, None]
+    return slopes.reshape(num_kv_heads, group, 1, 1) * distance.astype(jnp.float32)
+
+
+def check_attention(
+    operation: str, q: Array, kv: Array, page_table: Array, lengths: Array, layer: int
+) -> None:
+    """Raises `ValueError` where the operands of a paged attention do not fit."""
+    rows, num_heads, head_dim = q.shape[0], q.shape[-2], q.shape[-1]
+    _, num_layers, _, _, num_kv_heads, kv_head_dim = kv.shape
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"{operation}: {num_heads} query heads over {num_kv_heads} key/value heads; "
+            "the first must be a multiple of the second"
+        )
+    if head_dim != kv_head_dim:
+        raise ValueError(
+            f"{operation}: q's head size is {head_dim}, kv's {kv_head_dim}"
+        )
+    if q.dtype != kv.dtype:
+        raise ValueError(f"{operation}: q is {q.dtype}, kv is {kv.dtype}")
+    if page_table.shape[0] != rows or lengths.shape != (rows,):
+        raise ValueError(
+            f"{operation}: q has {rows} rows, page_table {page_table.shape[0]}, lengths "
+            f"{lengths.shape}"
+        )
+    if not 0 <= layer < num_layers:
+        raise ValueError(f"{operation}: layer {layer} of a kv array of {num_layers}")

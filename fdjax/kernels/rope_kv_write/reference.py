@@ -1,0 +1,52 @@
+"""The definition of `rope_kv_write`, in float32."""
+
+import jax.numpy as jnp
+
+from fdjax.notation import Array, Float, Int32
+
+
+def rope(
+    x: Float[Array, "T H D"],
+    positions: Int32[Array, " T"],
+    frequencies: Float[Array, " R2"],
+    *,
+    interleaved: bool,
+) -> Float[Array, "T H D"]:
+    """Rotates the first `2 * R2` dimensions of each head; the rest pass unchanged."""
+    half = frequencies.shape[0]
+    angles = positions[:, None, None].astype(jnp.float32) * frequencies
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    rotated, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
+    if interleaved:
+        first, second = rotated[..., 0::2], rotated[..., 1::2]
+    else:
+        first, second = rotated[..., :half], rotated[..., half:]
+    pair = (first * cos - second * sin, second * cos + first * sin)
+    if interleaved:
+        turned = jnp.stack(pair, axis=-1).reshape(rotated.shape)
+    else:
+        turned = jnp.concatenate(pair, axis=-1)
+    return jnp.concatenate([turned.astype(x.dtype), rest], axis=-1)
+
+
+def rope_kv_write(
+    qkv: Float[Array, "T H D"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    positions: Int32[Array, " T"],
+    slots: Int32[Array, " T"],
+    frequencies: Float[Array, " R2"],
+    *,
+    layer: int,
+    interleaved: bool,
+) -> tuple[Float[Array, "T Hq D"], Float[Array, "P L 2 Z Hkv D"]]:
+    """See `fdjax.kernels.rope_kv_write.rope_kv_write`."""
+    num_pages, _, _, page_size, num_kv_heads, _ = kv.shape
+    num_heads = qkv.shape[1] - 2 * num_kv_heads
+    query_key, value = qkv[:, :-num_kv_heads], qkv[:, -num_kv_heads:]
+    query_key = rope(query_key, positions, frequencies, interleaved=interleaved)
+    query, key = query_key[:, :num_heads], query_key[:, num_heads:]
+    # A negative slot becomes a page past the end, which "drop" does not write.
+    page = jnp.where(slots < 0, num_pages, slots // page_size)
+    written = jnp.stack([key, value], axis=1).astype(kv.dtype)
+    kv = kv.at[page, layer, :, slots % page_size].set(written, mode="drop")
+    return query, kv

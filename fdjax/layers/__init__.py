@@ -1,0 +1,21 @@
+"""Flax modules: weights, and the kernels they call."""
+
+from fdjax.layers.attention import SelfAttention
+from fdjax.layers.batch import Batch, decode_batch, prefill_batch
+from fdjax.layers.embedding import Embedder, Head, PositionTable
+from fdjax.layers.linear import Linear
+from fdjax.layers.mlp import FeedForward
+from fdjax.layers.norm import Normalisation
+
+__all__ = [
+    "Batch",
+    "Embedder",
+    "FeedForward",
+    "Head",
+    "Linear",
+    "Normalisation",
+    "PositionTable",
+    "SelfAttention",
+    "decode_batch",
+    "prefill_batch",
+]

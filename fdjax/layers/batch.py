@@ -1,0 +1,86 @@
+"""What one forward pass reads and writes besides weights: tokens, places and pages."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+
+from fdjax.notation import Array, Int32
+from fdjax.pytree import pytree, static
+
+
+@pytree
+class Batch:
+    """The tokens of one forward pass and where they stand.
+
+    Attributes:
+        tokens: token ids, rows and positions flattened.
+        positions: position of each token in its sequence.
+        slots: where each token's key and value go, `page * Z + slot`; negative or
+            past the end writes nothing.
+        page_table: pages of each row in order; ids `>= P` are absent.
+        lengths: tokens of each row in the KV array once this pass has written.
+        phase: "prefill" (`T / B` tokens a row, from position 0) or "decode" (one).
+    """
+
+    tokens: Int32[Array, " T"]
+    positions: Int32[Array, " T"]
+    slots: Int32[Array, " T"]
+    page_table: Int32[Array, "B W"]
+    lengths: Int32[Array, " B"]
+    phase: Literal["prefill", "decode"] = static()
+
+    @property
+    def num_rows(self) -> int:
+        """`B`."""
+        return self.page_table.shape[0]
+
+
+def prefill_batch(
+    tokens: Int32[Array, "B S"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    *,
+    page_size: int,
+) -> Batch:
+    """Whole prompts, padded to one length; padding is computed but never stored."""
+    rows, width = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
+    slots = _slots(page_table, positions, page_size=page_size)
+    slots = jnp.where(positions < lengths[:, None], slots, -1)
+    return Batch(
+        tokens=tokens.reshape(-1),
+        positions=positions.reshape(-1),
+        slots=slots.reshape(-1),
+        page_table=page_table,
+        lengths=lengths,
+        phase="prefill",
+    )
+
+
+def decode_batch(
+    tokens: Int32[Array, " B"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    *,
+    page_size: int,
+) -> Batch:
+    """One new token a row, after the `lengths` tokens its pages already hold."""
+    slots = _slots(page_table, lengths[:, None], page_size=page_size)
+    return Batch(
+        tokens=tokens,
+        positions=lengths,
+        slots=slots[:, 0],
+        page_table=page_table,
+        lengths=lengths + 1,
+        phase="decode",
+    )
+
+
+def _slots(
+    page_table: Int32[Array, "B W"], positions: Int32[Array, "B S"], *, page_size: int
+) -> Int32[Array, "B S"]:
+    """Slot of each position; -1 past the row's table, so that nothing is written."""
+    index = positions // page_size
+    inside = index < page_table.shape[1]
+    pages = jnp.take_along_axis(page_table, index, axis=1, mode="clip")
+    return jnp.where(inside, pages * page_size + positions % page_size, -1)

@@ -1,0 +1,81 @@
+"""Tables at both ends of a decoder: tokens, positions, and the head."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from fdjax.config import Embedding, Learned
+from fdjax.kernels.matmul import matmul
+from fdjax.layers.parameter import declare
+from fdjax.notation import Array, Float, Int32
+
+
+class Embedder(nnx.Module):
+    """The token embedding.
+
+    Args:
+        spec: vocabulary and scale.
+        hidden_size: `E`.
+        dtype: type of the parameters.
+    """
+
+    def __init__(
+        self, spec: Embedding, hidden_size: int, *, dtype: jax.typing.DTypeLike
+    ) -> None:
+        self.spec = spec
+        self.weight = declare(spec.vocab_size, hidden_size, dtype=dtype)
+
+    def __call__(self, tokens: Int32[Array, " T"]) -> Float[Array, "T E"]:
+        """The vector of each token; ids outside the vocabulary read its nearest end."""
+        x = self.weight[...].at[tokens].get(mode="clip")
+        return (
+            x if self.spec.scale is None else x * jnp.asarray(self.spec.scale, x.dtype)
+        )
+
+
+class PositionTable(nnx.Module):
+    """Learned position vectors (OPT).
+
+    Args:
+        spec: size and offset of the table.
+        hidden_size: `E`.
+        dtype: type of the parameters.
+    """
+
+    def __init__(
+        self, spec: Learned, hidden_size: int, *, dtype: jax.typing.DTypeLike
+    ) -> None:
+        self.spec = spec
+        self.weight = declare(spec.size + spec.offset, hidden_size, dtype=dtype)
+
+    def __call__(self, positions: Int32[Array, " T"]) -> Float[Array, "T E"]:
+        """The vector of each position."""
+        return self.weight[...].at[positions + self.spec.offset].get(mode="clip")
+
+
+class Head(nnx.Module):
+    """The output product; its weight is absent where it is the token embedding.
+
+    Args:
+        spec: vocabulary, tying, bias and soft cap.
+        hidden_size: `E`.
+        dtype: type of the parameters.
+    """
+
+    def __init__(
+        self, spec: Embedding, hidden_size: int, *, dtype: jax.typing.DTypeLike
+    ) -> None:
+        self.spec = spec
+        vocab = spec.vocab_size
+        self.weight = None if spec.tied else declare(vocab, hidden_size, dtype=dtype)
+        self.bias = declare(vocab, dtype=dtype) if spec.head_bias else None
+
+    def __call__(
+        self, x: Float[Array, "T E"], embedding: Float[Array, "V E"]
+    ) -> Float[Array, "T V"]:
+        """Logits in float32; `embedding` serves where the head is tied."""
+        weight = embedding if self.weight is None else self.weight[...]
+        bias = None if self.bias is None else self.bias[...]
+        logits = matmul(x, weight, bias, out_dtype=jnp.float32)
+        cap = self.spec.soft_cap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)

@@ -1,0 +1,1 @@
+"""Who owns which bytes: the KV array, its pages, and the plan made before both."""

@@ -1,0 +1,60 @@
+"""What a model family declares: how its configuration and its weights are read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fdjax.models.config import ModelConfig
+from fdjax.models.hf_config import HfConfig
+
+type Transform = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One parameter of the decoder and the checkpoint tensors it is made of.
+
+    The sources are concatenated along axis 0 in the order given. `{i}` in names
+    stands for the layer.
+
+    Attributes:
+        target: the parameter's path, for example "layers.{i}.attention.qkv.weight".
+        sources: names of tensors in the checkpoint.
+        transform: a reordering of each source's rows that keeps its shape (BLOOM
+            stores q, k and v interleaved by head).
+    """
+
+    target: str
+    sources: tuple[str, ...]
+    transform: Transform | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models that share names and mathematics.
+
+    Attributes:
+        name: for example "llama".
+        architectures: class names in `config.json` that this family reads.
+        configure: maps the fields of `config.json`.
+        rules: the weight rules of one configured model.
+        ignored: regular expressions (whole name) of checkpoint tensors that hold
+            nothing a model needs, such as stored masks and frequencies.
+        prefixes: prefixes that some checkpoints leave out or add ("transformer.").
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    configure: Callable[[HfConfig], ModelConfig]
+    rules: Callable[[ModelConfig], tuple[Rule, ...]]
+    ignored: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+    def read(self, config: Mapping[str, Any]) -> ModelConfig:
+        """Maps `config` and refuses fields that nothing consumed."""
+        fields = HfConfig(config)
+        model = self.configure(fields)
+        fields.finish()
+        return model

@@ -1,0 +1,383 @@
+"""Small random models, as data: what every family is compared on.
+
+Sizes are odd on purpose: heads that are no power of two, vocabularies and
+feed-forward sizes that fill no tile, windows shorter than the prompts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+# The whole 23-token prompt is longer than any window below, and 1 token is shorter.
+PROMPT_LENGTHS = (1, 5, 23)
+NEW_TOKENS = 32
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class HfModel:
+    """A model with random weights that transformers can build.
+
+    Attributes:
+        name: folder of its fixture.
+        architecture: class of transformers that defines it.
+        config: keyword arguments of that class's configuration.
+        seed: first seed tried for its weights and prompts.
+        spelling: `config.json` as transformers 5 writes it, or as the published
+            checkpoints do, which are older ("rope_theta", "torch_dtype").
+        published: fields of `config.json` that published checkpoints spell in their
+            own way; a value of `None` leaves the field out. "published" only.
+        prefix: beginning of tensor names that the published checkpoints leave out.
+        chatglm: weights and configuration are renamed to ChatGLM2's; transformers has
+            no such class, but its GLM computes the same.
+    """
+
+    name: str
+    architecture: str
+    config: Mapping[str, Any]
+    seed: int
+    spelling: Literal["transformers", "published"] = "transformers"
+    published: Mapping[str, Any] = field(default=_NOTHING)
+    prefix: str = ""
+    chatglm: bool = False
+
+
+def _sizes(
+    *, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, head: int | None
+) -> dict[str, Any]:
+    sizes = {
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": 131,
+        "max_position_embeddings": 128,
+    }
+    return sizes if head is None else sizes | {"head_dim": head}
+
+
+_LLAMA = (
+    HfModel(
+        "llama",
+        "LlamaForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=64),
+        seed=1,
+    ),
+    HfModel(
+        "llama_tied",
+        "LlamaForCausalLM",
+        _sizes(hidden=32, ffn=77, layers=3, heads=8, kv_heads=1, head=64)
+        | {"tie_word_embeddings": True, "rms_norm_eps": 1e-3},
+        seed=2,
+    ),
+    HfModel(
+        "llama_rope_llama3",
+        "LlamaForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=2, heads=3, kv_heads=3, head=80)
+        | {
+            # Short enough that frequencies fall below, between and above the bounds.
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+        seed=3,
+    ),
+    HfModel(
+        "llama_rope_linear",
+        "LlamaForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=2, heads=3, kv_heads=1, head=64)
+        | {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+            },
+        },
+        seed=4,
+        spelling="published",
+        published={"rope_scaling": {"type": "linear", "factor": 4.0}},
+    ),
+    HfModel(
+        "llama_bias",
+        "LlamaForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=None)
+        | {"attention_bias": True, "mlp_bias": True},
+        seed=5,
+        spelling="published",
+        published={"head_dim": None},
+    ),
+)
+
+_MISTRAL = (
+    HfModel(
+        "mistral_window",
+        "MistralForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
+        | {"sliding_window": 7},
+        seed=6,
+    ),
+    HfModel(
+        "mistral",
+        "MistralForCausalLM",
+        _sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=None)
+        | {"sliding_window": None},
+        seed=7,
+        spelling="published",
+        published={"head_dim": None},
+    ),
+)
+
+_QWEN = (
+    HfModel(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        _sizes(hidden=96, ffn=77, layers=3, heads=6, kv_heads=2, head=None)
+        | {"tie_word_embeddings": True, "sliding_window": 6, "max_window_layers": 1},
+        seed=8,
+        spelling="published",
+        published={"sliding_window": 6, "layer_types": None},
+    ),
+    HfModel(
+        "qwen2_window",
+        "Qwen2ForCausalLM",
+        _sizes(hidden=80, ffn=101, layers=3, heads=5, kv_heads=1, head=None)
+        | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+        seed=9,
+    ),
+    HfModel(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        _sizes(hidden=32, ffn=77, layers=2, heads=8, kv_heads=1, head=128),
+        seed=10,
+    ),
+    HfModel(
+        "qwen3_tied",
+        "Qwen3ForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=2, heads=6, kv_heads=2, head=96)
+        | {"tie_word_embeddings": True},
+        seed=11,
+        spelling="published",
+        published={"layer_types": None},
+    ),
+)
+
+_OPT = (
+    HfModel(
+        "opt",
+        "OPTForCausalLM",
+        {
+            "hidden_size": 128,
+            "ffn_dim": 77,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "vocab_size": 131,
+            "max_position_embeddings": 67,
+        },
+        seed=12,
+    ),
+    HfModel(
+        "opt_untied",
+        "OPTForCausalLM",
+        {
+            "hidden_size": 80,
+            "ffn_dim": 101,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 5,
+            "vocab_size": 131,
+            "max_position_embeddings": 67,
+            "tie_word_embeddings": False,
+        },
+        seed=13,
+    ),
+    HfModel(
+        "opt_published",
+        "OPTForCausalLM",
+        {
+            "hidden_size": 48,
+            "ffn_dim": 77,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "vocab_size": 131,
+            "max_position_embeddings": 67,
+        },
+        seed=14,
+        spelling="published",
+        published={"tie_word_embeddings": None},
+        prefix="model.",
+    ),
+)
+
+_GLM_SIZES = _sizes(hidden=48, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
+_GLM_TOKENS = {"pad_token_id": 0, "eos_token_id": [1, 2, 3]}
+
+_GLM = (
+    HfModel("glm", "GlmForCausalLM", _GLM_SIZES | _GLM_TOKENS, seed=15),
+    HfModel(
+        "glm_plain",
+        "GlmForCausalLM",
+        _sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=32)
+        | _GLM_TOKENS
+        | {"attention_bias": False, "tie_word_embeddings": True},
+        seed=16,
+        spelling="published",
+    ),
+    HfModel(
+        "glm4",
+        "Glm4ForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=2, heads=3, kv_heads=1, head=96) | _GLM_TOKENS,
+        seed=17,
+    ),
+    HfModel(
+        "glm4_plain",
+        "Glm4ForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=32)
+        | _GLM_TOKENS
+        | {"attention_bias": False},
+        seed=18,
+        spelling="published",
+    ),
+    HfModel(
+        "chatglm",
+        "GlmForCausalLM",
+        _GLM_SIZES | _GLM_TOKENS | {"rms_norm_eps": 1e-5},
+        seed=19,
+        chatglm=True,
+    ),
+    HfModel(
+        "chatglm_rope_ratio",
+        "GlmForCausalLM",
+        _sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=32)
+        | _GLM_TOKENS
+        | {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 500000.0,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+        seed=20,
+        chatglm=True,
+    ),
+)
+
+_GPTJ = (
+    HfModel(
+        "gptj",
+        "GPTJForCausalLM",
+        {
+            "n_embd": 128,
+            "n_layer": 2,
+            "n_head": 2,
+            "n_inner": 77,
+            "rotary_dim": 16,
+            "n_positions": 128,
+            "vocab_size": 131,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        seed=21,
+    ),
+    HfModel(
+        "gptj_published",
+        "GPTJForCausalLM",
+        {
+            "n_embd": 80,
+            "n_layer": 3,
+            "n_head": 5,
+            "rotary_dim": 16,
+            "n_positions": 64,
+            "vocab_size": 131,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        seed=22,
+        spelling="published",
+        published={"n_ctx": 64, "rotary": True, "scale_attn_weights": True},
+    ),
+)
+
+_BLOOM = (
+    HfModel(
+        "bloom",
+        "BloomForCausalLM",
+        {"hidden_size": 128, "n_layer": 2, "n_head": 2, "vocab_size": 131},
+        seed=23,
+    ),
+    HfModel(
+        "bloom_published",
+        "BloomForCausalLM",
+        {"hidden_size": 80, "n_layer": 3, "n_head": 5, "vocab_size": 131},
+        seed=24,
+        spelling="published",
+        published={
+            "hidden_size": None,
+            "n_head": None,
+            "n_embed": 80,
+            "num_attention_heads": 5,
+            "n_inner": None,
+            "offset_alibi": 100,
+            "skip_bias_add": True,
+            "skip_bias_add_qkv": False,
+            "attention_softmax_in_fp32": True,
+            "bias_dropout_fusion": True,
+            "masked_softmax_fusion": True,
+            "unk_token_id": 0,
+            "tie_word_embeddings": None,
+        },
+        prefix="transformer.",
+    ),
+)
+
+# Caps near the size of the scores and logits: far larger ones would change nothing.
+_GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 7.0}
+
+_GEMMA2 = (
+    HfModel(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=64)
+        | _GEMMA2_CAPS
+        | {"sliding_window": 7, "query_pre_attn_scalar": 33},
+        seed=25,
+    ),
+    HfModel(
+        "gemma2_uncapped",
+        "Gemma2ForCausalLM",
+        _sizes(hidden=32, ffn=93, layers=2, heads=4, kv_heads=4, head=96)
+        | {
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "sliding_window": 6,
+            "query_pre_attn_scalar": 96,
+        },
+        seed=26,
+        spelling="published",
+        published={
+            "tie_word_embeddings": None,
+            "layer_types": None,
+            "hidden_act": "gelu_pytorch_tanh",
+        },
+    ),
+)
+
+MODELS: tuple[HfModel, ...] = (
+    *_LLAMA,
+    *_MISTRAL,
+    *_QWEN,
+    *_OPT,
+    *_GLM,
+    *_GPTJ,
+    *_BLOOM,
+    *_GEMMA2,
+)
