@@ -1,5 +1,7 @@
 """Facts about the device a computation is traced for."""
 
+import os
+
 import jax
 from jax.sharding import get_abstract_mesh
 
@@ -22,3 +24,21 @@ def kind() -> str:
     if device is not None:
         return device.device_kind
     return jax.devices()[0].device_kind
+
+
+def claim_memory(fraction: float) -> None:
+    """Asks JAX for a fraction of the accelerator's memory, where it is not too late.
+
+    JAX sizes its pool when its backend starts; a process that has used JAX before, or
+    that sets `XLA_CLIENT_MEM_FRACTION` itself, keeps the pool it has.
+    """
+    os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(fraction))
+
+
+def memory_budget(fraction: float) -> int:
+    """Bytes the engine may use: JAX's pool on a GPU, a fraction of RAM on a CPU."""
+    statistics = jax.devices()[0].memory_stats()
+    if statistics is not None and "bytes_limit" in statistics:
+        return int(statistics["bytes_limit"])
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(fraction * physical)

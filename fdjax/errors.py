@@ -27,5 +27,5 @@ class RequestError(ValueError):
     """A request that cannot be served: names the field, the value and the limit."""
 
 
-class Unsupported(NotImplementedError):  # noqa: N818  (named for what it says)
+class Unsupported(NotImplementedError):
     """A forced kernel implementation cannot serve this call."""

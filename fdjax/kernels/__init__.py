@@ -1,0 +1,1 @@
+"""The operations: one folder each, with the definition and every implementation."""

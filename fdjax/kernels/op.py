@@ -58,6 +58,7 @@ class Op[**P, R]:
         return (*self._impls, REFERENCE)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Computes the operation by the implementation that the rule chooses."""
         name, refusals = self._choose(*args, **kwargs)
         if name == REFERENCE:
             self._warn(refusals, args)

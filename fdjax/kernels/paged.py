@@ -97,8 +97,8 @@ def check_attention(
     _, num_layers, _, _, num_kv_heads, kv_head_dim = kv.shape
     if num_heads % num_kv_heads:
         raise ValueError(
-            f"{operation}: {num_heads} query heads over {num_kv_heads} key/value heads; "
-            "the first must be a multiple of the second"
+            f"{operation}: {num_heads} query heads over {num_kv_heads} key/value "
+            "heads; the first must be a multiple of the second"
         )
     if head_dim != kv_head_dim:
         raise ValueError(
@@ -108,8 +108,8 @@ def check_attention(
         raise ValueError(f"{operation}: q is {q.dtype}, kv is {kv.dtype}")
     if page_table.shape[0] != rows or lengths.shape != (rows,):
         raise ValueError(
-            f"{operation}: q has {rows} rows, page_table {page_table.shape[0]}, lengths "
-            f"{lengths.shape}"
+            f"{operation}: q has {rows} rows, page_table {page_table.shape[0]}, "
+            f"lengths {lengths.shape}"
         )
     if not 0 <= layer < num_layers:
         raise ValueError(f"{operation}: layer {layer} of a kv array of {num_layers}")

@@ -12,19 +12,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from fdjax.errors import CheckpointError
 from fdjax.models.strict_json import MAX_JSON_BYTES, parse_object
 
 _LENGTH_BYTES = 8
+_LFS_START = b"version "
 _MAX_RANK = 64  # NumPy's own limit
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
 
 # Every dtype of the format, so that a tensor nobody needs does not make a file invalid.
 _BITS = {
-    **dict.fromkeys(("F4", "F4_E2M1"), 4),
+    "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
     **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
@@ -35,7 +36,7 @@ _BITS = {
 
 READABLE: Mapping[str, np.dtype[Any]] = {
     "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BF16": np.dtype(jnp.bfloat16),
     "F32": np.dtype(np.float32),
 }
 """The dtypes that weights may be stored in."""
@@ -106,7 +107,12 @@ def _read_entries(path: pathlib.Path) -> tuple[dict[str, Any], int, int]:
         file_bytes = os.fstat(file.fileno()).st_size
         if file_bytes < _LENGTH_BYTES:
             raise ValueError(f"it has {file_bytes} bytes, too few for a header length")
-        header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        length = file.read(_LENGTH_BYTES)
+        if length == _LFS_START:
+            raise ValueError(
+                "it is a git-lfs pointer; fetch the file with git lfs pull"
+            )
+        header_bytes = int.from_bytes(length, "little")
         data_start = _LENGTH_BYTES + header_bytes
         if header_bytes > MAX_JSON_BYTES:
             raise ValueError(
@@ -137,7 +143,11 @@ def _check_metadata(metadata: object) -> None:
 def _tensor(
     name: str, entry: object, path: pathlib.Path, data_start: int, data_bytes: int
 ) -> Tensor:
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(entry, dict) or entry.keys() != {
+        "dtype",
+        "shape",
+        "data_offsets",
+    }:
         raise ValueError("is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _BITS:
@@ -187,7 +197,7 @@ def _gaps(tensors: Mapping[str, Tensor], start: int, end: int) -> Iterator[str]:
 def read_tensor(tensor: Tensor, destination: np.ndarray) -> None:
     """Reads a tensor into `destination`, cast to its dtype.
 
-    Beside `destination`, host memory holds at most one chunk of 4 MiB.
+    Beside `destination`, host memory holds at most one chunk of 1 MiB.
 
     Args:
         tensor: one whose dtype is in `READABLE`.
@@ -213,6 +223,20 @@ def read_tensor(tensor: Tensor, destination: np.ndarray) -> None:
             _cast(part, flat[first : first + part.size], tensor)
 
 
+def same_tensor(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are stored alike, bit for bit."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    with a.path.open("rb") as a_file, b.path.open("rb") as b_file:
+        a_file.seek(a.start)
+        b_file.seek(b.start)
+        for first in range(0, a.num_bytes, _CHUNK_BYTES):
+            chunk_bytes = min(_CHUNK_BYTES, a.num_bytes - first)
+            if a_file.read(chunk_bytes) != b_file.read(chunk_bytes):
+                return False
+    return True
+
+
 def _fill(file: Any, flat: np.ndarray, tensor: Tensor) -> None:
     view = memoryview(flat.view(np.uint8))
     while view:
@@ -226,10 +250,10 @@ def _fill(file: Any, flat: np.ndarray, tensor: Tensor) -> None:
 def _cast(source: np.ndarray, destination: np.ndarray, tensor: Tensor) -> None:
     with np.errstate(over="ignore"):
         destination[...] = source
-    if ml_dtypes.finfo(destination.dtype).max >= ml_dtypes.finfo(source.dtype).max:
+    if jnp.finfo(destination.dtype).max >= jnp.finfo(source.dtype).max:
         return
     if np.any(np.isinf(destination) & np.isfinite(source)):
-        limit = float(ml_dtypes.finfo(destination.dtype).max)
+        limit = float(jnp.finfo(destination.dtype).max)
         problem = (
             f"tensor {tensor.name!r} ({tensor.dtype}) holds values beyond {limit:g}, "
             f"the largest of {destination.dtype}; load it as bfloat16 or float32"

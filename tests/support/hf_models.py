@@ -293,7 +293,7 @@ _GPTJ = (
         "GPTJForCausalLM",
         {
             "n_embd": 80,
-            "n_layer": 3,
+            "n_layer": 2,
             "n_head": 5,
             "rotary_dim": 16,
             "n_positions": 64,
@@ -311,13 +311,13 @@ _BLOOM = (
     HfModel(
         "bloom",
         "BloomForCausalLM",
-        {"hidden_size": 128, "n_layer": 2, "n_head": 2, "vocab_size": 131},
+        {"hidden_size": 128, "n_layer": 1, "n_head": 2, "vocab_size": 131},
         seed=23,
     ),
     HfModel(
         "bloom_published",
         "BloomForCausalLM",
-        {"hidden_size": 80, "n_layer": 3, "n_head": 5, "vocab_size": 131},
+        {"hidden_size": 80, "n_layer": 2, "n_head": 5, "vocab_size": 131},
         seed=24,
         spelling="published",
         published={

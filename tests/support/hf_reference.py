@@ -149,7 +149,10 @@ def _draw_parameter(
     normal = rng.standard_normal(shape)
     if len(shape) == 2:
         return normal * _GAIN / np.sqrt(shape[1])
-    return 0.2 * normal + (0 if name.endswith("bias") else 1)
+    if name.endswith("bias"):
+        return 0.2 * normal
+    # Else BLOOM's embedding outweighs its layers, and greedy only echoes.
+    return (0.2 * normal + 1) * (0.2 if "word_embeddings_layernorm" in name else 1)
 
 
 def _to_bfloat16(weight: torch.Tensor) -> torch.Tensor:

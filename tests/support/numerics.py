@@ -22,7 +22,9 @@ def tolerance(dtype: jax.typing.DTypeLike, *, reduction: int) -> float:
     return 4 * max(rounding, accumulation)
 
 
-def relative_error(actual: jax.typing.ArrayLike, expected: jax.typing.ArrayLike) -> float:
+def relative_error(
+    actual: jax.typing.ArrayLike, expected: jax.typing.ArrayLike
+) -> float:
     """`max |actual - expected| / max |expected|`, in float64; NaN counts as infinite."""
     a = np.asarray(actual).astype(np.float64)
     e = np.asarray(expected).astype(np.float64)

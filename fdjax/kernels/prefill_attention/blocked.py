@@ -46,7 +46,7 @@ def prefill_attention(
     soft_cap: float | None,
     window: int | None,
 ) -> Float[Array, "B S Hq D"]:
-    """The reference's mathematics over one row and `BLOCK_QUERIES` queries at a time."""
+    """The reference's mathematics, `BLOCK_QUERIES` queries of a row at a time."""
     rows, num_queries, num_heads, head_dim = q.shape
     num_blocks = -(-num_queries // BLOCK_QUERIES)
     padding = num_blocks * BLOCK_QUERIES - num_queries

@@ -1,4 +1,4 @@
-"""`prefill_attention` by cuDNN's fused attention: whole prompts, never a score matrix."""
+"""`prefill_attention` by cuDNN's fused attention: no score matrix in memory."""
 
 import jax
 import jax.numpy as jnp

@@ -1,10 +1,16 @@
 """RoPE on queries and keys, then keys and values into their pages, as one operation."""
 
+import jax.numpy as jnp
+
 from fdjax.kernels.op import Op
-from fdjax.kernels.rope_kv_write import reference
+from fdjax.kernels.rope_kv_write import cpu, cuda, reference
 from fdjax.notation import Array, Float, Int32
 
-OP = Op("rope_kv_write", reference.rope_kv_write)
+OP = Op(
+    "rope_kv_write",
+    reference.rope_kv_write,
+    {"cuda": cuda.IMPL, "cpu": cpu.IMPL},
+)
 
 
 def rope_kv_write(
@@ -54,12 +60,17 @@ def _check(
     frequencies: Array,
     layer: int,
 ) -> None:
+    if qkv.ndim != 3 or kv.ndim != 6 or kv.shape[2] != 2 or frequencies.ndim != 1:
+        raise ValueError(
+            f"rope_kv_write: qkv is {qkv.shape}, kv {kv.shape} and frequencies "
+            f"{frequencies.shape}; expected [T, H, D], [P, L, 2, Z, Hkv, D] and [R2]"
+        )
     tokens, heads, head_dim = qkv.shape
     _, layers, _, _, num_kv_heads, kv_head_dim = kv.shape
     if heads <= 2 * num_kv_heads:
         raise ValueError(
-            f"rope_kv_write: qkv has {heads} heads, but kv has {num_kv_heads} key/value "
-            f"heads; a fused product needs more than {2 * num_kv_heads}"
+            f"rope_kv_write: qkv has {heads} heads, but kv has {num_kv_heads} "
+            f"key/value heads; a fused product needs more than {2 * num_kv_heads}"
         )
     if head_dim != kv_head_dim:
         raise ValueError(
@@ -71,6 +82,11 @@ def _check(
         raise ValueError(
             f"rope_kv_write: qkv has {tokens} tokens, positions {positions.shape} "
             f"and slots {slots.shape}"
+        )
+    if positions.dtype != jnp.int32 or slots.dtype != jnp.int32:
+        raise ValueError(
+            f"rope_kv_write: positions are {positions.dtype}, slots {slots.dtype}; "
+            "both must be int32"
         )
     if 2 * frequencies.shape[0] > head_dim:
         raise ValueError(

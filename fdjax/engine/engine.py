@@ -1,0 +1,231 @@
+"""`Engine`: serves requests in waves, launching steps ahead of their results."""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.programs import Programs
+from fdjax.engine.request import Increment, Request, make_request
+from fdjax.engine.wave import Reader, page_table, prompt_groups, sampling_state
+from fdjax.generate.loop import GenerationProgress, GenerationRules
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.plan import SamplingPlan, plan_of
+from fdjax.generate.sampling import Sampled
+from fdjax.memory.pages import PagePool
+from fdjax.memory.plan import MemoryPlan
+from fdjax.models.decoder import Decoder
+
+# Launches whose results the host has not read: it stays this far ahead of the device.
+LAUNCHES_AHEAD = 2
+
+
+class Engine:
+    """Continues prompts given as token ids.
+
+    Requests run in waves: as many as rows and pages allow start together, and the
+    next wave starts when the last of them has ended.
+
+    Args:
+        model: the decoder, loaded.
+        plan: where its memory goes; the KV array is allocated here.
+        buckets: the shapes that programs are compiled for.
+        steps_per_launch: decode steps of one call, and so tokens of an increment.
+        seed: of the draws of requests that bring no seed.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        plan: MemoryPlan,
+        buckets: Buckets,
+        *,
+        steps_per_launch: int = 8,
+        seed: int = 0,
+    ) -> None:
+        self.config = model.config
+        self.plan = plan
+        self.buckets = buckets
+        self._programs = Programs(model, steps_per_launch=steps_per_launch)
+        self._pool = PagePool(plan.layout.num_pages)
+        self._kv = plan.layout.allocate()
+        self._seeds = random.Random(seed)
+
+    def request(
+        self, index: int, prompt: Sequence[int], params: SamplingParams
+    ) -> Request:
+        """A checked request.
+
+        Raises:
+            RequestError: the prompt or the parameters cannot be served.
+        """
+        return make_request(
+            index,
+            prompt,
+            params,
+            vocab_size=self.config.embedding.vocab_size,
+            max_model_len=self.plan.max_model_len,
+        )
+
+    def run(self, requests: Iterable[Request]) -> Iterator[Increment]:
+        """Yields increments of all requests as they come, wave after wave."""
+        waiting = deque(requests)
+        while waiting:
+            wave, pages = self._next_wave(waiting)
+            try:
+                yield from self._run_wave(wave, pages)
+            finally:
+                for held in pages:
+                    self._pool.give_back(held)
+
+    def warm_up(
+        self,
+        params: Sequence[SamplingParams] = (SamplingParams(temperature=0.0),),
+        *,
+        max_tokens: int | None = None,
+    ) -> int:
+        """Compiles every program that requests with such parameters can need.
+
+        Args:
+            params: one plan of sampling is compiled for each.
+            max_tokens: longest sequence to be ready for, prompt and output together;
+                the model's limit by default.
+
+        Returns:
+            The number of programs run.
+        """
+        longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
+        widest = self._width(self.plan.layout.pages_for(longest))
+        count = 0
+        for plan in {plan_of([one]): None for one in params}:
+            for num_rows in self.buckets.rows:
+                for width in self._widths(num_rows, widest):
+                    count += self._warm(plan, num_rows=num_rows, width=width)
+        return count
+
+    def _warm(self, plan: SamplingPlan, *, num_rows: int, width: int) -> int:
+        page_size = self.plan.layout.page_size
+        prompts = [s for s in self.buckets.prompts if s <= width * page_size]
+        count = 1
+        rules, progress = self._batch([], [], plan=plan, num_rows=num_rows, width=width)
+        for prompt in prompts:
+            limit = self.buckets.prefill_rows(prompt, num_rows)
+            for rows in (step for step in self.buckets.rows if step <= limit):
+                progress, _ = self._programs.admit(
+                    rules,
+                    progress,
+                    jax.device_put(np.full(rows, num_rows, np.int32)),
+                    jax.device_put(np.zeros((rows, prompt), np.int32)),
+                    jax.device_put(np.zeros(rows, np.int32)),
+                    plan=plan,
+                )
+                count += 1
+        progress, _ = self._programs.decode(rules, progress, plan=plan)
+        self._kv = progress.kv
+        return count
+
+    def _width(self, num_pages: int) -> int:
+        return smallest_fitting(self.buckets.widths, num_pages)
+
+    def _widths(self, num_rows: int, widest: int) -> list[int]:
+        """Page-table widths that a batch of `num_rows` may have."""
+        steps = (width for width in self.buckets.widths if width <= widest)
+        return [width for width in steps if self._gatherable(num_rows, width)]
+
+    def _gatherable(self, num_rows: int, width: int) -> bool:
+        """The memory plan holds room to gather the KV array once, not more."""
+        return num_rows == 1 or num_rows * width <= self.plan.layout.num_pages
+
+    def _next_wave(
+        self, waiting: deque[Request]
+    ) -> tuple[list[Request], list[list[int]]]:
+        wave: list[Request] = []
+        pages: list[list[int]] = []
+        width = 0
+        while waiting and len(wave) < self.buckets.rows[-1]:
+            needed = self.plan.layout.pages_for(waiting[0].num_kv_tokens)
+            width = max(width, self._width(needed))
+            num_rows = smallest_fitting(self.buckets.rows, len(wave) + 1)
+            if needed > self._pool.num_free or not self._gatherable(num_rows, width):
+                break
+            wave.append(waiting.popleft())
+            pages.append(self._pool.take(needed))
+        assert wave, "one sequence of max_model_len always fits"
+        return wave, pages
+
+    def _run_wave(
+        self, wave: list[Request], pages: list[list[int]]
+    ) -> Iterator[Increment]:
+        plan = plan_of([request.params for request in wave])
+        num_rows = smallest_fitting(self.buckets.rows, len(wave))
+        width = self._width(max(map(len, pages)))
+        rules, progress = self._batch(
+            wave, pages, plan=plan, num_rows=num_rows, width=width
+        )
+        reader = Reader(wave)
+        firsts: list[tuple[np.ndarray, Sampled]] = []
+        for prompts in prompt_groups(wave, num_rows=num_rows, buckets=self.buckets):
+            operands = jax.device_put((prompts.rows, prompts.tokens, prompts.lengths))
+            progress, sampled = self._programs.admit(
+                rules, progress, *operands, plan=plan
+            )
+            firsts.append((prompts.rows, sampled))
+        self._kv = progress.kv
+        for rows, sampled in firsts:
+            yield from reader.first_tokens(rows, sampled)
+        longest = max(request.max_tokens for request in wave)
+        yield from self._decode(
+            rules, progress, reader, plan=plan, num_steps=longest - 1
+        )
+
+    def _decode(
+        self,
+        rules: GenerationRules,
+        progress: GenerationProgress,
+        reader: Reader,
+        *,
+        plan: SamplingPlan,
+        num_steps: int,
+    ) -> Iterator[Increment]:
+        """Launches ahead: the device never waits for the host to read a token."""
+        launches = -(-num_steps // self._programs.steps_per_launch)
+        unread: deque[Sampled] = deque()
+        while reader.any_running and (launches or unread):
+            while launches and len(unread) < LAUNCHES_AHEAD:
+                progress, sampled = self._programs.decode(rules, progress, plan=plan)
+                self._kv = progress.kv
+                unread.append(sampled)
+                launches -= 1
+            yield from reader.next_tokens(unread.popleft())
+
+    def _batch(
+        self,
+        wave: list[Request],
+        pages: list[list[int]],
+        *,
+        plan: SamplingPlan,
+        num_rows: int,
+        width: int,
+    ) -> tuple[GenerationRules, GenerationProgress]:
+        table = page_table(
+            pages,
+            num_rows=num_rows,
+            width=width,
+            num_pages=self.plan.layout.num_pages,
+        )
+        sampling = sampling_state(
+            wave,
+            [self._seeds.getrandbits(64) for _ in wave],
+            plan=plan,
+            num_rows=num_rows,
+            vocab_size=self.config.embedding.vocab_size,
+            eos_token_ids=self.config.eos_token_ids,
+        )
+        host = (table, np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32))
+        page_ids, lengths, tokens = jax.device_put(host)
+        rules = GenerationRules(page_ids, sampling.rules)
+        progress = GenerationProgress(self._kv, lengths, tokens, sampling.progress)
+        return rules, progress

@@ -1,0 +1,93 @@
+"""Requests and what comes back of them, in token ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fdjax.errors import RequestError
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.stopping import FinishReason
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """Log-probabilities of one position.
+
+    Attributes:
+        logprob: of the chosen token.
+        top: token id to log-probability of the most likely tokens, in that order.
+    """
+
+    logprob: float
+    top: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to continue.
+
+    Attributes:
+        index: place in the order of the caller.
+        prompt: token ids.
+        params: how to continue it.
+        max_tokens: longest output, once the model's own limit is counted in.
+    """
+
+    index: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    max_tokens: int
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens whose keys and values are kept; those of the last are never needed."""
+        return len(self.prompt) + self.max_tokens - 1
+
+
+@dataclass(frozen=True)
+class Increment:
+    """New tokens of one request.
+
+    Attributes:
+        index: the request's.
+        token_ids: tokens since the last increment.
+        logprobs: one for each token, where the request asked for them.
+        finish_reason: set in the last increment.
+    """
+
+    index: int
+    token_ids: list[int]
+    logprobs: list[Logprob] | None
+    finish_reason: FinishReason | None
+
+
+def make_request(
+    index: int,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+) -> Request:
+    """Checks a prompt against the model's limits.
+
+    Raises:
+        RequestError: the prompt is empty, too long, or names tokens that do not exist.
+    """
+    where = f"prompt {index}"
+    if not prompt:
+        raise RequestError(f"{where} is empty; give at least one token")
+    if len(prompt) >= max_model_len:
+        raise RequestError(
+            f"{where} has {len(prompt)} tokens, but max_model_len is {max_model_len} "
+            "and must leave room for one more; shorten it or raise max_model_len"
+        )
+    outside = [token for token in prompt if not 0 <= token < vocab_size]
+    if outside:
+        raise RequestError(
+            f"{where} names token {outside[0]}, but the vocabulary has {vocab_size} "
+            f"tokens; use ids from 0 to {vocab_size - 1}"
+        )
+    params.check_vocabulary(vocab_size)
+    room = max_model_len - len(prompt)
+    wanted = room if params.max_tokens is None else params.max_tokens
+    return Request(index, tuple(prompt), params, min(wanted, room))

@@ -1,0 +1,180 @@
+"""`SamplingParams`: how one request wants its tokens chosen, validated."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from fdjax.errors import RequestError
+from fdjax.generate.checks import Interval, flag, integer, real, shown
+
+INT32_MAX = 2**31 - 1
+MAX_LOGPROBS = 20
+MAX_STOP_IDS = 64
+MAX_BIASED = 1024
+
+# Below it a temperature divides logits into infinities; vLLM draws the same line.
+GREEDY_BELOW = 1e-5
+
+_REALS = {
+    "temperature": Interval(0, 100),
+    "top_p": Interval(0, 1, open_below=True),
+    "min_p": Interval(0, 1),
+    "repetition_penalty": Interval(0.01, 100),
+    "presence_penalty": Interval(-2, 2),
+    "frequency_penalty": Interval(-2, 2),
+}
+_INTEGERS = {
+    "top_k": Interval(-1, INT32_MAX),
+    "min_tokens": Interval(0, INT32_MAX),
+}
+_OPTIONAL_INTEGERS = {
+    "seed": Interval(0, 2**63 - 1),
+    "max_tokens": Interval(1, INT32_MAX),
+    "logprobs": Interval(0, MAX_LOGPROBS),
+}
+_TOKEN_ID = Interval(0, INT32_MAX)
+_BIAS = Interval(-100, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How one request wants its tokens chosen, in the words of vLLM.
+
+    Values are normalised: numbers to `float` or `int`, sequences to tuples, mappings
+    to read-only copies, `top_k=-1` to 0.
+
+    Attributes:
+        temperature: divides the logits, 0 to 100; below 1e-5 the most likely token is
+            taken (greedy) and top_k, top_p and min_p have no effect.
+        top_p: the most likely tokens that together reach this probability are kept,
+            above 0 to 1; 1 keeps all.
+        top_k: as many of the most likely tokens are kept; 0 (or -1) keeps all.
+        min_p: tokens at least this fraction as likely as the most likely one are kept,
+            0 to 1; 0 keeps all.
+        repetition_penalty: logits of tokens of the prompt or the output are divided
+            (positive ones) or multiplied (negative ones) by it, 0.01 to 100.
+        presence_penalty: subtracted from logits of tokens of the output, -2 to 2.
+        frequency_penalty: subtracted from logits of tokens of the output once for
+            each time they occur, -2 to 2.
+        logit_bias: token id to what is added to its logit, -100 to 100; at most 1024.
+        seed: makes the draws repeatable, 0 to 2**63 - 1; `None` lets the engine choose.
+        stop_token_ids: tokens that end the output like the end-of-sequence token; at
+            most 64.
+        ignore_eos: the model's end-of-sequence tokens do not end the output.
+        max_tokens: longest output, in tokens; `None` sets no limit of its own.
+        min_tokens: tokens before which no token can end the output.
+        logprobs: `None` for no log-probabilities, 0 for the chosen token's, `n` for
+            those of the `n` most likely tokens too; at most 20.
+
+    Raises:
+        RequestError: a value has the wrong type or is out of range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in _REALS.items():
+            self._set(name, real(name, getattr(self, name), allowed))
+        for name, allowed in _INTEGERS.items():
+            self._set(name, integer(name, getattr(self, name), allowed))
+        for name, allowed in _OPTIONAL_INTEGERS.items():
+            value = getattr(self, name)
+            if value is not None:
+                self._set(name, integer(name, value, allowed))
+        self._set("top_k", max(self.top_k, 0))
+        self._set("ignore_eos", flag("ignore_eos", self.ignore_eos))
+        self._set("logit_bias", _logit_bias(self.logit_bias))
+        self._set("stop_token_ids", _stop_token_ids(self.stop_token_ids))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens is {self.min_tokens} but max_tokens is "
+                f"{self.max_tokens}; min_tokens must not be the larger one"
+            )
+
+    @property
+    def is_greedy(self) -> bool:
+        """The most likely token is taken: nothing is drawn."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def has_penalties(self) -> bool:
+        """Any of the three penalties changes logits."""
+        return (
+            self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+        )
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Checks that every token id named exists.
+
+        Args:
+            vocab_size: tokens of the model, `V`.
+
+        Raises:
+            RequestError: an id of `logit_bias` or `stop_token_ids` is `V` or more.
+        """
+        named = {
+            "logit_bias": self.logit_bias or (),
+            "stop_token_ids": self.stop_token_ids,
+        }
+        for name, ids in named.items():
+            _check_ids(name, ids, vocab_size)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+def _logit_bias(value: object) -> Mapping[int, float] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise RequestError(
+            f"logit_bias is {shown(value)}; use a mapping of token ids to numbers"
+        )
+    _check_count("logit_bias", len(value), MAX_BIASED)
+    return MappingProxyType(
+        {
+            integer("a token id of logit_bias", token, _TOKEN_ID): real(
+                f"logit_bias of token {shown(token)}", bias, _BIAS
+            )
+            for token, bias in value.items()
+        }
+    )
+
+
+def _stop_token_ids(value: object) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise RequestError(
+            f"stop_token_ids is {shown(value)}; use a sequence of token ids"
+        )
+    _check_count("stop_token_ids", len(value), MAX_STOP_IDS)
+    return tuple(integer("a token id of stop_token_ids", v, _TOKEN_ID) for v in value)
+
+
+def _check_count(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise RequestError(f"{name} has {count} entries; use at most {limit}")
+
+
+def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    largest = max(ids, default=0)
+    if largest >= vocab_size:
+        raise RequestError(
+            f"{name} names token {largest}, but the vocabulary has {vocab_size} "
+            f"tokens; use ids from 0 to {vocab_size - 1}"
+        )

@@ -1,0 +1,76 @@
+"""Random draws that depend on nothing but a row's seed and its position."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.generate.params import SamplingParams
+from fdjax.notation import Array, Float, Int32, UInt32
+from fdjax.pytree import pytree
+
+
+@pytree
+class Randomness:
+    """How rows draw.
+
+    Attributes:
+        keys: data of a threefry key each, the 64 bits of the row's seed.
+        temperature: divides the logits; 0 takes the most likely token.
+    """
+
+    keys: UInt32[Array, "B 2"]
+    temperature: Float[Array, " B"]
+
+
+def init_randomness(
+    params: Sequence[SamplingParams], default_seeds: Sequence[int]
+) -> Randomness:
+    """Randomness of a batch.
+
+    Args:
+        params: one a row.
+        default_seeds: one a row, for `params` without a seed; 0 to 2**64 - 1.
+    """
+    seeds = np.array(
+        [
+            default if p.seed is None else p.seed
+            for p, default in zip(params, default_seeds, strict=True)
+        ],
+        np.uint64,
+    )
+    keys = np.stack([seeds >> 32, seeds & 0xFFFFFFFF], axis=-1).astype(np.uint32)
+    temperature = [0.0 if p.is_greedy else p.temperature for p in params]
+    return Randomness(*jax.device_put((keys, np.array(temperature, np.float32))))
+
+
+def gumbel(
+    keys: UInt32[Array, "B 2"], steps: Int32[Array, " B"], *, vocab_size: int
+) -> Float[Array, "B V"]:
+    """Independent Gumbel(0, 1) noise for each token of each row.
+
+    The token with the largest sum of log-probability and noise is a draw from the
+    distribution (Gumbel-max). Uniform numbers of 23 random bits, the usual ones of
+    float32, are too coarse for it: among 128,000 tokens the winner's noise comes from
+    the last steps next to one, where they tie. Here all 32 bits count: the uniform
+    number is smallest, and finest, where the noise is largest.
+
+    Args:
+        keys: data of a threefry key each.
+        steps: tokens each row has emitted; a row's noise depends only on its key
+            and its step.
+        vocab_size: tokens of the model, `V`.
+    """
+
+    def row_bits(key: Array, step: Array) -> UInt32[Array, " V"]:
+        folded = jax.random.fold_in(
+            jax.random.wrap_key_data(key, impl="threefry2x32"), step
+        )
+        return jax.random.bits(folded, (vocab_size,), jnp.uint32)
+
+    bits = jax.vmap(row_bits)(keys, steps)
+    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+    # Rounding reaches 1, where the noise would be -inf and no token could be drawn.
+    uniform = jnp.minimum(uniform, 1 - 2.0**-24)
+    return -jnp.log(-jnp.log1p(-uniform))

@@ -1,0 +1,148 @@
+"""One token for each row of a batch, from logits, on the device."""
+
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from fdjax.generate.filters import kept
+from fdjax.generate.penalties import add_bias, count_tokens, penalise
+from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.randomness import Randomness, gumbel
+from fdjax.generate.sampling_state import (
+    SamplingProgress,
+    SamplingRules,
+    SamplingState,
+)
+from fdjax.generate.stopping import FinishReason, forbid_early_stops, update_finished
+from fdjax.notation import Array, Float, Int32
+from fdjax.pytree import pytree
+
+
+@pytree
+class Sampled:
+    """What one call of `sample` chose; `N = min(plan.num_logprobs or 0, V)`.
+
+    Attributes:
+        tokens: the chosen token; of no meaning for rows that were finished before.
+        finished: the `FinishReason` of each row after its token: a copy that outlives
+            the donated progress.
+        logprobs: log-probability of the chosen token; `None` when the plan has none.
+        top_ids: the most likely tokens, most likely first, then lowest id first.
+        top_logprobs: their log-probabilities.
+    """
+
+    tokens: Int32[Array, " B"]
+    finished: Int32[Array, " B"]
+    logprobs: Float[Array, " B"] | None
+    top_ids: Int32[Array, "B N"]
+    top_logprobs: Float[Array, "B N"]
+
+
+def sample(
+    logits: Float[Array, "B V"], state: SamplingState, *, plan: SamplingPlan
+) -> tuple[Sampled, SamplingState]:
+    """Chooses one token for each row.
+
+    The order is vLLM's: logit bias, `min_tokens` (stop tokens at -inf), repetition,
+    frequency and presence penalty, temperature, min-p, top-k, top-p, draw. Rows of
+    temperature 0 take the highest logit after the penalties. Where logits tie for it,
+    the lowest id wins; see `fdjax.generate.filters.kept` for ties elsewhere.
+
+    Log-probabilities are vLLM's default "raw_logprobs": the log-softmax of `logits` as
+    they come in, before any of these stages.
+
+    A row's draw depends on its logits, its parameters, its seed and the number of
+    tokens it has emitted: not on other rows, its place, `B` or padding.
+
+    Args:
+        logits: of each row's next token, in float32.
+        state: of `init_state` with the same plan.
+        plan: the stages; static under jit.
+
+    Returns:
+        The tokens, and the state after running rows have emitted theirs.
+    """
+    rules, progress = state.rules, state.progress
+    _check(rules, plan)
+    tokens = _choose(_adjust(logits, state, plan), state, plan)
+    progress = _advance(progress, tokens, rules)
+    logprobs, top_ids, top_logprobs = _logprobs(logits, tokens, plan.num_logprobs)
+    sampled = Sampled(tokens, progress.finished, logprobs, top_ids, top_logprobs)
+    return sampled, SamplingState(rules, progress)
+
+
+def _check(rules: SamplingRules, plan: SamplingPlan) -> None:
+    assert (rules.randomness is not None) == plan.stochastic, plan
+    assert (rules.filters is not None) == plan.filters, plan
+    assert (rules.penalties is not None) == plan.penalties, plan
+    assert (rules.bias is not None) == (plan.num_biased > 0), plan
+
+
+def _adjust(
+    logits: Float[Array, "B V"], state: SamplingState, plan: SamplingPlan
+) -> Float[Array, "B V"]:
+    """The stages that can change which token is the most likely one."""
+    rules, progress = state.rules, state.progress
+    if rules.bias is not None:
+        logits = add_bias(logits, rules.bias)
+    if plan.min_tokens:
+        logits = forbid_early_stops(logits, rules.stopping, progress.generated)
+    if rules.penalties is not None and progress.output_counts is not None:
+        logits = penalise(logits, rules.penalties, progress.output_counts)
+    return logits
+
+
+def _choose(
+    logits: Float[Array, "B V"], state: SamplingState, plan: SamplingPlan
+) -> Int32[Array, " B"]:
+    scores = logits
+    if state.rules.randomness is not None:
+        scores = _perturbed(logits, state.rules.randomness, state, plan)
+    return lax.argmax(scores, axis=1, index_dtype=jnp.int32)
+
+
+def _perturbed(
+    logits: Float[Array, "B V"],
+    randomness: Randomness,
+    state: SamplingState,
+    plan: SamplingPlan,
+) -> Float[Array, "B V"]:
+    """Scores whose maximum is a draw from each row's distribution."""
+    greedy = randomness.temperature[:, None] == 0
+    temperature = jnp.where(greedy, 1.0, randomness.temperature[:, None])
+    gaps = (jnp.max(logits, axis=-1, keepdims=True) - logits) / temperature
+    noise = gumbel(
+        randomness.keys, state.progress.generated, vocab_size=logits.shape[-1]
+    )
+    scores = noise - gaps
+    if state.rules.filters is not None:
+        keep = kept(gaps, state.rules.filters, plan=plan)
+        scores = jnp.where(keep, scores, -jnp.inf)
+    return jnp.where(greedy, logits, scores)
+
+
+def _advance(
+    progress: SamplingProgress, tokens: Int32[Array, " B"], rules: SamplingRules
+) -> SamplingProgress:
+    running = progress.finished == FinishReason.RUNNING
+    generated = progress.generated + running.astype(jnp.int32)
+    counts = progress.output_counts
+    if counts is not None:
+        counts = count_tokens(counts, tokens, running)
+    finished = update_finished(progress.finished, generated, tokens, rules.stopping)
+    return SamplingProgress(finished, generated, counts)
+
+
+def _logprobs(
+    logits: Float[Array, "B V"], tokens: Int32[Array, " B"], num_logprobs: int | None
+) -> tuple[Float[Array, " B"] | None, Int32[Array, "B N"], Float[Array, "B N"]]:
+    num_rows, vocab_size = logits.shape
+    none = jnp.zeros((num_rows, 0), jnp.int32), jnp.zeros((num_rows, 0), jnp.float32)
+    if num_logprobs is None:
+        return None, *none
+    normaliser = logsumexp(logits, axis=-1, keepdims=True)
+    chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1) - normaliser
+    if num_logprobs == 0:
+        return chosen[:, 0], *none
+    top_logits, top_ids = lax.top_k(logits, min(num_logprobs, vocab_size))
+    return chosen[:, 0], top_ids, top_logits - normaliser

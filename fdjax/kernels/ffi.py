@@ -1,0 +1,67 @@
+"""The extension `fdjax._ffi`: its handlers, registered, and what is missing of them."""
+
+from typing import Literal
+
+import jax
+
+from fdjax import device
+
+try:
+    import fdjax._ffi as _ffi
+except ModuleNotFoundError:
+    _ffi = None
+    _problem = (
+        "the extension fdjax._ffi is not built: install fdjax with pip where there is "
+        "a C++ compiler"
+    )
+except ImportError as error:
+    _ffi = None
+    _problem = f"the extension fdjax._ffi does not load: {error}"
+
+type Platform = Literal["cpu", "gpu"]
+
+# The operations that have a handler, by platform.
+_targets: dict[str, frozenset[str]] = {}
+_build_id = ""
+
+
+def target(operation: str) -> str:
+    """The name under which the handler of `operation` is registered.
+
+    It changes with the extension's sources: a compiled program holds no more of a
+    handler than its name, so a program cached on disk must not find a newer one.
+    """
+    return f"fdjax.{operation}.{_build_id}"
+
+
+def refuse(operation: str, *, platform: Platform) -> str | None:
+    """Why the extension cannot serve `operation` on `platform` now, or `None`."""
+    if _ffi is None:
+        return _problem
+    if operation not in _targets.get(platform, frozenset()):
+        if platform == "gpu" and "gpu" not in _targets:
+            return (
+                "the extension fdjax._ffi is built without GPU handlers: install fdjax "
+                "again where nvcc is found, or name it in CUDACXX"
+            )
+        return f"the extension fdjax._ffi has no {platform} handler for {operation}"
+    if device.platform() != platform:
+        return f"it runs on {platform}, and the call is traced for {device.platform()}"
+    return None
+
+
+def _register() -> None:
+    """Queues every handler; a backend that starts later takes its own."""
+    global _build_id  # noqa: PLW0603  (set once, at import)
+    if _ffi is None:
+        return
+    _build_id = _ffi.build_info()["build_id"]
+    for xla_platform, handlers in _ffi.targets().items():
+        for operation, handler in handlers.items():
+            jax.ffi.register_ffi_target(
+                target(operation), handler, platform=xla_platform
+            )
+        _targets["cpu" if xla_platform == "cpu" else "gpu"] = frozenset(handlers)
+
+
+_register()

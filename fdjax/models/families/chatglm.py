@@ -1,0 +1,116 @@
+"""ChatGLM2, ChatGLM3 and GLM-4 as their authors published them (`ChatGLMModel`)."""
+
+from fdjax.config import Attention, Embedding, Mlp, Norm, Rope
+from fdjax.models.config import ModelConfig
+from fdjax.models.families import fields as common
+from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.family import Family, Rule
+from fdjax.models.hf_config import HfConfig
+
+_THETA = 10_000.0
+_NAMES = Names(
+    embed="transformer.embedding.word_embeddings",
+    layer="transformer.encoder.layers.{i}.",
+    qkv=("self_attention.query_key_value",),
+    out="self_attention.dense",
+    up=("mlp.dense_h_to_4h",),
+    down="mlp.dense_4h_to_h",
+    final_norm="transformer.encoder.final_layernorm",
+    head="transformer.output_layer",
+)
+
+# What the published modelling code could be switched to, and what it would change.
+_FIXED: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("position_encoding_2d", (False, None), "the first ChatGLM-6B is another model"),
+    ("quantization_bit", (0, None), "fdjax does not read quantised weights"),
+    ("rmsnorm", (True,), "the norms are RMS norms"),
+    ("post_layer_norm", (True,), "the last layer is followed by a norm"),
+    (
+        "apply_residual_connection_post_layernorm",
+        (False,),
+        "residuals are taken before the norms",
+    ),
+    ("fp32_residual_connection", (False,), "residuals have the model's dtype"),
+    ("tie_word_embeddings", (False,), "the output layer has its own weight"),
+)
+
+# Fusions, and a factor that the published code divides out again: no effect.
+_WITHOUT_EFFECT = (
+    "apply_query_key_layer_scaling",
+    "attention_softmax_in_fp32",
+    "bias_dropout_fusion",
+    "original_rope",
+)
+
+
+def _configure(fields: HfConfig) -> ModelConfig:
+    for name, allowed, because in _FIXED:
+        fields.require(name, allowed, because=because)
+    for name in _WITHOUT_EFFECT:
+        fields.take(name, bool, True)
+    layers = common.num_layers(fields, "num_layers", "num_hidden_layers")
+    linear_bias = fields.take("add_bias_linear", bool, False)
+    attention = _attention(fields, linear_bias=linear_bias)
+    return ModelConfig(
+        family="chatglm",
+        hidden_size=fields.take("hidden_size", int),
+        num_layers=layers,
+        max_position=fields.take("seq_length", int, 2048),
+        embedding=Embedding(
+            vocab_size=fields.take("padded_vocab_size", int, aliases=("vocab_size",)),
+            tied=False,
+        ),
+        positions=_rope(fields, attention.head_dim),
+        attention=attention,
+        windows=(None,) * layers,
+        mlp=Mlp(
+            fields.take("ffn_hidden_size", int), "silu", gated=True, bias=linear_bias
+        ),
+        norm=Norm("rms", fields.take("layernorm_epsilon", float, 1e-5)),
+        bos_token_id=fields.take_optional("bos_token_id", int, minimum=0),
+        eos_token_ids=common.eos_token_ids(fields, ()),
+        dtype=common.saved_dtype(fields),
+    )
+
+
+def _attention(fields: HfConfig, *, linear_bias: bool) -> Attention:
+    heads = fields.take("num_attention_heads", int)
+    # Without it, q, k and v would be fused head by head.
+    if not fields.take("multi_query_attention", bool, False):
+        raise fields.error(
+            "multi_query_attention", "only true is supported (ChatGLM2 and later)"
+        )
+    kv_heads = fields.take("multi_query_group_num", int, 1)
+    common.quotient(
+        fields, "num_attention_heads", heads, "multi_query_group_num", kv_heads
+    )
+    head_dim = fields.take("kv_channels", int, 128)
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
+        qkv_bias=fields.take("add_qkv_bias", bool, False) or linear_bias,
+        out_bias=linear_bias,
+    )
+
+
+def _rope(fields: HfConfig, head_dim: int) -> Rope:
+    """Pairs of neighbours in the first half of each head, the base stretched."""
+    ratio = fields.take("rope_ratio", float, 1.0)
+    rope = Rope(_THETA * ratio, head_dim // 2, interleaved=True)
+    return common.check_rotary(fields, "kv_channels", rope, head_dim)
+
+
+def _rules(model: ModelConfig) -> tuple[Rule, ...]:
+    return decoder_rules(model, _NAMES)
+
+
+CHATGLM = Family(
+    name="chatglm",
+    architectures=("ChatGLMModel", "ChatGLMForConditionalGeneration"),
+    configure=_configure,
+    rules=_rules,
+    ignored=(STORED_FREQUENCIES,),
+    prefixes=("transformer.",),
+)

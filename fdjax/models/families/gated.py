@@ -1,0 +1,125 @@
+"""The decoder most families are: RMS norms, RoPE, grouped heads and a gated MLP."""
+
+from dataclasses import dataclass
+
+from fdjax.config import Attention, Embedding, Mlp, Norm
+from fdjax.models.config import ModelConfig
+from fdjax.models.families import fields as common
+from fdjax.models.families.rope import read_rope
+from fdjax.models.hf_config import HfConfig
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a configuration class of transformers assumes for absent fields.
+
+    Attributes:
+        num_kv_heads: `None` for as many as query heads.
+        head_dim: `None` for the hidden size over the query heads.
+        max_position: longest sequence, in tokens.
+        epsilon: of the normalisations.
+        bos: first token.
+        eos: tokens that end a sequence.
+        tied: the head reuses the token embedding.
+        activation_field: the field that names the activation.
+        activation: its value.
+        rotary_fraction: rotated part of a head; `None` if heads are rotated whole.
+        interleaved: dimensions are rotated in pairs of neighbours.
+    """
+
+    num_kv_heads: int | None
+    head_dim: int | None
+    max_position: int
+    epsilon: float = 1e-6
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+    tied: bool = False
+    activation_field: str = "hidden_act"
+    activation: str = "silu"
+    rotary_fraction: float | None = None
+    interleaved: bool = False
+
+
+def read_gated(
+    fields: HfConfig,
+    family: str,
+    defaults: Defaults,
+    *,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    mlp_bias: bool = False,
+    windows: tuple[int | None, ...] | None = None,
+) -> ModelConfig:
+    """Reads the fields that all families of this shape spell alike.
+
+    Args:
+        fields: the configuration.
+        family: name of the family.
+        defaults: meaning of absent fields.
+        qkv_bias: the QKV product adds a bias.
+        out_bias: the output product adds a bias.
+        mlp_bias: the MLP's products add a bias.
+        windows: sliding windows; without them, every layer attends to all tokens.
+
+    Raises:
+        ConfigError: a field is missing, malformed or not supported.
+    """
+    layers = common.num_layers(fields)
+    attention = _attention(fields, defaults, qkv_bias=qkv_bias, out_bias=out_bias)
+    max_position = fields.take("max_position_embeddings", int, defaults.max_position)
+    return ModelConfig(
+        family=family,
+        hidden_size=fields.take("hidden_size", int),
+        num_layers=layers,
+        max_position=max_position,
+        embedding=Embedding(
+            vocab_size=fields.take("vocab_size", int),
+            tied=fields.take("tie_word_embeddings", bool, defaults.tied),
+        ),
+        positions=read_rope(
+            fields,
+            head_dim=attention.head_dim,
+            max_position=max_position,
+            rotary_fraction=defaults.rotary_fraction,
+            interleaved=defaults.interleaved,
+        ),
+        attention=attention,
+        windows=windows or (None,) * layers,
+        mlp=Mlp(
+            size=fields.take("intermediate_size", int),
+            activation=common.activation(
+                fields, defaults.activation_field, defaults.activation
+            ),
+            gated=True,
+            bias=mlp_bias,
+        ),
+        norm=Norm("rms", fields.take("rms_norm_eps", float, defaults.epsilon)),
+        bos_token_id=fields.take_optional("bos_token_id", int, defaults.bos, minimum=0),
+        eos_token_ids=common.eos_token_ids(fields, defaults.eos),
+        dtype=common.saved_dtype(fields),
+    )
+
+
+def _attention(
+    fields: HfConfig, defaults: Defaults, *, qkv_bias: bool, out_bias: bool
+) -> Attention:
+    hidden_size = fields.take("hidden_size", int)
+    heads = fields.take("num_attention_heads", int)
+    kv_heads = fields.take_optional("num_key_value_heads", int, defaults.num_kv_heads)
+    kv_heads = kv_heads or heads
+    common.quotient(
+        fields, "num_attention_heads", heads, "num_key_value_heads", kv_heads
+    )
+    head_dim = fields.take_optional("head_dim", int, defaults.head_dim)
+    if head_dim is None:
+        head_dim = common.quotient(
+            fields, "hidden_size", hidden_size, "num_attention_heads", heads
+        )
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+    )

@@ -1,0 +1,33 @@
+"""GLM-4-0414 (`Glm4ForCausalLM`): GLM with normalised attention and MLP outputs."""
+
+from dataclasses import replace
+
+from fdjax.models.config import ModelConfig
+from fdjax.models.families.glm import read_glm
+from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.family import Family, Rule
+from fdjax.models.hf_config import HfConfig
+
+_NAMES = Names(
+    up=("mlp.gate_up_proj",),
+    attention_post_norm="post_self_attn_layernorm",
+    mlp_post_norm="post_mlp_layernorm",
+)
+
+
+def _configure(fields: HfConfig) -> ModelConfig:
+    return replace(read_glm(fields, "glm4"), post_norms=True)
+
+
+def _rules(model: ModelConfig) -> tuple[Rule, ...]:
+    return decoder_rules(model, _NAMES)
+
+
+GLM4 = Family(
+    name="glm4",
+    architectures=("Glm4ForCausalLM",),
+    configure=_configure,
+    rules=_rules,
+    ignored=(STORED_FREQUENCIES,),
+    prefixes=("model.",),
+)

@@ -1,0 +1,134 @@
+"""Where a family keeps each tensor; one function makes the weight rules of all."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fdjax.config import Learned, Norm
+from fdjax.models.config import ModelConfig
+from fdjax.models.family import Rule, Transform
+
+# Frequencies that older releases of transformers stored.
+STORED_FREQUENCIES = r"(.+\.)?rotary_(pos_)?emb\.inv_freq"
+
+
+@dataclass(frozen=True)
+class Names:
+    """Checkpoint names of the decoder's parts, without ".weight" and ".bias".
+
+    The defaults are Llama's, which most families share. Names in a layer are relative
+    to `layer`, and `{i}` stands for its index.
+
+    Attributes:
+        embed: token embedding.
+        positions: learned position table.
+        embed_norm: normalisation after the embedding.
+        layer: prefix of a layer.
+        attention_norm: normalisation before attention.
+        qkv: the q, k and v products, or one fused product.
+        out: the output product of attention.
+        q_norm: normalisation of each query head.
+        k_norm: normalisation of each key head.
+        attention_post_norm: normalisation of attention's output.
+        mlp_norm: normalisation before the MLP.
+        up: the gate and up products, one fused product, or up alone.
+        down: the down product.
+        mlp_post_norm: normalisation of the MLP's output.
+        final_norm: normalisation after the last layer.
+        head: output head.
+    """
+
+    embed: str = "model.embed_tokens"
+    positions: str = ""
+    embed_norm: str = ""
+    layer: str = "model.layers.{i}."
+    attention_norm: str = "input_layernorm"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    out: str = "self_attn.o_proj"
+    q_norm: str = ""
+    k_norm: str = ""
+    attention_post_norm: str = ""
+    mlp_norm: str = "post_attention_layernorm"
+    up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    mlp_post_norm: str = ""
+    final_norm: str = "model.norm"
+    head: str = "lm_head"
+
+
+def decoder_rules(
+    model: ModelConfig, names: Names, *, qkv_transform: Transform | None = None
+) -> tuple[Rule, ...]:
+    """The weight rules of `model`: one for each parameter its decoder has.
+
+    Args:
+        model: the configured model; says which biases and normalisations exist.
+        names: where the family keeps them.
+        qkv_transform: a reordering of the rows of each QKV source.
+    """
+    rules = [
+        *_ends(model, names),
+        *_attention(model, names, qkv_transform),
+        *_mlp(model, names),
+    ]
+    return tuple(rules)
+
+
+def _ends(model: ModelConfig, names: Names) -> Iterator[Rule]:
+    embedding = model.embedding
+    yield Rule("embed.weight", (f"{names.embed}.weight",))
+    if isinstance(model.positions, Learned):
+        yield Rule("positions.weight", (f"{names.positions}.weight",))
+    if embedding.norm is not None:
+        yield from _norm(embedding.norm, "embed_norm", names.embed_norm)
+    yield from _norm(model.norm, "final_norm", names.final_norm)
+    if not embedding.tied:
+        yield Rule("head.weight", (f"{names.head}.weight",))
+    if embedding.head_bias:
+        yield Rule("head.bias", (f"{names.head}.bias",))
+
+
+def _attention(
+    model: ModelConfig, names: Names, transform: Transform | None
+) -> Iterator[Rule]:
+    spec, layer = model.attention, names.layer
+    qkv = tuple(layer + name for name in names.qkv)
+    target = "layers.{i}.attention"
+    yield from _norm(model.norm, f"{target}_norm", layer + names.attention_norm)
+    yield from _linear(f"{target}.qkv", qkv, bias=spec.qkv_bias, transform=transform)
+    yield from _linear(f"{target}.out", (layer + names.out,), bias=spec.out_bias)
+    if spec.qk_norm is not None:
+        yield from _norm(spec.qk_norm, f"{target}.q_norm", layer + names.q_norm)
+        yield from _norm(spec.qk_norm, f"{target}.k_norm", layer + names.k_norm)
+    if model.post_norms:
+        post = layer + names.attention_post_norm
+        yield from _norm(model.norm, f"{target}_post_norm", post)
+
+
+def _mlp(model: ModelConfig, names: Names) -> Iterator[Rule]:
+    spec, layer = model.mlp, names.layer
+    up = tuple(layer + name for name in names.up)
+    target = "layers.{i}.mlp"
+    if model.residual == "sequential":
+        yield from _norm(model.norm, f"{target}_norm", layer + names.mlp_norm)
+    yield from _linear(f"{target}.up", up, bias=spec.bias)
+    yield from _linear(f"{target}.down", (layer + names.down,), bias=spec.bias)
+    if model.post_norms:
+        yield from _norm(model.norm, f"{target}_post_norm", layer + names.mlp_post_norm)
+
+
+def _norm(norm: Norm, target: str, source: str) -> Iterator[Rule]:
+    yield Rule(f"{target}.scale", (f"{source}.weight",))
+    if norm.kind == "layer":
+        yield Rule(f"{target}.bias", (f"{source}.bias",))
+
+
+def _linear(
+    target: str,
+    sources: tuple[str, ...],
+    *,
+    bias: bool,
+    transform: Transform | None = None,
+) -> Iterator[Rule]:
+    for part in ("weight", "bias") if bias else ("weight",):
+        named = tuple(f"{source}.{part}" for source in sources)
+        yield Rule(f"{target}.{part}", named, transform)

@@ -1,0 +1,40 @@
+"""Qwen 3 (`Qwen3ForCausalLM`): Llama with normalised query and key heads."""
+
+from dataclasses import replace
+
+from fdjax.models.config import ModelConfig
+from fdjax.models.families.gated import Defaults, read_gated
+from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.families.qwen2 import qwen_windows
+from fdjax.models.family import Family, Rule
+from fdjax.models.hf_config import HfConfig
+
+_DEFAULTS = Defaults(num_kv_heads=32, head_dim=128, max_position=32_768)
+_NAMES = Names(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
+
+
+def _configure(fields: HfConfig) -> ModelConfig:
+    bias = fields.take("attention_bias", bool, False)
+    model = read_gated(
+        fields,
+        "qwen3",
+        _DEFAULTS,
+        qkv_bias=bias,
+        out_bias=bias,
+        windows=qwen_windows(fields),
+    )
+    return replace(model, attention=replace(model.attention, qk_norm=model.norm))
+
+
+def _rules(model: ModelConfig) -> tuple[Rule, ...]:
+    return decoder_rules(model, _NAMES)
+
+
+QWEN3 = Family(
+    name="qwen3",
+    architectures=("Qwen3ForCausalLM",),
+    configure=_configure,
+    rules=_rules,
+    ignored=(STORED_FREQUENCIES,),
+    prefixes=("model.",),
+)

@@ -1,0 +1,89 @@
+"""Where a model comes from: a folder, the package itself, or the Hugging Face hub."""
+
+import importlib.resources
+import pathlib
+import re
+
+from fdjax.errors import ConfigError
+
+SHIPPED = "tales-5m"
+"""The model inside the package, small enough to try anything with."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# Nothing that could run: no Python, no pickles. Subfolders hold other formats, and
+# Mistral's "consolidated" files the same weights a second time.
+_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+_UNWANTED = ["*/*", "consolidated*"]
+
+
+def resolve(model: str | pathlib.Path, *, revision: str | None = None) -> pathlib.Path:
+    """Finds the folder of a model, downloading it where necessary.
+
+    Args:
+        model: an existing folder, `SHIPPED`, or a hub id such as "Qwen/Qwen3-8B".
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        ConfigError: there is no such folder, the name is none of the three, or the
+            hub could not give the model; the message says what to do.
+    """
+    folder = pathlib.Path(model).expanduser()
+    if model != "" and folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise ConfigError(
+            f"{folder} is a file; give the folder that holds it and its config.json"
+        )
+    if model == SHIPPED:
+        return _shipped()
+    if isinstance(model, str) and _HUB_ID.fullmatch(model) and ".." not in model:
+        return _download(model, revision)
+    raise ConfigError(
+        f"there is no folder {str(model)!r}, nor is this a hub id (organisation/name) "
+        f"or the shipped model ({SHIPPED!r})"
+    )
+
+
+def _shipped() -> pathlib.Path:
+    package = importlib.resources.files("fdjax")
+    folder = pathlib.Path(str(package.joinpath("assets", SHIPPED)))
+    if not folder.is_dir():
+        raise ConfigError(f"the shipped model is missing from the package: {folder}")
+    return folder
+
+
+def _download(model: str, revision: str | None) -> pathlib.Path:
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    try:
+        folder = huggingface_hub.snapshot_download(
+            model, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
+        )
+    except Exception as error:  # of the hub's, of two HTTP clients', or the system's
+        at = f" at revision {revision!r}" if revision else ""
+        raise ConfigError(
+            f"there is no local folder {model!r}, and the hub ({constants.ENDPOINT}) "
+            f"did not give that model{at}: {_reason(error)}"
+        ) from error
+    return pathlib.Path(folder)
+
+
+def _reason(error: Exception) -> str:
+    from huggingface_hub import errors, is_offline_mode
+
+    if isinstance(error, errors.GatedRepoError):
+        return "access is gated; accept its terms there and log in with `hf auth login`"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "it has no such revision"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "it has no such model, or a private one (`hf auth login`)"
+    if is_offline_mode():
+        return (
+            "HF_HUB_OFFLINE is set and the model is not in the cache; unset it, or "
+            "give a local folder"
+        )
+    return (
+        f"{type(error).__name__}: {error}\nIf this machine has no network, give a "
+        "local folder, or run `hf download` elsewhere and copy the folder here"
+    )

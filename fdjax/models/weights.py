@@ -1,0 +1,175 @@
+"""Weights onto the device: from a checkpoint, one parameter at a time."""
+
+import math
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from fdjax.errors import ConfigError
+from fdjax.models.assembly import Assembly, expand, match
+from fdjax.models.checkpoint import open_checkpoint, read_config
+from fdjax.models.config import ModelConfig
+from fdjax.models.decoder import Decoder
+from fdjax.models.families import FAMILIES
+from fdjax.models.family import Family
+from fdjax.notation import Array
+
+type Progress = Callable[[int, int, str], None]
+"""Called with bytes done, bytes in all, and the path of the parameter just done."""
+
+_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
+_HEAD = "head.weight"
+_EMBEDDING = "embed.weight"
+
+
+def load(
+    folder: pathlib.Path,
+    *,
+    dtype: jax.typing.DTypeLike,
+    on_progress: Progress | None = None,
+    config: ModelConfig | None = None,
+    hf_overrides: Mapping[str, Any] | None = None,
+) -> Decoder:
+    """Loads a Hugging Face checkpoint onto the default device.
+
+    Everything is checked before any device memory is taken. Then parameters follow
+    one at a time, so that host memory holds less than twice the largest of them.
+
+    Args:
+        folder: holds `config.json` and safetensors, as `save_pretrained` writes them.
+        dtype: bfloat16, float16 or float32; what is stored otherwise is cast.
+        on_progress: called after each parameter.
+        config: used in place of `config.json`.
+        hf_overrides: fields that replace or add to those of `config.json`.
+
+    Raises:
+        ConfigError: `config.json` is missing, unreadable or not supported.
+        CheckpointError: the files do not hold the weights that the configuration
+            promises; all faults together.
+    """
+    if config is None:
+        config = ModelConfig.from_hf(read_config(folder, hf_overrides))
+    elif hf_overrides:
+        raise ConfigError("give config or hf_overrides, not both")
+    model = Decoder(config, _checked(dtype))
+    assemblies = _match(folder, config, _shapes(model))
+    fill(model, load_parameters(assemblies, on_progress=on_progress))
+    return model
+
+
+def load_parameters(
+    assemblies: Iterable[Assembly], *, on_progress: Progress | None = None
+) -> dict[str, Array]:
+    """Reads parameters onto the default device, one after the other.
+
+    Args:
+        assemblies: what `match` planned.
+        on_progress: called after each parameter.
+
+    Returns:
+        The arrays by path.
+
+    Raises:
+        CheckpointError: see `read_tensor`.
+    """
+    assemblies = tuple(assemblies)
+    total_bytes = sum(assembly.num_bytes for assembly in assemblies)
+    done_bytes = 0
+    arrays: dict[str, Array] = {}
+    for assembly in assemblies:
+        arrays[assembly.path] = to_device(assembly.read())
+        done_bytes += assembly.num_bytes
+        if on_progress is not None:
+            on_progress(done_bytes, total_bytes, assembly.path)
+    return arrays
+
+
+def to_device(buffer: np.ndarray) -> Array:
+    """Moves a buffer to the default device and waits until it may be let go.
+
+    On a CPU the array may be the buffer itself; never write to it again.
+    """
+    return jax.block_until_ready(jax.device_put(buffer))
+
+
+def fill(model: Decoder, arrays: Mapping[str, Array]) -> None:
+    """Puts arrays in place of the shapes that a new decoder's parameters hold.
+
+    Args:
+        model: the decoder; changed in place.
+        arrays: one array per parameter, by path, of its shape and dtype.
+    """
+    state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    shapes = {_path(key): variable.get_value() for key, variable in state}
+    assert arrays.keys() == shapes.keys(), arrays.keys() ^ shapes.keys()
+    for path, shape in shapes.items():
+        array = arrays[path]
+        assert (array.shape, array.dtype) == (shape.shape, shape.dtype), path
+    filled = [(key, variable.replace(arrays[_path(key)])) for key, variable in state]
+    nnx.update(model, nnx.from_flat_state(filled))
+
+
+def parameter_shapes(
+    config: ModelConfig, *, dtype: jax.typing.DTypeLike
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shape and dtype of every parameter of a model, by path; allocates nothing.
+
+    Raises:
+        ConfigError: `dtype` is not bfloat16, float16 or float32.
+    """
+    return _shapes(Decoder(config, _checked(dtype)))
+
+
+def parameter_bytes(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> int:
+    """Bytes that parameters of these shapes take on the device."""
+    return sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes.values())
+
+
+def _checked(dtype: jax.typing.DTypeLike) -> np.dtype:
+    checked = np.dtype(dtype)
+    if checked not in _DTYPES:
+        raise ConfigError(
+            f"weights cannot be loaded as {checked}; use bfloat16, float16 or float32"
+        )
+    return checked
+
+
+def _shapes(model: Decoder) -> dict[str, jax.ShapeDtypeStruct]:
+    state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    return {_path(key): variable.get_value() for key, variable in state}
+
+
+def _path(key: Iterable[Any]) -> str:
+    return ".".join(str(part) for part in key)
+
+
+def _match(
+    folder: pathlib.Path,
+    config: ModelConfig,
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+) -> tuple[Assembly, ...]:
+    family = FAMILIES[config.family]
+    rules = expand(family.rules(config), num_layers=config.num_layers)
+    return match(
+        open_checkpoint(folder),
+        [rule for rule in rules if rule.target in shapes or rule.target != _HEAD],
+        shapes,
+        ignored=family.ignored,
+        prefixes=family.prefixes,
+        copies=_tied_copies(family, config),
+    )
+
+
+def _tied_copies(family: Family, config: ModelConfig) -> dict[str, str]:
+    """The head's tensor, where a model ties it and a checkpoint stores it anyway."""
+    if not config.embedding.tied:
+        return {}
+    untied = replace(config, embedding=replace(config.embedding, tied=False))
+    sources = {rule.target: rule.sources for rule in family.rules(untied)}
+    return dict(zip(sources[_HEAD], sources[_EMBEDDING], strict=True))

@@ -1,0 +1,1 @@
+"""Text in, text out: the tokenizer and `LLM` on top of the engine."""

@@ -1,0 +1,205 @@
+"""From the words of a user to an engine: settings, memory plan, weights."""
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax import device
+from fdjax.engine.buckets import Buckets
+from fdjax.engine.engine import Engine
+from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
+from fdjax.errors import ConfigError
+from fdjax.memory.kv import KVLayout
+from fdjax.memory.plan import MemoryPlan, plan_memory
+from fdjax.models.checkpoint import read_config
+from fdjax.models.config import ModelConfig
+from fdjax.models.random_init import random_weights as make_random_weights
+from fdjax.models.source import resolve
+from fdjax.models.weights import (
+    load,
+    parameter_bytes,
+    parameter_shapes,
+)
+
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+
+# A CPU gains little from more rows; a GPU reads its weights once for all of them.
+MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
+MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything decided before anything is allocated.
+
+    Attributes:
+        folder: where the model is.
+        config: the model.
+        dtype: of weights, activations and KV array.
+        max_model_len: longest sequence, in tokens.
+        max_num_seqs: most rows of a batch.
+        max_batched_tokens: of one prefill call.
+        memory_fraction: of the device's memory.
+        page_size: tokens of a page.
+    """
+
+    folder: pathlib.Path
+    config: ModelConfig
+    dtype: np.dtype
+    max_model_len: int
+    max_num_seqs: int
+    max_batched_tokens: int
+    memory_fraction: float
+    page_size: int
+
+    @staticmethod
+    def of(
+        model: str | pathlib.Path,
+        *,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        memory_fraction: float = 0.9,
+        max_num_seqs: int | None = None,
+        page_size: int = 16,
+        revision: str | None = None,
+        hf_overrides: Mapping[str, Any] | None = None,
+    ) -> "Settings":
+        """Reads the configuration and fills in what was left open.
+
+        Raises:
+            ConfigError: the model is not found or not supported, or a setting is out
+                of range.
+        """
+        folder, fields = _read(model, revision, hf_overrides)
+        config = ModelConfig.from_hf(fields)
+        if not 0.0 < memory_fraction < 1.0:
+            raise ConfigError(
+                f"memory_fraction is {memory_fraction}; use a fraction between 0 and 1"
+            )
+        platform = device.platform()
+        kind = platform if platform in MAX_NUM_SEQS else "gpu"
+        rows = MAX_NUM_SEQS[kind] if max_num_seqs is None else max_num_seqs
+        return Settings(
+            folder=folder,
+            config=config,
+            dtype=_dtype(dtype, config, platform),
+            max_model_len=_length(max_model_len, config),
+            max_num_seqs=_positive("max_num_seqs", rows),
+            max_batched_tokens=MAX_BATCHED_TOKENS[kind],
+            memory_fraction=memory_fraction,
+            page_size=_positive("page_size", page_size),
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the parameters."""
+        return parameter_bytes(parameter_shapes(self.config, dtype=self.dtype))
+
+    def memory_plan(self, budget_bytes: int | None = None) -> MemoryPlan:
+        """The plan for a budget, by default what the device offers.
+
+        Raises:
+            MemoryBudgetError: the model does not fit.
+        """
+        attention = self.config.attention
+        layout = KVLayout(
+            num_pages=0,
+            num_layers=self.config.num_layers,
+            page_size=self.page_size,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            dtype=self.dtype,
+        )
+        budget = device.memory_budget(self.memory_fraction)
+        return plan_memory(
+            budget_bytes=budget if budget_bytes is None else budget_bytes,
+            weight_bytes=self.weight_bytes,
+            workspace_bytes=workspace_bytes(
+                self.config,
+                dtype=self.dtype,
+                num_tokens=max(self.max_batched_tokens, self.max_model_len),
+                num_rows=self.max_num_seqs,
+                max_model_len=self.max_model_len,
+            ),
+            layout=layout,
+            page_workspace_bytes=page_workspace_bytes(
+                self.config, dtype=self.dtype, page_size=self.page_size
+            ),
+            max_model_len=self.max_model_len,
+            wanted_tokens=self.max_num_seqs * self.max_model_len,
+        )
+
+
+def build_engine(
+    settings: Settings,
+    *,
+    seed: int = 0,
+    random_weights: bool = False,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> Engine:
+    """Plans the memory, then loads the weights and allocates the KV array.
+
+    Raises:
+        MemoryBudgetError: the model does not fit; nothing has been allocated.
+        CheckpointError: the files do not hold the weights.
+    """
+    plan = settings.memory_plan()
+    if random_weights:
+        model = make_random_weights(settings.config, dtype=settings.dtype, seed=seed)
+    else:
+        model = load(
+            settings.folder,
+            dtype=settings.dtype,
+            on_progress=on_progress,
+            config=settings.config,
+        )
+    buckets = Buckets.of(
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=settings.max_model_len,
+        page_size=settings.page_size,
+        max_batched_tokens=settings.max_batched_tokens,
+    )
+    return Engine(model, plan, buckets, seed=seed)
+
+
+def _read(
+    model: str | pathlib.Path,
+    revision: str | None,
+    overrides: Mapping[str, Any] | None,
+) -> tuple[pathlib.Path, dict[str, Any]]:
+    """The model's folder and its fields; a lone configuration file is enough."""
+    path = pathlib.Path(model)
+    if path.suffix == ".json" and path.is_file():
+        return path.parent, {**json.loads(path.read_text()), **(overrides or {})}
+    folder = resolve(model, revision=revision)
+    return folder, dict(read_config(folder, overrides))
+
+
+def _dtype(name: str, config: ModelConfig, platform: str) -> np.dtype:
+    if name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}; use one of {', '.join(DTYPES)}")
+    if name == "auto":
+        name = "float32" if platform == "cpu" else config.dtype
+    return jnp.dtype(name)
+
+
+def _length(wanted: int | None, config: ModelConfig) -> int:
+    if wanted is None:
+        return config.max_position
+    if wanted > config.max_position:
+        raise ConfigError(
+            f"max_model_len is {wanted}, but the model was made for "
+            f"{config.max_position} tokens; use at most that"
+        )
+    return _positive("max_model_len", wanted)
+
+
+def _positive(name: str, value: int) -> int:
+    if isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} is {value}; use a whole number from 1")
+    return value

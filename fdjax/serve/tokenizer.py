@@ -1,0 +1,135 @@
+"""Text to token ids and back, through the `tokenizers` library."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fdjax.errors import ConfigError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+class Tokenizer(Protocol):
+    """What serving needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, with the special tokens a prompt begins with."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        ...
+
+    def stream(self) -> Callable[[int], str]:
+        """A function from the next token id to the text it completes, often empty."""
+        ...
+
+
+class FastTokenizer:
+    """A `tokenizer.json`, read by the `tokenizers` library (fast to import).
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import tokenizers
+
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer.encode`."""
+        return list(self._tokenizer.encode(text).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """See `Tokenizer.decode`."""
+        return self._tokenizer.decode(list(token_ids))
+
+    def stream(self) -> Callable[[int], str]:
+        """See `Tokenizer.stream`; a character is never split."""
+        from tokenizers.decoders import DecodeStream
+
+        stream = DecodeStream(skip_special_tokens=True)
+        return lambda token: stream.step(self._tokenizer, token) or ""
+
+
+class SlowTokenizer:
+    """A tokenizer without `tokenizer.json`, through `transformers`.
+
+    Args:
+        folder: the model's folder; its code, if it brings any, is never run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer.encode`."""
+        return list(self._tokenizer.encode(text))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """See `Tokenizer.decode`."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def stream(self) -> Callable[[int], str]:
+        """See `Tokenizer.stream`; text waits until it ends on a whole character."""
+        seen: list[int] = []
+        shown = ""
+
+        def step(token: int) -> str:
+            nonlocal shown
+            seen.append(token)
+            text = self.decode(seen)
+            if text.endswith("\ufffd"):
+                return ""
+            new, shown = text[len(shown) :], text
+            return new
+
+        return step
+
+
+def load_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer in a model's folder; `None` where there is none.
+
+    Raises:
+        ConfigError: there are tokenizer files, but they cannot be read.
+    """
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    try:
+        if (folder / "tokenizer.json").is_file():
+            return FastTokenizer(folder / "tokenizer.json")
+        return SlowTokenizer(folder)
+    except Exception as error:  # the libraries raise bare Exception for a bad file
+        raise ConfigError(
+            f"the tokenizer in {folder} cannot be read ({error}); repair it, or remove "
+            "it and give prompts as token ids"
+        ) from error
+
+
+def chat_prompt(folder: Path, messages: Sequence[dict[str, str]]) -> str:
+    """The text that a chat so far becomes.
+
+    The model's own template where it has one, rendered by `transformers` in a
+    sandbox; else the messages one after another, which suits a base model.
+    """
+    if not _has_template(folder):
+        return "\n".join(message["content"] for message in messages)
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    return tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=True
+    )
+
+
+def _has_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    path = folder / "tokenizer_config.json"
+    return path.is_file() and "chat_template" in json.loads(path.read_text())

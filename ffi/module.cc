@@ -1,0 +1,57 @@
+// fdjax._ffi: what Python needs to register the handlers, and how they were built.
+#include <nanobind/nanobind.h>
+
+#include "xla/ffi/api/ffi.h"
+
+#define FDJAX_CPU_OPERATIONS(X) X(rope_kv_write)
+#define FDJAX_GPU_OPERATIONS(X) X(rope_kv_write)
+
+#define FDJAX_DECLARE_CPU(name) XLA_FFI_DECLARE_HANDLER_SYMBOL(fdjax_##name##_cpu);
+#define FDJAX_DECLARE_GPU(name) XLA_FFI_DECLARE_HANDLER_SYMBOL(fdjax_##name##_gpu);
+FDJAX_CPU_OPERATIONS(FDJAX_DECLARE_CPU)
+#ifdef FDJAX_GPU_PLATFORM
+FDJAX_GPU_OPERATIONS(FDJAX_DECLARE_GPU)
+#endif
+
+namespace nb = nanobind;
+
+namespace {
+
+nb::capsule encapsulate(XLA_FFI_Handler* handler) {
+  return nb::capsule(reinterpret_cast<void*>(handler));
+}
+
+nb::dict targets() {
+  nb::dict platforms, cpu;
+#define FDJAX_ADD_CPU(name) cpu[#name] = encapsulate(fdjax_##name##_cpu);
+  FDJAX_CPU_OPERATIONS(FDJAX_ADD_CPU)
+  platforms["cpu"] = cpu;
+#ifdef FDJAX_GPU_PLATFORM
+  nb::dict gpu;
+#define FDJAX_ADD_GPU(name) gpu[#name] = encapsulate(fdjax_##name##_gpu);
+  FDJAX_GPU_OPERATIONS(FDJAX_ADD_GPU)
+  platforms[FDJAX_GPU_PLATFORM] = gpu;
+#endif
+  return platforms;
+}
+
+nb::dict build_info() {
+  nb::dict info;
+  info["version"] = FDJAX_VERSION;
+  info["build_id"] = FDJAX_BUILD_ID;
+  info["jaxlib"] = FDJAX_JAXLIB;
+  info["ffi_api"] = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
+  nb::list architectures;
+#ifdef FDJAX_GPU_PLATFORM
+  architectures = nb::list(nb::str(FDJAX_GPU_ARCHITECTURES).attr("split")(","));
+#endif
+  info["gpu_architectures"] = nb::tuple(architectures);
+  return info;
+}
+
+}  // namespace
+
+NB_MODULE(_ffi, module) {
+  module.def("targets", targets);
+  module.def("build_info", build_info);
+}

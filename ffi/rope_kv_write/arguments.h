@@ -1,0 +1,114 @@
+// The handlers' signature and its checks, the same on every platform.
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "fdjax/check.h"
+#include "rope_kv_write/params.h"
+
+namespace fdjax::rope_kv_write {
+
+struct Arguments {
+  int64_t layer;
+  bool interleaved;
+  ffi::AnyBuffer qkv, kv;
+  ffi::Buffer<ffi::S32> positions, slots;
+  ffi::Buffer<ffi::F32> frequencies;
+  ffi::Result<ffi::AnyBuffer> query, kv_out;
+};
+
+inline ffi::Error check_sizes(int64_t layer, int64_t layers, int64_t heads,
+                              int64_t kv_heads, int64_t head_dim, int64_t frequencies) {
+  const auto invalid = [](std::string message) {
+    return ffi::Error::InvalidArgument(std::move(message));
+  };
+  if (heads <= 2 * kv_heads) {
+    return invalid("qkv: dimension H is " + std::to_string(heads) +
+                   ", which leaves no query heads beside 2 * Hkv = " +
+                   std::to_string(2 * kv_heads));
+  }
+  if (head_dim % 2 != 0 || 2 * frequencies > head_dim) {
+    return invalid("qkv: dimension D is " + std::to_string(head_dim) +
+                   "; it must be even and at least 2 * R2 = " +
+                   std::to_string(2 * frequencies));
+  }
+  if (frequencies > kMaxFrequencies) {
+    return invalid("frequencies: dimension R2 is " + std::to_string(frequencies) +
+                   ", the handler takes at most " + std::to_string(kMaxFrequencies));
+  }
+  if (layer < 0 || layer >= layers) {
+    return invalid("layer is " + std::to_string(layer) + ", but kv has L = " +
+                   std::to_string(layers));
+  }
+  return ffi::Error::Success();
+}
+
+// Checks everything that can be known without the data, then fills `params`.
+template <typename T>
+ffi::Error read(const Arguments& a, Params* params) {
+  Dim tokens{"T"}, heads{"H"}, head_dim{"D"}, pages{"P"}, layers{"L"}, two{"2", 2},
+      page_size{"Z"}, kv_heads{"Hkv"}, frequencies{"R2"};
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("qkv", a.qkv.dimensions(), {&tokens, &heads, &head_dim}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("kv", a.kv.dimensions(),
+                  {&pages, &layers, &two, &page_size, &kv_heads, &head_dim}));
+  FDJAX_RETURN_IF_ERROR(check_shape("positions", a.positions.dimensions(), {&tokens}));
+  FDJAX_RETURN_IF_ERROR(check_shape("slots", a.slots.dimensions(), {&tokens}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("frequencies", a.frequencies.dimensions(), {&frequencies}));
+  FDJAX_RETURN_IF_ERROR(
+      check_sizes(a.layer, *layers, *heads, *kv_heads, *head_dim, *frequencies));
+  Dim q_heads{"Hq", *heads - 2 * *kv_heads};
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("query", a.query->dimensions(), {&tokens, &q_heads, &head_dim}));
+  const ffi::DataType dtype = a.qkv.element_type();
+  FDJAX_RETURN_IF_ERROR(check_dtype("kv", a.kv.element_type(), "qkv", dtype));
+  FDJAX_RETURN_IF_ERROR(check_dtype("query", a.query->element_type(), "qkv", dtype));
+  if (a.kv.untyped_data() != a.kv_out->untyped_data()) {
+    return ffi::Error::InvalidArgument("kv: the result must alias the operand");
+  }
+  if (*tokens * *heads > std::numeric_limits<int>::max() ||
+      *heads * *head_dim > std::numeric_limits<int>::max() ||
+      *page_size > std::numeric_limits<int>::max()) {
+    return ffi::Error::InvalidArgument("qkv or a page has too many elements");
+  }
+  const int64_t value_offset = *page_size * *kv_heads * *head_dim;
+  *params = Params{
+      .qkv = a.qkv.untyped_data(),
+      .positions = a.positions.typed_data(),
+      .slots = a.slots.typed_data(),
+      .frequencies = a.frequencies.typed_data(),
+      .query = a.query->untyped_data(),
+      .kv = static_cast<T*>(a.kv_out->untyped_data()) + a.layer * 2 * value_offset,
+      .num_slots = *pages * *page_size,
+      .page_stride = *layers * 2 * value_offset,
+      .value_offset = value_offset,
+      .tokens = static_cast<int>(*tokens),
+      .q_heads = static_cast<int>(*q_heads),
+      .kv_heads = static_cast<int>(*kv_heads),
+      .head_dim = static_cast<int>(*head_dim),
+      .num_frequencies = static_cast<int>(*frequencies),
+      .page_size = static_cast<int>(*page_size),
+      .interleaved = a.interleaved,
+  };
+  return ffi::Error::Success();
+}
+
+// Attributes and buffers of a handler, after the platform's own context.
+template <typename Binding>
+auto bind_arguments(Binding&& binding) {
+  return std::forward<Binding>(binding)
+      .template Attr<int64_t>("layer")
+      .template Attr<bool>("interleaved")
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Buffer<ffi::S32>>()
+      .template Arg<ffi::Buffer<ffi::S32>>()
+      .template Arg<ffi::Buffer<ffi::F32>>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
+}
+
+}  // namespace fdjax::rope_kv_write

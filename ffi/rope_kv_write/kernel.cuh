@@ -1,0 +1,145 @@
+// RoPE on q and k, and k and v into their page, reading the fused product once.
+//
+// A head is cut into units of 2 * kVec elements: two 16 byte accesses, or two scalars
+// where sizes or addresses do not allow those. A unit of rotated dimensions holds both
+// members of kVec pairs, so no thread needs another's data. Block (t, c) takes every
+// gridDim.y-th group of units of token t and shares one table of the token's angles.
+#pragma once
+
+#include <cstdint>
+
+#include "fdjax/gpu.h"
+#include "rope_kv_write/params.h"
+
+namespace fdjax::rope_kv_write {
+
+inline constexpr int kThreads = 128;
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(GpuFloats::bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(GpuFloats::float16 x) { return __half2float(x); }
+
+__device__ inline void from_float(float x, float* y) { *y = x; }
+__device__ inline void from_float(float x, GpuFloats::bfloat16* y) {
+  *y = __float2bfloat16(x);
+}
+__device__ inline void from_float(float x, GpuFloats::float16* y) {
+  *y = __float2half(x);
+}
+
+template <typename T, int kVec>
+struct alignas(sizeof(T) * kVec) Vec {
+  T values[kVec];
+};
+
+template <typename T, int kVec>
+struct Unit {
+  Vec<T, kVec> first, second;
+  T* target;      // where the head goes; nullptr: nowhere
+  int offset;     // of `first` in the head
+  int distance;   // from `first` to `second`
+  int frequency;  // of the first pair; negative: not rotated
+};
+
+struct Token {
+  int index;
+  int64_t slot;  // of this layer, in elements; negative: written nowhere
+};
+
+__device__ inline Token locate(const Params& p, int token) {
+  const int slot = p.slots[token];
+  if (slot < 0 || slot >= p.num_slots) return {token, -1};
+  const int64_t row = static_cast<int64_t>(slot % p.page_size) * p.kv_heads * p.head_dim;
+  return {token, slot / p.page_size * p.page_stride + row};
+}
+
+// Where head `head` of the product goes.
+template <typename T>
+__device__ T* target_of(const Params& p, Token token, int head) {
+  const int64_t head_dim = p.head_dim;
+  if (head < p.q_heads) {
+    const int64_t row = static_cast<int64_t>(token.index) * p.q_heads + head;
+    return static_cast<T*>(p.query) + row * head_dim;
+  }
+  if (token.slot < 0) return nullptr;
+  const int kv_head = head - p.q_heads;
+  T* keys = static_cast<T*>(p.kv) + token.slot;
+  if (kv_head < p.kv_heads) return keys + kv_head * head_dim;
+  return keys + p.value_offset + (kv_head - p.kv_heads) * head_dim;
+}
+
+template <typename T, int kVec>
+__device__ Unit<T, kVec> load(const Params& p, Token token, int index) {
+  using V = Vec<T, kVec>;
+  const int units_per_head = p.head_dim / (2 * kVec);
+  const int head = index / units_per_head, unit = index % units_per_head;
+  const bool rotated =
+      head < p.q_heads + p.kv_heads && unit * kVec < p.num_frequencies;
+  const bool split = rotated && !p.interleaved;
+  Unit<T, kVec> u;
+  u.target = target_of<T>(p, token, head);
+  u.offset = split ? unit * kVec : unit * 2 * kVec;
+  u.distance = split ? p.num_frequencies : kVec;
+  u.frequency = rotated ? unit * kVec : -1;
+  if (u.target == nullptr) return u;
+  const int64_t heads = p.q_heads + 2 * p.kv_heads;
+  const T* source = static_cast<const T*>(p.qkv) +
+                    (token.index * heads + head) * p.head_dim + u.offset;
+  u.first = *reinterpret_cast<const V*>(source);
+  u.second = *reinterpret_cast<const V*>(source + u.distance);
+  return u;
+}
+
+template <typename T>
+__device__ void rotate(T& first, T& second, float cosine, float sine) {
+  const float x = to_float(first), y = to_float(second);
+  from_float(x * cosine - y * sine, &first);
+  from_float(y * cosine + x * sine, &second);
+}
+
+template <typename T, int kVec>
+__device__ void store(Unit<T, kVec> u, const float* cosines, const float* sines,
+                      bool interleaved) {
+  using V = Vec<T, kVec>;
+  if (u.target == nullptr) return;
+  if (u.frequency >= 0) {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const float cosine = cosines[u.frequency + i], sine = sines[u.frequency + i];
+      if (!interleaved || kVec == 1) {
+        rotate(u.first.values[i], u.second.values[i], cosine, sine);
+      } else {  // pair i is at 2 * i and 2 * i + 1 of the unit
+        V& half = i < kVec / 2 ? u.first : u.second;
+        const int at = 2 * i % kVec;
+        rotate(half.values[at], half.values[at + 1], cosine, sine);
+      }
+    }
+  }
+  *reinterpret_cast<V*>(u.target + u.offset) = u.first;
+  *reinterpret_cast<V*>(u.target + u.offset + u.distance) = u.second;
+}
+
+template <typename T, int kVec>
+__global__ void __launch_bounds__(kThreads) kernel(FDJAX_GRID_CONSTANT const Params p) {
+  __shared__ alignas(16) float cosines[kMaxFrequencies];
+  __shared__ alignas(16) float sines[kMaxFrequencies];
+  const Token token = locate(p, blockIdx.x);
+  const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
+  const int stride = gridDim.y * kThreads;
+  int index = blockIdx.y * kThreads + threadIdx.x;
+  // The first unit is on its way while the angles are computed.
+  Unit<T, kVec> unit;
+  if (index < units) unit = load<T, kVec>(p, token, index);
+  const float position = static_cast<float>(p.positions[token.index]);
+  for (int i = threadIdx.x; i < p.num_frequencies; i += kThreads) {
+    sincosf(__fmul_rn(position, p.frequencies[i]), &sines[i], &cosines[i]);
+  }
+  __syncthreads();
+  while (index < units) {
+    store(unit, cosines, sines, p.interleaved);
+    index += stride;
+    if (index < units) unit = load<T, kVec>(p, token, index);
+  }
+}
+
+}  // namespace fdjax::rope_kv_write

@@ -1,0 +1,316 @@
+"""RoPE and the write of keys and values: definition, implementations, aliasing."""
+
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fdjax.kernels.cases import Case, tagged
+from fdjax.kernels.rope_kv_write import OP, cases, reference, rope_kv_write
+from fdjax.notation import Array
+from tests.support.numerics import assert_close
+
+IMPLS = [name for name in OP.names if name != "reference"]
+CI = tagged(cases.CASES, "ci")
+SMALL = CI[0]
+
+
+def _params(cases: tuple[Case, ...]) -> list[Any]:
+    """Cases too large for a CPU are left to a GPU."""
+    marks = {True: (), False: (pytest.mark.gpu,)}
+    return [pytest.param(c, id=c.name, marks=marks["ci" in c.tags]) for c in cases]
+
+
+def _skip_if_refused(name: str, case: Case, *args: Any) -> None:
+    reason = OP.refuse(name, *(args or case.args), **case.kwargs)
+    if reason is not None:
+        pytest.skip(f"{name}: {reason}")
+
+
+# --- The definition ------------------------------------------------------------------
+
+
+def _rotate_half(x: np.ndarray) -> np.ndarray:
+    """transformers' `rotate_half` of Llama: pairs (i, i + R / 2)."""
+    half = x.shape[-1] // 2
+    return np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+
+
+def _rotate_every_two(x: np.ndarray) -> np.ndarray:
+    """transformers' `rotate_every_two` of GPT-J: pairs (2 i, 2 i + 1)."""
+    return np.stack([-x[..., 1::2], x[..., ::2]], axis=-1).reshape(x.shape)
+
+
+def _transformers_rope(
+    x: np.ndarray, positions: np.ndarray, frequencies: np.ndarray, *, interleaved: bool
+) -> np.ndarray:
+    angles = positions[:, None] * frequencies
+    if interleaved:
+        angles, turn = np.repeat(angles, 2, axis=-1), _rotate_every_two
+    else:
+        angles, turn = np.concatenate([angles, angles], axis=-1), _rotate_half
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    rotary = angles.shape[-1]
+    rotated, rest = x[..., :rotary], x[..., rotary:]
+    return np.concatenate([rotated * cos + turn(rotated) * sin, rest], axis=-1)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("half", [0, 5, 8])
+def test_rope_is_that_of_transformers(half: int, interleaved: bool):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(4, 3, 16)).astype(np.float32)
+    positions = np.array([0, 1, 7, 500], np.int32)
+    frequencies = (10_000.0 ** -np.linspace(0, 1, half)).astype(np.float32)
+    actual = reference.rope(
+        jnp.asarray(x), jnp.asarray(positions), frequencies, interleaved=interleaved
+    )
+    # Angles in float32, as the definition has them: at 500 their rounding shows.
+    angles = positions.astype(np.float32)
+    expected = _transformers_rope(x, angles, frequencies, interleaved=interleaved)
+    assert_close(actual, expected, reduction=2)
+
+
+def test_definition_against_a_loop_in_numpy():
+    random = np.random.default_rng(1)
+    qkv = random.normal(size=(3, 8, 4)).astype(np.float32)  # Hq = 4, Hkv = 2
+    kv = random.normal(size=(2, 3, 2, 4, 2, 4)).astype(np.float32)
+    positions, slots = np.array([3, 0, 9], np.int32), np.array([5, -1, 2], np.int32)
+    frequencies = np.array([1.0, 0.1], np.float32)
+    query, written = reference.rope_kv_write(
+        *map(jnp.asarray, (qkv, kv, positions, slots, frequencies)),
+        layer=1,
+        interleaved=False,
+    )
+    turned = _transformers_rope(qkv, positions, frequencies, interleaved=False)
+    expected = kv.copy()
+    for token, (page, slot) in {0: (1, 1), 2: (0, 2)}.items():
+        expected[page, 1, 0, slot] = turned[token, 4:6]
+        expected[page, 1, 1, slot] = qkv[token, 6:8]
+    assert_close(query, turned[:, :4], reduction=2)
+    assert_close(written, expected, reduction=2)
+
+
+# --- Every implementation -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", _params(cases.CASES))
+@pytest.mark.parametrize("name", IMPLS)
+def test_agrees_with_the_definition(name: str, case: Case):
+    _skip_if_refused(name, case)
+    if "ci" not in case.tags and jax.default_backend() == "cpu":
+        pytest.skip(f"{case.name} is too large for a CPU")
+    args = cases.arguments(case)
+    query, kv = reference.rope_kv_write(*args, **case.kwargs)
+    with OP.using(name):
+        actual_query, actual_kv = jax.jit(
+            lambda *a: rope_kv_write(*a, **case.kwargs), donate_argnums=1
+        )(*args)
+    assert_close(actual_query, query, reduction=2)
+    assert_close(actual_kv, kv, reduction=2)
+
+
+@pytest.mark.parametrize("name", OP.names)
+@pytest.mark.parametrize("slot", [-1, -(2**31), 3 * cases.PAGE_SIZE, 2**31 - 1])
+def test_slots_outside_the_array_write_nothing(name: str, slot: int):
+    qkv, kv, positions, slots, frequencies = cases.arguments(SMALL)
+    _skip_if_refused(name, SMALL)
+    assert kv.shape[0] * kv.shape[3] == 3 * cases.PAGE_SIZE
+    with OP.using(name):
+        query, after = rope_kv_write(
+            qkv, kv, positions, jnp.full_like(slots, slot), frequencies, **SMALL.kwargs
+        )
+    np.testing.assert_array_equal(np.asarray(after), np.asarray(kv))
+    assert np.asarray(query, np.float32).any()
+
+
+@pytest.mark.parametrize("name", OP.names)
+def test_padding_among_tokens_moves_no_other_token(name: str):
+    qkv, kv, positions, slots, frequencies = cases.arguments(SMALL)
+    _skip_if_refused(name, SMALL)
+    some = slots.at[1].set(-1).at[3].set(-7)
+    keep = jnp.array([0, 2, 4])
+    args = (qkv[keep], kv, positions[keep], slots[keep], frequencies)
+    _, expected = reference.rope_kv_write(*args, **SMALL.kwargs)
+    with OP.using(name):
+        _, actual = rope_kv_write(qkv, kv, positions, some, frequencies, **SMALL.kwargs)
+    assert_close(actual, expected, reduction=2)
+
+
+@pytest.mark.parametrize("name", IMPLS)
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_few_tokens(name: str, tokens: int):
+    _skip_if_refused(name, SMALL)
+    qkv, kv, positions, slots, frequencies = cases.arguments(SMALL)
+    args = (qkv[:tokens], kv, positions[:tokens], slots[:tokens], frequencies)
+    expected = reference.rope_kv_write(*args, **SMALL.kwargs)
+    with OP.using(name):
+        actual = rope_kv_write(*args, **SMALL.kwargs)
+    assert_close(actual[0], expected[0], reduction=2)
+    assert_close(actual[1], expected[1], reduction=2)
+
+
+@pytest.mark.parametrize("name", IMPLS)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_every_value_of_16_bits_is_read_and_rounded_right(name: str, dtype: Any):
+    _skip_if_refused(name, SMALL)
+    bits = np.arange(2**16, dtype=np.uint16)
+    x = np.stack([bits.view(dtype), np.zeros(2**16, dtype)], axis=-1)
+    qkv = jnp.concatenate([jnp.asarray(x), jnp.zeros((2, 2), dtype)])[None]
+    kv = jnp.zeros((1, 1, 2, 1, 1, 2), dtype)
+    zero, one = jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.int32)
+    for angle in (0.0, 0.3):
+        args = (qkv, kv, one, zero, jnp.array([angle], jnp.float32))
+        with OP.using(name):
+            query, _ = rope_kv_write(*args, layer=0, interleaved=True)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cosine = np.cos(np.float32(angle))
+            expected = (x[:, 0].astype(np.float32) * cosine).astype(dtype)
+        actual = np.asarray(query)[0, :, 0].astype(np.float32)
+        # An infinity's partner is NaN, by infinity times a sine of zero.
+        np.testing.assert_array_equal(actual, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", IMPLS)
+def test_vmap_over_queries_is_a_loop(name: str):
+    _skip_if_refused(name, SMALL)
+    qkv, kv, *rest = cases.arguments(SMALL)
+
+    def queries(x: Array) -> Array:
+        return rope_kv_write(x, kv, *rest, **SMALL.kwargs)[0]
+
+    with OP.using(name):
+        actual = jax.vmap(queries)(jnp.stack([qkv, 2 * qkv]))
+        expected = jnp.stack([queries(qkv), queries(2 * qkv)])
+    np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
+
+
+# --- In place -------------------------------------------------------------------------
+
+
+def _step(kv: Array, rest: tuple[Array, ...], *, layers: int) -> tuple[Array, Array]:
+    """Every layer of a step writes, as a decoder does."""
+    qkv, *others = rest
+    total = jnp.zeros((), jnp.float32)
+    for layer in range(layers):
+        query, kv = rope_kv_write(qkv, kv, *others, layer=layer, interleaved=False)
+        total += query.astype(jnp.float32).sum()
+    return total, kv
+
+
+def _loop(kv: Array, rest: tuple[Array, ...], *, layers: int) -> tuple[Array, Array]:
+    def body(step: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        qkv, positions, slots, frequencies = rest
+        moved = (qkv, positions + step, slots, frequencies)
+        total, kv = _step(carry[1], moved, layers=layers)
+        return carry[0] + total, kv
+
+    return jax.lax.fori_loop(0, 3, body, (jnp.zeros((), jnp.float32), kv))
+
+
+@pytest.mark.parametrize("name", IMPLS)
+@pytest.mark.parametrize("function", [_step, _loop], ids=["unrolled", "fori_loop"])
+def test_a_donated_kv_array_is_updated_in_place(name: str, function: Any):
+    _skip_if_refused(name, SMALL)
+    qkv, kv, *others = cases.arguments(SMALL)
+    rest = (qkv, *others)
+    step = jax.jit(function, donate_argnums=0, static_argnames="layers")
+    expected = np.asarray(function(kv, rest, layers=2)[1], np.float32)
+    with OP.using(name):
+        compiled = step.lower(kv, rest, layers=2).compile()
+        pointer = kv.unsafe_buffer_pointer()
+        _, after = step(kv, rest, layers=2)
+    assert after.unsafe_buffer_pointer() == pointer
+    assert kv.is_deleted()
+    np.testing.assert_array_equal(np.asarray(after, np.float32), expected)
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.alias_size_in_bytes >= after.nbytes
+    shape = ",".join(map(str, after.shape))
+    copies = re.findall(rf"= \S+\[{shape}\]\S* copy(?:-start)?\(", compiled.as_text())
+    assert copies == []
+
+
+# --- Whose fault ----------------------------------------------------------------------
+
+
+def _change(index: int, value: Array) -> tuple[Array, ...]:
+    args = list(cases.arguments(SMALL))
+    args[index] = value
+    return tuple(args)
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "message"),
+    [
+        (0, jnp.zeros((5, 48)), "qkv is"),
+        (0, jnp.zeros((5, 16, 128), jnp.bfloat16), "more than 16"),
+        (0, jnp.zeros((5, 48, 64), jnp.bfloat16), "head size is 64, kv's is 128"),
+        (0, jnp.zeros((5, 48, 128), jnp.float16), "qkv is float16, kv is bfloat16"),
+        (1, jnp.zeros((3, 2, 1, 16, 8, 128), jnp.bfloat16), "expected"),
+        (2, jnp.zeros(4, jnp.int32), "5 tokens"),
+        (3, jnp.zeros(6, jnp.int32), "5 tokens"),
+        (3, jnp.zeros(5), "slots float32; both must be int32"),
+        (4, jnp.zeros(65), "65 frequencies rotate 130 dimensions of a head of 128"),
+    ],
+)
+def test_wrong_arguments_are_value_errors(index: int, value: Array, message: str):
+    with pytest.raises(ValueError, match=message):
+        rope_kv_write(*_change(index, value), **SMALL.kwargs)
+
+
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_wrong_layers_are_value_errors(layer: int):
+    with pytest.raises(ValueError, match=f"layer {layer} of a kv array of 2"):
+        rope_kv_write(*cases.arguments(SMALL), layer=layer, interleaved=False)
+
+
+@pytest.mark.parametrize("name", IMPLS)
+def test_refuses_what_the_handler_does_not_take(name: str):
+    _skip_if_refused(name, SMALL)
+
+    def refusal(*, dtype: Any = jnp.float32, head_dim: int = 8, half: int = 4) -> str:
+        struct = jax.ShapeDtypeStruct
+        args = (
+            struct((1, 3, head_dim), dtype),
+            struct((1, 1, 2, 1, 1, head_dim), dtype),
+            struct((1,), jnp.int32),
+            struct((1,), jnp.int32),
+            struct((half,), jnp.float32),
+        )
+        return str(OP.refuse(name, *args, layer=0, interleaved=False))
+
+    assert refusal() == "None"
+    assert "float8_e4m3fn" in refusal(dtype=jnp.float8_e4m3fn)
+    assert refusal(head_dim=9) == "head size 9 is odd"
+    assert "1025 frequencies" in refusal(head_dim=2050, half=1025)
+
+
+# --- Size -----------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_a_page_beyond_2_to_the_31_elements():
+    shape = (2100, 32, 2, 16, 8, 128)
+    assert math.prod(shape[1:]) * (shape[0] - 1) > 2**31
+    case = Case("beyond", SMALL.args, {"layer": 31, "interleaved": False}, frozenset())
+    _skip_if_refused("cuda", case)
+    qkv, _, positions, _, frequencies = cases.arguments(SMALL)
+    last = jnp.arange(5, dtype=jnp.int32)
+    one_page = jnp.zeros((1, *shape[1:]), qkv.dtype)
+    _, expected = reference.rope_kv_write(
+        qkv, one_page, positions, last, frequencies, **case.kwargs
+    )
+    with OP.using("cuda"):
+        _, kv = jax.jit(
+            lambda kv, slots: rope_kv_write(
+                qkv, kv, positions, slots, frequencies, **case.kwargs
+            ),
+            donate_argnums=0,
+        )(jnp.zeros(shape, qkv.dtype), last + (shape[0] - 1) * shape[3])
+    assert_close(kv[-1:], expected, reduction=2)
+    assert not bool(jnp.any(kv[:-1] != 0))
