@@ -7,7 +7,7 @@ import jax
 from fdjax import device
 
 try:
-    import fdjax._ffi as _ffi
+    import fdjax._ffi as _ffi  # noqa: PLR0402  (`from` raises a plain ImportError)
 except ModuleNotFoundError:
     _ffi = None
     _problem = (

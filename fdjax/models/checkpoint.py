@@ -107,7 +107,7 @@ def _open_sharded(folder: pathlib.Path) -> Checkpoint:
     problems += _repeated(headers)
     tensors = {n: t for header in headers.values() for n, t in header.tensors.items()}
     faulty = frozenset(n for header in headers.values() for n in header.faulty)
-    return Checkpoint(folder, tensors, faulty | homes.keys(), tuple(problems))
+    return Checkpoint(folder, tensors, faulty | frozenset(homes), tuple(problems))
 
 
 def _weight_map(index: Mapping[str, Any]) -> dict[str, str]:

@@ -121,8 +121,8 @@ __device__ void store(Unit<T, kVec> u, const float* cosines, const float* sines,
 
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kThreads) kernel(FDJAX_GRID_CONSTANT const Params p) {
-  __shared__ alignas(16) float cosines[kMaxFrequencies];
-  __shared__ alignas(16) float sines[kMaxFrequencies];
+  alignas(16) __shared__ float cosines[kMaxFrequencies];
+  alignas(16) __shared__ float sines[kMaxFrequencies];
   const Token token = locate(p, blockIdx.x);
   const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
   const int stride = gridDim.y * kThreads;

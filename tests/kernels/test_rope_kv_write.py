@@ -25,8 +25,13 @@ def _params(cases: tuple[Case, ...]) -> list[Any]:
     return [pytest.param(c, id=c.name, marks=marks["ci" in c.tags]) for c in cases]
 
 
-def _skip_if_refused(name: str, case: Case, *args: Any) -> None:
-    reason = OP.refuse(name, *(args or case.args), **case.kwargs)
+# One compilation a case instead of one an operation.
+_reference = jax.jit(reference.rope_kv_write, static_argnames=("layer", "interleaved"))
+
+
+def _skip_if_refused(name: str, case: Case) -> None:
+    args: tuple[Any, ...] = case.args
+    reason = OP.refuse(name, *args, **case.kwargs)
     if reason is not None:
         pytest.skip(f"{name}: {reason}")
 
@@ -67,7 +72,7 @@ def test_rope_is_that_of_transformers(half: int, interleaved: bool):
     positions = np.array([0, 1, 7, 500], np.int32)
     frequencies = (10_000.0 ** -np.linspace(0, 1, half)).astype(np.float32)
     actual = reference.rope(
-        jnp.asarray(x), jnp.asarray(positions), frequencies, interleaved=interleaved
+        *map(jnp.asarray, (x, positions, frequencies)), interleaved=interleaved
     )
     # Angles in float32, as the definition has them: at 500 their rounding shows.
     angles = positions.astype(np.float32)
@@ -81,7 +86,7 @@ def test_definition_against_a_loop_in_numpy():
     kv = random.normal(size=(2, 3, 2, 4, 2, 4)).astype(np.float32)
     positions, slots = np.array([3, 0, 9], np.int32), np.array([5, -1, 2], np.int32)
     frequencies = np.array([1.0, 0.1], np.float32)
-    query, written = reference.rope_kv_write(
+    query, written = _reference(
         *map(jnp.asarray, (qkv, kv, positions, slots, frequencies)),
         layer=1,
         interleaved=False,
@@ -105,7 +110,7 @@ def test_agrees_with_the_definition(name: str, case: Case):
     if "ci" not in case.tags and jax.default_backend() == "cpu":
         pytest.skip(f"{case.name} is too large for a CPU")
     args = cases.arguments(case)
-    query, kv = reference.rope_kv_write(*args, **case.kwargs)
+    query, kv = _reference(*args, **case.kwargs)
     with OP.using(name):
         actual_query, actual_kv = jax.jit(
             lambda *a: rope_kv_write(*a, **case.kwargs), donate_argnums=1
@@ -135,7 +140,7 @@ def test_padding_among_tokens_moves_no_other_token(name: str):
     some = slots.at[1].set(-1).at[3].set(-7)
     keep = jnp.array([0, 2, 4])
     args = (qkv[keep], kv, positions[keep], slots[keep], frequencies)
-    _, expected = reference.rope_kv_write(*args, **SMALL.kwargs)
+    _, expected = _reference(*args, **SMALL.kwargs)
     with OP.using(name):
         _, actual = rope_kv_write(qkv, kv, positions, some, frequencies, **SMALL.kwargs)
     assert_close(actual, expected, reduction=2)
@@ -147,11 +152,17 @@ def test_few_tokens(name: str, tokens: int):
     _skip_if_refused(name, SMALL)
     qkv, kv, positions, slots, frequencies = cases.arguments(SMALL)
     args = (qkv[:tokens], kv, positions[:tokens], slots[:tokens], frequencies)
-    expected = reference.rope_kv_write(*args, **SMALL.kwargs)
+    expected = _reference(*args, **SMALL.kwargs)
     with OP.using(name):
         actual = rope_kv_write(*args, **SMALL.kwargs)
     assert_close(actual[0], expected[0], reduction=2)
     assert_close(actual[1], expected[1], reduction=2)
+
+
+def _flushed(x: np.ndarray) -> np.ndarray:
+    """In float32, whose subnormals XLA flushes to zero on a CPU."""
+    x = x.astype(np.float32)
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.float32(0), x)
 
 
 @pytest.mark.parametrize("name", IMPLS)
@@ -167,12 +178,12 @@ def test_every_value_of_16_bits_is_read_and_rounded_right(name: str, dtype: Any)
         args = (qkv, kv, one, zero, jnp.array([angle], jnp.float32))
         with OP.using(name):
             query, _ = rope_kv_write(*args, layer=0, interleaved=True)
-        with np.errstate(over="ignore", invalid="ignore"):
-            cosine = np.cos(np.float32(angle))
-            expected = (x[:, 0].astype(np.float32) * cosine).astype(dtype)
-        actual = np.asarray(query)[0, :, 0].astype(np.float32)
-        # An infinity's partner is NaN, by infinity times a sine of zero.
-        np.testing.assert_array_equal(actual, expected.astype(np.float32))
+        with np.errstate(all="ignore"):
+            scaled = x[:, 0].astype(np.float32) * np.cos(np.float32(angle))
+            expected = scaled.astype(dtype)
+        np.testing.assert_array_equal(
+            _flushed(np.asarray(query)[0, :, 0]), _flushed(expected)
+        )
 
 
 @pytest.mark.parametrize("name", IMPLS)
@@ -231,7 +242,9 @@ def test_a_donated_kv_array_is_updated_in_place(name: str, function: Any):
     assert memory is not None
     assert memory.alias_size_in_bytes >= after.nbytes
     shape = ",".join(map(str, after.shape))
-    copies = re.findall(rf"= \S+\[{shape}\]\S* copy(?:-start)?\(", compiled.as_text())
+    copies = re.findall(
+        rf"= \S+\[{shape}\]\S* copy(?:-start)?\(", compiled.as_text() or ""
+    )
     assert copies == []
 
 
@@ -275,7 +288,7 @@ def test_refuses_what_the_handler_does_not_take(name: str):
 
     def refusal(*, dtype: Any = jnp.float32, head_dim: int = 8, half: int = 4) -> str:
         struct = jax.ShapeDtypeStruct
-        args = (
+        args: tuple[Any, ...] = (
             struct((1, 3, head_dim), dtype),
             struct((1, 1, 2, 1, 1, head_dim), dtype),
             struct((1,), jnp.int32),
@@ -302,9 +315,7 @@ def test_a_page_beyond_2_to_the_31_elements():
     qkv, _, positions, _, frequencies = cases.arguments(SMALL)
     last = jnp.arange(5, dtype=jnp.int32)
     one_page = jnp.zeros((1, *shape[1:]), qkv.dtype)
-    _, expected = reference.rope_kv_write(
-        qkv, one_page, positions, last, frequencies, **case.kwargs
-    )
+    _, expected = _reference(qkv, one_page, positions, last, frequencies, **case.kwargs)
     with OP.using("cuda"):
         _, kv = jax.jit(
             lambda kv, slots: rope_kv_write(

@@ -5,8 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fdjax.config import (
     Alibi,
@@ -20,7 +18,7 @@ from fdjax.config import (
     Rope,
 )
 from fdjax.models.config import ModelConfig
-from fdjax.models.families import FAMILIES, family_of
+from fdjax.models.families import FAMILIES
 from tests.support.hf_configs import hf_config
 
 BASE = ModelConfig(

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from fdjax.errors import ConfigError
-from fdjax.models.config import ModelConfig
-from fdjax.models.families import FAMILIES, family_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fdjax.errors import ConfigError
+from fdjax.models.config import ModelConfig
+from fdjax.models.families import FAMILIES, family_of
 from tests.support.hf_configs import hf_config
 
 _SLIDING = ["full_attention", "sliding_attention", "full_attention"]

@@ -340,7 +340,7 @@ _BLOOM = (
 )
 
 # Caps near the size of the scores and logits: far larger ones would change nothing.
-_GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 7.0}
+_GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0}
 
 _GEMMA2 = (
     HfModel(

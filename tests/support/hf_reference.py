@@ -22,6 +22,11 @@ SAFE_GAP = 1e-3
 # Of weights in units of 1 / sqrt(fan-in): attention far from uniform, logits apart.
 _GAIN = 1.5
 
+# Small beside what the layers add: a tied head would only echo the last token. BLOOM
+# normalises its embedding, so that only the scale of that norm makes it small.
+_EMBEDDING_GAIN = 0.5
+_EMBEDDING_NORM = 0.05
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -147,12 +152,11 @@ def _draw_parameter(
     name: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> np.ndarray:
     normal = rng.standard_normal(shape)
+    embeds = any(part in name for part in ("embed", "wte"))
     if len(shape) == 2:
-        return normal * _GAIN / np.sqrt(shape[1])
-    if name.endswith("bias"):
-        return 0.2 * normal
-    # Else BLOOM's embedding outweighs its layers, and greedy only echoes.
-    return (0.2 * normal + 1) * (0.2 if "word_embeddings_layernorm" in name else 1)
+        return normal * (_EMBEDDING_GAIN if embeds else _GAIN) / np.sqrt(shape[1])
+    vector = 0.2 * normal + (0 if name.endswith("bias") else 1)
+    return vector * (_EMBEDDING_NORM if embeds else 1)
 
 
 def _to_bfloat16(weight: torch.Tensor) -> torch.Tensor:

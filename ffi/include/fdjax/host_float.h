@@ -27,8 +27,11 @@ inline float to_float(HostFloats::float16 x) {
   if (magnitude >= 0x7c00u) {  // infinity and NaN
     return std::bit_cast<float>(sign | 0x7f800000u | (magnitude << 13));
   }
-  // 2^112 moves the exponent from float16's bias to float32's, also of subnormals.
-  const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  // XLA runs handlers with subnormal float32 flushed to zero: subnormal float16 must not
+  // pass through one.
+  const float value = magnitude < 0x400u
+                          ? static_cast<float>(magnitude) * 0x1p-24f
+                          : std::bit_cast<float>((magnitude << 13) + 0x38000000u);
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
 

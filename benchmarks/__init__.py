@@ -1,0 +1,1 @@
+"""Measurements of fdjax; every published number comes from one of these programs."""

@@ -1,0 +1,259 @@
+"""Prefill and decode of whole batches, apart: milliseconds, bytes, and the ceiling.
+
+A case is `batch x context`: random prompts of `context` tokens are prefilled through
+the engine's own programs into pages in random order, then decode steps run with
+sampling, launched ahead of their results as the engine does. Each repeat starts again
+at `context`.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import results
+from fdjax import device
+from fdjax.engine.buckets import Buckets
+from fdjax.engine.programs import Programs
+from fdjax.engine.request import Request
+from fdjax.engine.wave import Prompts, page_table, prompt_groups, sampling_state
+from fdjax.generate.loop import GenerationProgress, GenerationRules
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.plan import plan_of
+from fdjax.memory.kv import KVLayout
+from fdjax.models.decoder import Decoder
+from fdjax.models.random_init import random_weights
+from fdjax.models.weights import load, parameter_bytes, parameter_shapes
+from fdjax.serve.setup import MAX_BATCHED_TOKENS, Settings
+
+# Measured on one H200: 12 GiB read by 1,056 blocks.
+READ_CEILING_GB_S = 4669.0
+PAGE_SIZE = 16
+STEPS_PER_LAUNCH = 8
+CASES = "1x1024,8x1024,64x1024,256x1024,1x32768,8x32768"
+GREEDY = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One measurement: `batch` rows of `context` tokens, then `steps` more."""
+
+    batch: int
+    context: int
+    steps: int
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of a row at the end."""
+        return self.context + self.steps
+
+    def buckets(self) -> Buckets:
+        """The engine's buckets, set up for just this length."""
+        return Buckets.of(
+            max_num_seqs=self.batch,
+            max_model_len=self.max_model_len,
+            page_size=PAGE_SIZE,
+            max_batched_tokens=MAX_BATCHED_TOKENS[device.platform()],
+        )
+
+    def requests(self, vocab_size: int) -> list[Request]:
+        """Random prompts."""
+        random = np.random.default_rng(self.batch * 1_000_003 + self.context)
+        prompts = random.integers(0, vocab_size, (self.batch, self.context))
+        return [
+            Request(i, tuple(map(int, row)), GREEDY, self.max_model_len)
+            for i, row in enumerate(prompts)
+        ]
+
+
+class Bench:
+    """One case on the device, ready to be measured.
+
+    Args:
+        model: the decoder, loaded.
+        programs: its compiled programs.
+        case: what to measure.
+    """
+
+    def __init__(self, model: Decoder, programs: Programs, case: Case) -> None:
+        self.case = case
+        self.programs = programs
+        self.plan = plan_of([GREEDY])
+        self.layout = _layout(model, case)
+        requests = case.requests(model.config.embedding.vocab_size)
+        groups = prompt_groups(requests, num_rows=case.batch, buckets=case.buckets())
+        self.prompts = [_on_device(group) for group in groups]
+        self.rules, self.progress = self._batch(model, requests)
+
+    def _batch(
+        self, model: Decoder, requests: Sequence[Request]
+    ) -> tuple[GenerationRules, GenerationProgress]:
+        rows, layout = self.case.batch, self.layout
+        pages = np.random.default_rng(0).permutation(layout.num_pages)
+        table = page_table(
+            pages.reshape(rows, -1).tolist(),
+            num_rows=rows,
+            width=layout.num_pages // rows,
+            num_pages=layout.num_pages,
+        )
+        sampling = sampling_state(
+            requests,
+            list(range(rows)),
+            plan=self.plan,
+            num_rows=rows,
+            vocab_size=model.config.embedding.vocab_size,
+            eos_token_ids=model.config.eos_token_ids,
+        )
+        lengths = jnp.zeros(rows, jnp.int32)
+        rules = GenerationRules(jax.device_put(table), sampling.rules)
+        progress = GenerationProgress(
+            layout.allocate(), lengths, jnp.zeros_like(lengths), sampling.progress
+        )
+        return rules, progress
+
+    def prefill(self) -> None:
+        """Runs all prompts and waits for the last."""
+        for operands in self.prompts:
+            self.progress, _ = self.programs.admit(
+                self.rules, self.progress, *operands, plan=self.plan
+            )
+        jax.block_until_ready(self.progress.lengths)
+
+    def rewind(self) -> None:
+        """Puts every row back to the end of its prompt."""
+        lengths = jnp.full(self.case.batch, self.case.context, jnp.int32)
+        fresh = jax.tree.map(jnp.zeros_like, self.progress.sampling)
+        self.progress = dataclasses.replace(
+            self.progress, lengths=lengths, sampling=fresh
+        )
+        jax.block_until_ready(self.progress.lengths)
+
+    def decode(self) -> None:
+        """Launches all steps without waiting, then waits for the last."""
+        for _ in range(self.case.steps // STEPS_PER_LAUNCH):
+            self.progress, _ = self.programs.decode(
+                self.rules, self.progress, plan=self.plan
+            )
+        jax.block_until_ready(self.progress.tokens)
+
+
+def measure(
+    model: Decoder, programs: Programs, case: Case, *, name: str, repeats: int
+) -> dict[str, Any]:
+    """One result object."""
+    bench = Bench(model, programs, case)
+    bench.prefill()
+    prefill = _timed(bench.prefill, repeats=2)
+    bench.rewind()
+    bench.decode()
+    times: list[float] = []
+    for _ in range(repeats):
+        bench.rewind()
+        times += _timed(bench.decode, repeats=1)
+    per_step = [seconds / case.steps for seconds in times]
+    median = statistics.median(per_step)
+    gigabytes = step_gigabytes(model, bench.layout, case)
+    return {
+        "model": name,
+        "batch": case.batch,
+        "context": case.context,
+        "ms_per_step": round(median * 1e3, 4),
+        "tokens_per_s": round(case.batch / median, 1),
+        "prefill_ms": round(min(prefill) * 1e3, 2),
+        "gigabytes": round(gigabytes, 4),
+        "fraction_of_ceiling": round(gigabytes / median / READ_CEILING_GB_S, 4),
+        "spread": round((max(per_step) - min(per_step)) / median, 4),
+        **results.provenance(),
+    }
+
+
+def step_gigabytes(model: Decoder, layout: KVLayout, case: Case) -> float:
+    """The fewest bytes a step must read: weights once, and the KV of every row.
+
+    Of the token embedding only the rows of the batch count, unless the head is tied
+    to it and reads it whole.
+    """
+    config = model.config
+    dtype = jnp.dtype(layout.dtype)
+    weights = parameter_bytes(parameter_shapes(config, dtype=dtype))
+    if not config.embedding.tied:
+        table = config.embedding.vocab_size * config.hidden_size * dtype.itemsize
+        weights -= table
+    tokens = case.batch * (case.context + case.steps / 2)
+    return (weights + tokens * layout.page_bytes / layout.page_size) / 1e9
+
+
+def _layout(model: Decoder, case: Case) -> KVLayout:
+    config = model.config
+    pages_per_row = -(-case.max_model_len // PAGE_SIZE)
+    return KVLayout(
+        num_pages=case.batch * pages_per_row,
+        num_layers=config.num_layers,
+        page_size=PAGE_SIZE,
+        num_kv_heads=config.attention.num_kv_heads,
+        head_dim=config.attention.head_dim,
+        dtype=model.embed.weight[...].dtype,
+    )
+
+
+def _on_device(group: Prompts) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return jax.device_put((group.rows, group.tokens, group.lengths))
+
+
+def _timed(run: Callable[[], None], *, repeats: int) -> list[float]:
+    seconds: list[float] = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def parse_cases(text: str, *, steps: int) -> list[Case]:
+    """Cases of "1x1024,8x1024"."""
+    pairs = (entry.split("x") for entry in text.split(","))
+    return [Case(int(batch), int(context), steps) for batch, context in pairs]
+
+
+def load_model(settings: Settings, *, made_up: bool) -> Decoder:
+    """The decoder, from its files or with random weights."""
+    if made_up:
+        return random_weights(settings.config, dtype=settings.dtype, seed=0)
+    return load(settings.folder, dtype=settings.dtype, config=settings.config)
+
+
+def main() -> None:
+    """Measures the cases asked for and writes `decode.json`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="configs/models/llama3-8b.json")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--cases", default=CASES)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=pathlib.Path)
+    arguments = parser.parse_args()
+
+    device.claim_memory(0.93)
+    settings = Settings.of(arguments.model, dtype=arguments.dtype)
+    path = pathlib.Path(arguments.model)
+    made_up = path.suffix == ".json"
+    model = load_model(settings, made_up=made_up)
+    programs = Programs(model, steps_per_launch=STEPS_PER_LAUNCH)
+    out = arguments.out or results.RESULTS / results.device_slug() / "decode.json"
+    rows: list[dict[str, Any]] = []
+    for case in parse_cases(arguments.cases, steps=arguments.steps):
+        row = measure(model, programs, case, name=path.stem, repeats=arguments.repeats)
+        rows.append(row)
+        results.write(out, rows)
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

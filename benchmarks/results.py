@@ -1,0 +1,42 @@
+"""Results as JSON in the repository: what ran, on what, and when."""
+
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+ROOT = pathlib.Path(__file__).resolve().parent
+RESULTS = ROOT / "results"
+
+
+def device_slug() -> str:
+    """The device's name as a folder: "nvidia-h200", "cpu"."""
+    return jax.devices()[0].device_kind.lower().replace(" ", "-")
+
+
+def commit() -> str:
+    """The commit measured: `FDJAX_COMMIT`, or the checkout's own."""
+    stated = os.environ.get("FDJAX_COMMIT")
+    if stated:
+        return stated
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def provenance() -> dict[str, str]:
+    """What every result records beside its numbers."""
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return {"jax": jax.__version__, "commit": commit(), "date": today.isoformat()}
+
+
+def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a list of results, one object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+    path.write_text(f"[\n{lines}\n]\n")
