@@ -4,6 +4,9 @@ FlashDecoding++Next as Flax models, Pallas kernels and XLA FFI custom calls over
 static paged KV array. `LLM` is the way in; the pure functions are in `fdjax.generate`.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fdjax.errors import (
     CheckpointError,
     ConfigError,
@@ -12,10 +15,12 @@ from fdjax.errors import (
     Unsupported,
 )
 from fdjax.generate.params import SamplingParams
-from fdjax.models.config import ModelConfig
-from fdjax.serve.llm import LLM
-from fdjax.serve.outputs import Chunk, Output
 from fdjax.version import __version__
+
+if TYPE_CHECKING:
+    from fdjax.models.config import ModelConfig
+    from fdjax.serve.llm import LLM
+    from fdjax.serve.outputs import Chunk, Output
 
 __all__ = [
     "LLM",
@@ -30,3 +35,23 @@ __all__ = [
     "Unsupported",
     "__version__",
 ]
+
+# JAX and Flax take seconds to import; `fdjax --help` must not wait for them.
+_HOMES = {
+    "LLM": "fdjax.serve.llm",
+    "Chunk": "fdjax.serve.outputs",
+    "ModelConfig": "fdjax.models.config",
+    "Output": "fdjax.serve.outputs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *globals()]

@@ -1,5 +1,6 @@
 """`Engine`: serves requests in waves, launching steps ahead of their results."""
 
+import dataclasses
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +11,14 @@ import numpy as np
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.programs import Programs
 from fdjax.engine.request import Increment, Request, make_request
-from fdjax.engine.wave import Reader, page_table, prompt_groups, sampling_state
+from fdjax.engine.wave import (
+    Prompts,
+    Reader,
+    page_table,
+    prompt_groups,
+    sampling_state,
+)
+from fdjax.errors import MemoryBudgetError
 from fdjax.generate.loop import GenerationProgress, GenerationRules
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan, plan_of
@@ -27,7 +35,8 @@ class Engine:
     """Continues prompts given as token ids.
 
     Requests run in waves: as many as rows and pages allow start together, and the
-    next wave starts when the last of them has ended.
+    next wave starts when the last of them has ended. Several runs may be under way at
+    once: they take turns on the one KV array, each in pages of its own.
 
     Args:
         model: the decoder, loaded.
@@ -71,7 +80,13 @@ class Engine:
         )
 
     def run(self, requests: Iterable[Request]) -> Iterator[Increment]:
-        """Yields increments of all requests as they come, wave after wave."""
+        """Yields increments of all requests as they come, wave after wave.
+
+        Raises:
+            MemoryBudgetError: other runs, not yet ended or closed, hold so many pages
+                that the next request does not fit.
+        """
+        self._restore_kv()
         waiting = deque(requests)
         while waiting:
             wave, pages = self._next_wave(waiting)
@@ -114,17 +129,14 @@ class Engine:
         for prompt in prompts:
             limit = self.buckets.prefill_rows(prompt, num_rows)
             for rows in (step for step in self.buckets.rows if step <= limit):
-                progress, _ = self._programs.admit(
-                    rules,
-                    progress,
-                    jax.device_put(np.full(rows, num_rows, np.int32)),
-                    jax.device_put(np.zeros((rows, prompt), np.int32)),
-                    jax.device_put(np.zeros(rows, np.int32)),
-                    plan=plan,
+                empty = Prompts(
+                    rows=np.full(rows, num_rows, np.int32),
+                    tokens=np.zeros((rows, prompt), np.int32),
+                    lengths=np.zeros(rows, np.int32),
                 )
+                progress, _ = self._admit(rules, progress, empty, plan=plan)
                 count += 1
-        progress, _ = self._programs.decode(rules, progress, plan=plan)
-        self._kv = progress.kv
+        self._launch(rules, progress, plan=plan)
         return count
 
     def _width(self, num_pages: int) -> int:
@@ -153,7 +165,13 @@ class Engine:
                 break
             wave.append(waiting.popleft())
             pages.append(self._pool.take(needed))
-        assert wave, "one sequence of max_model_len always fits"
+        if not wave:
+            needed = self.plan.layout.pages_for(waiting[0].num_kv_tokens)
+            raise MemoryBudgetError(
+                f"a request needs {needed} pages, but other runs hold all but "
+                f"{self._pool.num_free} of {self._pool.num_pages}; let them end, or "
+                "close them"
+            )
         return wave, pages
 
     def _run_wave(
@@ -168,12 +186,8 @@ class Engine:
         reader = Reader(wave)
         firsts: list[tuple[np.ndarray, Sampled]] = []
         for prompts in prompt_groups(wave, num_rows=num_rows, buckets=self.buckets):
-            operands = jax.device_put((prompts.rows, prompts.tokens, prompts.lengths))
-            progress, sampled = self._programs.admit(
-                rules, progress, *operands, plan=plan
-            )
+            progress, sampled = self._admit(rules, progress, prompts, plan=plan)
             firsts.append((prompts.rows, sampled))
-        self._kv = progress.kv
         for rows, sampled in firsts:
             yield from reader.first_tokens(rows, sampled)
         longest = max(request.max_tokens for request in wave)
@@ -195,11 +209,41 @@ class Engine:
         unread: deque[Sampled] = deque()
         while reader.any_running and (launches or unread):
             while launches and len(unread) < LAUNCHES_AHEAD:
-                progress, sampled = self._programs.decode(rules, progress, plan=plan)
-                self._kv = progress.kv
+                progress, sampled = self._launch(rules, progress, plan=plan)
                 unread.append(sampled)
                 launches -= 1
             yield from reader.next_tokens(unread.popleft())
+
+    def _admit(
+        self,
+        rules: GenerationRules,
+        progress: GenerationProgress,
+        prompts: Prompts,
+        *,
+        plan: SamplingPlan,
+    ) -> tuple[GenerationProgress, Sampled]:
+        operands = jax.device_put((prompts.rows, prompts.tokens, prompts.lengths))
+        progress = dataclasses.replace(progress, kv=self._kv)
+        progress, sampled = self._programs.admit(rules, progress, *operands, plan=plan)
+        self._kv = progress.kv
+        return progress, sampled
+
+    def _launch(
+        self,
+        rules: GenerationRules,
+        progress: GenerationProgress,
+        *,
+        plan: SamplingPlan,
+    ) -> tuple[GenerationProgress, Sampled]:
+        progress = dataclasses.replace(progress, kv=self._kv)
+        progress, sampled = self._programs.decode(rules, progress, plan=plan)
+        self._kv = progress.kv
+        return progress, sampled
+
+    def _restore_kv(self) -> None:
+        """Allocates the KV array again where an interrupt came after its donation."""
+        if self._kv.is_deleted():
+            self._kv = self.plan.layout.allocate()
 
     def _batch(
         self,

@@ -48,7 +48,7 @@ class SelfAttention(nnx.Module):
         self.out = Linear(
             spec.num_heads * spec.head_dim, hidden_size, bias=spec.out_bias, dtype=dtype
         )
-        self.q_norm = self.k_norm = None
+        self.q_norm = self.k_norm = nnx.data(None)
         if spec.qk_norm is not None:
             self.q_norm = Normalisation(spec.qk_norm, spec.head_dim, dtype=dtype)
             self.k_norm = Normalisation(spec.qk_norm, spec.head_dim, dtype=dtype)

@@ -44,7 +44,7 @@ class DecoderLayer(nnx.Module):
             None if parallel else Normalisation(config.norm, size, dtype=dtype)
         )
         self.mlp = FeedForward(config.mlp, size, dtype=dtype)
-        self.attention_post_norm = self.mlp_post_norm = None
+        self.attention_post_norm = self.mlp_post_norm = nnx.data(None)
         if config.post_norms:
             self.attention_post_norm = Normalisation(config.norm, size, dtype=dtype)
             self.mlp_post_norm = Normalisation(config.norm, size, dtype=dtype)
@@ -80,7 +80,7 @@ class Decoder(nnx.Module):
         size = config.hidden_size
         self.config = config
         self.embed = Embedder(config.embedding, size, dtype=dtype)
-        self.positions = self.embed_norm = None
+        self.positions = self.embed_norm = nnx.data(None)
         if isinstance(config.positions, Learned):
             self.positions = PositionTable(config.positions, size, dtype=dtype)
         if config.embedding.norm is not None:

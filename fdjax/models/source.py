@@ -3,6 +3,7 @@
 import importlib.resources
 import pathlib
 import re
+from collections.abc import Sequence
 
 from fdjax.errors import ConfigError
 
@@ -12,16 +13,22 @@ SHIPPED = "tales-5m"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Nothing that could run: no Python, no pickles. Subfolders hold other formats, and
 # Mistral's "consolidated" files the same weights a second time.
-_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+WANTED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 _UNWANTED = ["*/*", "consolidated*"]
 
 
-def resolve(model: str | pathlib.Path, *, revision: str | None = None) -> pathlib.Path:
+def resolve(
+    model: str | pathlib.Path,
+    *,
+    revision: str | None = None,
+    wanted: Sequence[str] = WANTED,
+) -> pathlib.Path:
     """Finds the folder of a model, downloading it where necessary.
 
     Args:
         model: an existing folder, `SHIPPED`, or a hub id such as "Qwen/Qwen3-8B".
         revision: branch, tag or commit on the hub.
+        wanted: patterns of the files to download from there.
 
     Raises:
         ConfigError: there is no such folder, the name is none of the three, or the
@@ -37,7 +44,7 @@ def resolve(model: str | pathlib.Path, *, revision: str | None = None) -> pathli
     if model == SHIPPED:
         return _shipped()
     if isinstance(model, str) and _HUB_ID.fullmatch(model) and ".." not in model:
-        return _download(model, revision)
+        return _download(model, revision, wanted)
     raise ConfigError(
         f"there is no folder {str(model)!r}, nor is this a hub id (organisation/name) "
         f"or the shipped model ({SHIPPED!r})"
@@ -52,13 +59,16 @@ def _shipped() -> pathlib.Path:
     return folder
 
 
-def _download(model: str, revision: str | None) -> pathlib.Path:
+def _download(model: str, revision: str | None, wanted: Sequence[str]) -> pathlib.Path:
     import huggingface_hub
     from huggingface_hub import constants
 
     try:
         folder = huggingface_hub.snapshot_download(
-            model, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
+            model,
+            revision=revision,
+            allow_patterns=list(wanted),
+            ignore_patterns=_UNWANTED,
         )
     except Exception as error:  # of the hub's, of two HTTP clients', or the system's
         at = f" at revision {revision!r}" if revision else ""

@@ -129,8 +129,10 @@ class LLM:
         params = _per_prompt(sampling_params, len(many))
         prepared = _Prepared([], [], [])
         for index, (prompt, one) in enumerate(zip(many, params, strict=True)):
-            text = prompt if isinstance(prompt, str) else None
-            token_ids = prompt if text is None else self._encode(text, index)
+            if isinstance(prompt, str):
+                text, token_ids = prompt, self._encode(prompt, index)
+            else:
+                text, token_ids = None, prompt
             request = self.engine.request(index, token_ids, one)
             output = Output(index, text, request.prompt)
             if one.logprobs is not None:
@@ -139,9 +141,13 @@ class LLM:
                 output.text = ""
             prepared.requests.append(request)
             prepared.outputs.append(output)
-            to_text = None if self.tokenizer is None else self.tokenizer.stream()
-            prepared.to_text.append(to_text)
+            prepared.to_text.append(self._to_text(request))
         return prepared
+
+    def _to_text(self, request: Request) -> Callable[[int], str] | None:
+        if self.tokenizer is None:
+            return None
+        return self.tokenizer.stream(request.prompt)
 
     def _encode(self, text: str, index: int) -> list[int]:
         if self.tokenizer is None:
@@ -170,7 +176,13 @@ def _extend(
         output.logprobs += increment.logprobs
     reason = increment.finish_reason
     output.finish_reason = None if reason is None else reason.text
-    return Chunk(output.index, increment.token_ids, text, output.finish_reason)
+    return Chunk(
+        index=output.index,
+        token_ids=increment.token_ids,
+        text=text,
+        finish_reason=output.finish_reason,
+        logprobs=increment.logprobs,
+    )
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

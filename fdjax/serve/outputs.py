@@ -41,9 +41,11 @@ class Chunk:
         text: the text they complete; characters are never split. `None` without a
             tokenizer.
         finish_reason: set in the last chunk of the prompt.
+        logprobs: one entry a token, where the request asked for them.
     """
 
     index: int
     token_ids: list[int]
     text: str | None
     finish_reason: FinishText | None
+    logprobs: list[Logprob] | None = None

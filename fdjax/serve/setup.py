@@ -1,6 +1,5 @@
 """From the words of a user to an engine: settings, memory plan, weights."""
 
-import json
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from fdjax.models.checkpoint import read_config
 from fdjax.models.config import ModelConfig
 from fdjax.models.random_init import random_weights as make_random_weights
 from fdjax.models.source import resolve
+from fdjax.models.strict_json import read_object
 from fdjax.models.weights import (
     load,
     parameter_bytes,
@@ -173,11 +173,18 @@ def _read(
     overrides: Mapping[str, Any] | None,
 ) -> tuple[pathlib.Path, dict[str, Any]]:
     """The model's folder and its fields; a lone configuration file is enough."""
-    path = pathlib.Path(model)
+    path = pathlib.Path(model).expanduser()
     if path.suffix == ".json" and path.is_file():
-        return path.parent, {**json.loads(path.read_text()), **(overrides or {})}
+        return path.parent, {**_read_file(path), **(overrides or {})}
     folder = resolve(model, revision=revision)
     return folder, dict(read_config(folder, overrides))
+
+
+def _read_file(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        return read_object(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _dtype(name: str, config: ModelConfig, platform: str) -> np.dtype:

@@ -9,6 +9,10 @@ from fdjax.errors import ConfigError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
+# Tokens of the prompt that a stream of text is given, to know what its first word
+# follows: enough to hold a whole character of byte tokens.
+_CONTEXT_TOKENS = 8
+
 
 class Tokenizer(Protocol):
     """What serving needs of a tokenizer."""
@@ -17,12 +21,21 @@ class Tokenizer(Protocol):
         """Token ids of `text`, with the special tokens a prompt begins with."""
         ...
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of `text` as it stands: special tokens only where it names them."""
+        ...
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
         ...
 
-    def stream(self) -> Callable[[int], str]:
-        """A function from the next token id to the text it completes, often empty."""
+    def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
+        """A function from the next token id to the text it completes, often empty.
+
+        Args:
+            prompt: the token ids that come before: whether a word begins with a space
+                depends on them.
+        """
         ...
 
 
@@ -42,15 +55,20 @@ class FastTokenizer:
         """See `Tokenizer.encode`."""
         return list(self._tokenizer.encode(text).ids)
 
+    def encode_plain(self, text: str) -> list[int]:
+        """See `Tokenizer.encode_plain`."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`."""
         return self._tokenizer.decode(list(token_ids))
 
-    def stream(self) -> Callable[[int], str]:
+    def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
         """See `Tokenizer.stream`; a character is never split."""
         from tokenizers.decoders import DecodeStream
 
-        stream = DecodeStream(skip_special_tokens=True)
+        before = list(prompt[-_CONTEXT_TOKENS:])
+        stream = DecodeStream(ids=before, skip_special_tokens=True)
         return lambda token: stream.step(self._tokenizer, token) or ""
 
 
@@ -72,14 +90,18 @@ class SlowTokenizer:
         """See `Tokenizer.encode`."""
         return list(self._tokenizer.encode(text))
 
+    def encode_plain(self, text: str) -> list[int]:
+        """See `Tokenizer.encode_plain`."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-    def stream(self) -> Callable[[int], str]:
+    def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
         """See `Tokenizer.stream`; text waits until it ends on a whole character."""
-        seen: list[int] = []
-        shown = ""
+        seen = list(prompt[-_CONTEXT_TOKENS:])
+        shown = self.decode(seen)
 
         def step(token: int) -> str:
             nonlocal shown
@@ -126,6 +148,19 @@ def chat_prompt(folder: Path, messages: Sequence[dict[str, str]]) -> str:
     return tokenizer.apply_chat_template(
         list(messages), tokenize=False, add_generation_prompt=True
     )
+
+
+def chat_token_ids(
+    folder: Path, tokenizer: Tokenizer, messages: Sequence[dict[str, str]]
+) -> list[int]:
+    """The tokens that a chat so far becomes; see `chat_prompt`.
+
+    A template writes the special tokens itself: none are added to what it renders.
+    """
+    text = chat_prompt(folder, messages)
+    if _has_template(folder):
+        return tokenizer.encode_plain(text)
+    return tokenizer.encode(text)
 
 
 def _has_template(folder: Path) -> bool:

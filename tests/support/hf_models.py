@@ -66,20 +66,20 @@ _LLAMA = (
     HfModel(
         "llama",
         "LlamaForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=64),
+        _sizes(hidden=24, ffn=77, layers=3, heads=6, kv_heads=2, head=64),
         seed=1,
     ),
     HfModel(
         "llama_tied",
         "LlamaForCausalLM",
-        _sizes(hidden=32, ffn=77, layers=3, heads=8, kv_heads=1, head=64)
+        _sizes(hidden=24, ffn=77, layers=3, heads=8, kv_heads=1, head=64)
         | {"tie_word_embeddings": True, "rms_norm_eps": 1e-3},
         seed=2,
     ),
     HfModel(
         "llama_rope_llama3",
         "LlamaForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=2, heads=3, kv_heads=3, head=80)
+        _sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=3, head=80)
         | {
             # Short enough that frequencies fall below, between and above the bounds.
             "rope_parameters": {
@@ -96,7 +96,7 @@ _LLAMA = (
     HfModel(
         "llama_rope_linear",
         "LlamaForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=2, heads=3, kv_heads=1, head=64)
+        _sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=1, head=64)
         | {
             "rope_parameters": {
                 "rope_type": "linear",
@@ -123,7 +123,7 @@ _MISTRAL = (
     HfModel(
         "mistral_window",
         "MistralForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
+        _sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
         | {"sliding_window": 7},
         seed=6,
     ),
@@ -158,13 +158,13 @@ _QWEN = (
     HfModel(
         "qwen3",
         "Qwen3ForCausalLM",
-        _sizes(hidden=32, ffn=77, layers=2, heads=8, kv_heads=1, head=128),
+        _sizes(hidden=24, ffn=77, layers=2, heads=8, kv_heads=1, head=128),
         seed=10,
     ),
     HfModel(
         "qwen3_tied",
         "Qwen3ForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=2, heads=6, kv_heads=2, head=96)
+        _sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=96)
         | {"tie_word_embeddings": True},
         seed=11,
         spelling="published",
@@ -179,7 +179,7 @@ _OPT = (
         {
             "hidden_size": 128,
             "ffn_dim": 77,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": 1,
             "num_attention_heads": 2,
             "vocab_size": 131,
             "max_position_embeddings": 67,
@@ -218,7 +218,7 @@ _OPT = (
     ),
 )
 
-_GLM_SIZES = _sizes(hidden=48, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
+_GLM_SIZES = _sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
 _GLM_TOKENS = {"pad_token_id": 0, "eos_token_id": [1, 2, 3]}
 
 _GLM = (
@@ -235,7 +235,7 @@ _GLM = (
     HfModel(
         "glm4",
         "Glm4ForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=2, heads=3, kv_heads=1, head=96) | _GLM_TOKENS,
+        _sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=1, head=96) | _GLM_TOKENS,
         seed=17,
     ),
     HfModel(
@@ -277,7 +277,7 @@ _GPTJ = (
         "GPTJForCausalLM",
         {
             "n_embd": 128,
-            "n_layer": 2,
+            "n_layer": 1,
             "n_head": 2,
             "n_inner": 77,
             "rotary_dim": 16,
@@ -303,7 +303,7 @@ _GPTJ = (
         },
         seed=22,
         spelling="published",
-        published={"n_ctx": 64, "rotary": True, "scale_attn_weights": True},
+        published={"rotary": True, "scale_attn_weights": True},
     ),
 )
 
@@ -346,7 +346,7 @@ _GEMMA2 = (
     HfModel(
         "gemma2",
         "Gemma2ForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=64)
+        _sizes(hidden=24, ffn=77, layers=3, heads=6, kv_heads=2, head=64)
         | _GEMMA2_CAPS
         | {"sliding_window": 7, "query_pre_attn_scalar": 33},
         seed=25,
@@ -354,7 +354,7 @@ _GEMMA2 = (
     HfModel(
         "gemma2_uncapped",
         "Gemma2ForCausalLM",
-        _sizes(hidden=32, ffn=93, layers=2, heads=4, kv_heads=4, head=96)
+        _sizes(hidden=24, ffn=93, layers=2, heads=2, kv_heads=2, head=96)
         | {
             "attn_logit_softcapping": None,
             "final_logit_softcapping": None,

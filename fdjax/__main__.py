@@ -1,0 +1,6 @@
+"""`python -m fdjax`: the command line."""
+
+from fdjax.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The commands and what stands before them."""
+
+from typing import Annotated
+
+import typer
+
+from fdjax.cli.chat import chat
+from fdjax.cli.generate import generate
+from fdjax.cli.inspect import inspect
+from fdjax.version import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fdjax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """LLM inference from JAX, on GPUs and on CPUs."""
+
+
+app.command()(generate)
+app.command()(chat)
+app.command()(inspect)

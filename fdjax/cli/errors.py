@@ -1,0 +1,107 @@
+"""What goes wrong, told to the person at the terminal: one line and an exit code."""
+
+import contextlib
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fdjax.errors import (
+    CheckpointError,
+    ConfigError,
+    MemoryBudgetError,
+    RequestError,
+    Unsupported,
+)
+
+FAILED = 1
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+_EXPECTED = (
+    CheckpointError,
+    ConfigError,
+    MemoryBudgetError,
+    RequestError,
+    Unsupported,
+    OSError,
+)
+
+
+@contextlib.contextmanager
+def reported(*, debug: bool) -> Iterator[None]:
+    """Turns what a command may raise into a message on stderr and an exit code.
+
+    Args:
+        debug: let errors pass with their traceback, and libraries talk.
+
+    Raises:
+        typer.Exit: 1 after an error of the user's or the machine's, 130 after Ctrl-C,
+            141 after whoever read stdout has gone.
+    """
+    with contextlib.nullcontext() if debug else _libraries_quiet():
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _let_go_of_stdout()
+            raise typer.Exit(BROKEN_PIPE) from None
+        except Exception as error:
+            message = _message(error)
+            if debug or message is None:
+                raise
+            show_error(message)
+            raise typer.Exit(FAILED) from None
+
+
+def show_error(message: str) -> None:
+    """Writes one error to stderr."""
+    line = Text.assemble(("error: ", "bold red"), message)
+    Console(stderr=True).print(line, soft_wrap=True)
+
+
+def _message(error: Exception) -> str | None:
+    """What to say about an error; `None` where it is a fault of fdjax's own."""
+    if isinstance(error, _EXPECTED):
+        return str(error)
+    # JAX's class may not be imported yet, and has no subclasses by status.
+    text = str(error)
+    if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in text:
+        return (
+            "the device ran out of memory; another process may hold some of it. "
+            "Lower --memory-fraction, --max-model-len or --max-num-seqs\n"
+            f"  {text.splitlines()[0]}"
+        )
+    return None
+
+
+def _let_go_of_stdout() -> None:
+    """Python flushes stdout when it ends, and would complain about the pipe again."""
+    with contextlib.suppress(OSError, io.UnsupportedOperation):
+        descriptor = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _libraries_quiet() -> Iterator[None]:
+    """Warnings about code do not concern who runs it; those of fdjax itself stay."""
+    libraries = [logging.getLogger(name) for name in ("jax", "transformers", "flax")]
+    levels = [library.level for library in libraries]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for library in libraries:
+            library.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for library, level in zip(libraries, levels, strict=True):
+                library.setLevel(level)

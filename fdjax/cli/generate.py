@@ -1,0 +1,137 @@
+"""`fdjax generate`: continues prompts."""
+
+import json
+import pathlib
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fdjax.cli import progress
+from fdjax.cli.errors import reported
+from fdjax.cli.loading import load, sampling_defaults
+from fdjax.cli.options import (
+    DebugOption,
+    JsonOption,
+    ModelOptions,
+    SamplingOptions,
+    command,
+)
+from fdjax.cli.prompts import Prompt, gather
+from fdjax.cli.results import Result, Stopwatch, empty_results
+from fdjax.cli.writer import TextWriter, emit
+from fdjax.generate.params import SamplingParams
+
+if TYPE_CHECKING:
+    from fdjax.serve.llm import LLM
+    from fdjax.serve.outputs import Chunk
+
+MAX_TOKENS = 160
+
+
+@command
+def generate(
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]...", help="Texts; - reads one from stdin."),
+    ] = None,
+    *,
+    prompt_file: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, readable=True, help="One prompt a line."
+        ),
+    ] = None,
+    prompt_ids: Annotated[
+        list[str] | None,
+        typer.Option(help="A prompt as token ids, 1,2,3; may be repeated."),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(help="Longest output, in tokens.")
+    ] = MAX_TOKENS,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="With --json: log-probabilities, and of so many others."),
+    ] = None,
+    model: ModelOptions,
+    sampling: SamplingOptions,
+    json_lines: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Continue prompts, streaming the text.
+
+    Without --model, a small model inside the package tells a tale.
+    """
+    with reported(debug=debug):
+        all_prompts = gather(prompts or [], prompt_file, prompt_ids or [])
+        given = sampling.given(max_tokens=max_tokens, logprobs=logprobs)
+        started = time.perf_counter()
+        llm = load(model)
+        params = _params(llm, model, given, len(all_prompts))
+        seeds = [one.seed or 0 for one in params]
+        results = empty_results(llm, all_prompts, seeds)
+        watch = Stopwatch(time.perf_counter() - started)
+        chunks = watch.watch(llm.stream(all_prompts, params))
+        if json_lines:
+            _write_json(results, chunks, watch, total=max_tokens * len(params))
+        else:
+            _write_text(results, chunks, watch)
+        progress.note(_closing_line(watch, seeds))
+
+
+def _params(
+    llm: "LLM", model: ModelOptions, given: dict[str, Any], count: int
+) -> list[SamplingParams]:
+    chosen = sampling_defaults(llm.folder, model) | given
+    seed = chosen.pop("seed", None)
+    first = secrets.randbits(31) if seed is None else seed
+    return [SamplingParams(**chosen, seed=first + i) for i in range(count)]
+
+
+def _write_text(
+    results: Sequence[Result], chunks: "Iterator[Chunk]", watch: Stopwatch
+) -> None:
+    writer = TextWriter(results)
+    try:
+        with progress.Waiting("compiling") as waiting:
+            for chunk in chunks:
+                results[chunk.index].add(chunk)
+                # The first token alone, and then seconds of silence, read badly.
+                if watch.is_steady or chunk.finish_reason is not None:
+                    waiting.end()
+                    writer.update()
+        writer.update()
+    finally:
+        writer.close()
+
+
+def _write_json(
+    results: Sequence[Result],
+    chunks: "Iterator[Chunk]",
+    watch: Stopwatch,
+    *,
+    total: int,
+) -> None:
+    with progress.generating(total) as advance:
+        for chunk in chunks:
+            results[chunk.index].add(chunk)
+            advance(len(chunk.token_ids))
+    timings = watch.timings()
+    for result in results:
+        line = json.dumps({**result.to_json(), "timings": timings}, ensure_ascii=True)
+        emit(line + "\n")
+
+
+def _closing_line(watch: Stopwatch, seeds: Sequence[int]) -> str:
+    timings = watch.timings()
+    speed = timings["tokens_per_s"]
+    parts = [
+        f"{watch.num_tokens} tokens",
+        f"loaded in {timings['load_s']:.1f} s",
+        f"first token after {timings['first_token_s'] or 0.0:.1f} s",
+        *([] if speed is None else [f"then {speed:.0f} tok/s"]),
+        f"seed {seeds[0]}",
+    ]
+    return "[" + ", ".join(parts) + "]"

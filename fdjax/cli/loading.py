@@ -1,0 +1,35 @@
+"""A model from its options, with a bar; and how it likes to be sampled."""
+
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from fdjax.cli import progress
+from fdjax.cli.options import SHIPPED, ModelOptions
+
+if TYPE_CHECKING:
+    from fdjax.serve.llm import LLM
+
+# Greedy text of a model this small loops; so does its whole distribution stumble.
+_TALES = {"temperature": 0.7, "top_k": 50}
+
+
+def load(options: ModelOptions) -> "LLM":
+    """Loads a model.
+
+    Raises:
+        ConfigError: see `fdjax.LLM`, here and for the next two.
+        CheckpointError: as above.
+        MemoryBudgetError: as above.
+    """
+    with progress.loading(options.model) as report:
+        from fdjax.serve.llm import LLM
+
+        return LLM(options.model, **options.settings(), on_progress=report)
+
+
+def sampling_defaults(folder: pathlib.Path, options: ModelOptions) -> dict[str, Any]:
+    """Arguments of `SamplingParams` for what the user left open."""
+    from fdjax.serve.generation_config import recommended_sampling
+
+    shipped = _TALES if options.model == SHIPPED else {}
+    return shipped | recommended_sampling(folder)

@@ -1,0 +1,205 @@
+"""Options that commands share, as dataclasses whose fields are the options."""
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from fdjax.errors import RequestError
+from fdjax.generate.params import SamplingParams
+
+SHIPPED = "tales-5m"
+
+_MODEL = "Model and memory"
+_SAMPLING = "Sampling"
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show tracebacks and what libraries warn of.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Write JSON to stdout, and nothing else.")
+]
+DtypeOption = Annotated[
+    Dtype,
+    typer.Option(
+        help="Type of weights and KV; auto is the checkpoint's on a GPU, float32 on "
+        "a CPU.",
+        rich_help_panel=_MODEL,
+    ),
+]
+MaxModelLenOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Longest sequence, prompt and output, in tokens.",
+        rich_help_panel=_MODEL,
+    ),
+]
+MaxNumSeqsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Most prompts that run together.", rich_help_panel=_MODEL
+    ),
+]
+MemoryFractionOption = Annotated[
+    float,
+    typer.Option(
+        min=0.01,
+        max=0.99,
+        help="Share of the device's memory to use.",
+        rich_help_panel=_MODEL,
+    ),
+]
+RevisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Branch, tag or commit of a hub id.", rich_help_panel=_MODEL
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how it is loaded."""
+
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A folder, a hub id such as Qwen/Qwen3-8B, or the model inside the "
+            "package.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = SHIPPED
+    dtype: DtypeOption = "auto"
+    max_model_len: MaxModelLenOption = None
+    max_num_seqs: MaxNumSeqsOption = None
+    memory_fraction: MemoryFractionOption = 0.9
+    random_weights: Annotated[
+        bool,
+        typer.Option(
+            "--random-weights",
+            help="Make the weights up; --model may then be a lone config.json.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = False
+    revision: RevisionOption = None
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of `fdjax.LLM`, without the model."""
+        fields = dataclasses.asdict(self)
+        del fields["model"]
+        return fields
+
+
+def _sampling(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=_SAMPLING)
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen; `None` leaves it to the model."""
+
+    temperature: Annotated[
+        float | None, _sampling("Higher is more varied; 0 takes the likeliest token.")
+    ] = None
+    top_p: Annotated[
+        float | None, _sampling("Draw from the tokens that reach this probability.")
+    ] = None
+    top_k: Annotated[
+        int | None, _sampling("Draw from this many of the likeliest tokens; 0: all.")
+    ] = None
+    min_p: Annotated[
+        float | None, _sampling("Drop tokens this much less likely than the first.")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, _sampling("Above 1 makes tokens seen before less likely.")
+    ] = None
+    presence_penalty: Annotated[
+        float | None, _sampling("Subtracted from tokens of the output.")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, _sampling("Subtracted from tokens, for each time they came.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        _sampling("Makes the draws repeatable; prompt i draws with seed + i."),
+    ] = None
+    min_tokens: Annotated[
+        int | None, _sampling("Tokens before which nothing ends the output.")
+    ] = None
+    stop_token_ids: Annotated[
+        list[int] | None,
+        _sampling("A token that ends the output; may be repeated.", "--stop-token-ids"),
+    ] = None
+    ignore_eos: Annotated[
+        bool, _sampling("The model's end token does not end it.", "--ignore-eos")
+    ] = False
+
+    def given(self, **others: Any) -> dict[str, Any]:
+        """What was asked for, as arguments of `SamplingParams`.
+
+        Args:
+            others: more arguments, `None` where not given.
+
+        Raises:
+            typer.BadParameter: a value is out of range.
+        """
+        fields = dataclasses.asdict(self) | others
+        chosen = {name: value for name, value in fields.items() if value is not None}
+        try:
+            SamplingParams(**chosen)
+        except RequestError as error:
+            raise typer.BadParameter(str(error)) from None
+        return chosen
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Lets a command take options dataclasses: typer sees their fields instead."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    groups = {n: h for n, h in hints.items() if dataclasses.is_dataclass(h)}
+
+    @functools.wraps(function)
+    def expanded(**arguments: Any) -> None:
+        for name, group in groups.items():
+            names = [field.name for field in dataclasses.fields(group)]
+            arguments[name] = group(**{n: arguments.pop(n) for n in names})
+        function(**arguments)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        group = groups.get(parameter.name)
+        parameters += [parameter] if group is None else _fields(group)
+    signature = inspect.Signature([_keyword(p, hints) for p in parameters])
+    annotations = {p.name: p.annotation for p in signature.parameters.values()}
+    expanded.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]  (inspect reads it)
+    expanded.__annotations__ = annotations
+    return expanded
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(group)
+    ]
+
+
+def _keyword(parameter: inspect.Parameter, hints: dict[str, Any]) -> inspect.Parameter:
+    return parameter.replace(
+        kind=inspect.Parameter.KEYWORD_ONLY,
+        annotation=hints.get(parameter.name, parameter.annotation),
+    )

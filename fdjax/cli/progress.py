@@ -1,0 +1,99 @@
+"""What a command shows on stderr while it works: nothing unless it is a terminal."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
+
+
+class _TokensColumn(ProgressColumn):
+    """Tokens done, of how many, and how fast."""
+
+    def render(self, task: Task) -> Text:
+        speed = f", {task.speed:.0f} tok/s" if task.speed else ""
+        return Text(f"{task.completed:.0f}/{task.total or 0:.0f} tokens{speed}")
+
+
+@contextlib.contextmanager
+def loading(name: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar of bytes; yields what `fdjax.models.load` reports to."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )
+    with _bars(*columns) as bars:
+        task = bars.add_task(f"loading {name}", total=None)
+
+        def report(done_bytes: int, total_bytes: int, _: str) -> None:
+            bars.update(task, completed=done_bytes, total=total_bytes)
+
+        yield report
+
+
+class Waiting:
+    """A spinner while the first tokens are awaited: mostly, programs compile.
+
+    A context manager that may also be ended early; both ends clear the line.
+    """
+
+    def __init__(self, description: str) -> None:
+        self._stack = contextlib.ExitStack()
+        self._description = description
+
+    def __enter__(self) -> "Waiting":
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        bars = self._stack.enter_context(_bars(*columns))
+        bars.add_task(self._description, total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Clears the spinner, once."""
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def generating(total_tokens: int) -> Iterator[Callable[[int], None]]:
+    """A bar of tokens; yields a function to call with the number of new ones."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("generating"),
+        BarColumn(),
+        _TokensColumn(),
+    )
+    with _bars(*columns) as bars:
+        task = bars.add_task("", total=total_tokens)
+        yield lambda num_tokens: bars.advance(task, num_tokens)
+
+
+def note(message: str) -> None:
+    """One dim line on stderr, terminal or not."""
+    Console(stderr=True).print(Text(message, style="dim"), soft_wrap=True)
+
+
+def _bars(*columns: ProgressColumn) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=False,  # stdout belongs to the text, wherever it goes
+    )

@@ -1,0 +1,79 @@
+import itertools
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fdjax.models import load
+from fdjax.models.config import ModelConfig
+from fdjax.models.families import FAMILIES
+from tests.support.greedy import greedy
+from tests.support.hf_models import FIXTURES, MODELS, HfModel
+from tests.support.numerics import relative_error
+
+# Float32 sums in another order differ by about 1e-6 after a few layers; a wrong
+# epsilon, a shifted position or a missing bias is far above this.
+TOLERANCE = 1e-4
+
+PAGE_SIZES = itertools.cycle((4, 8))
+
+
+def _config(model: HfModel) -> ModelConfig:
+    text = (FIXTURES / model.name / "config.json").read_text()
+    return ModelConfig.from_hf(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("model", "page_size"),
+    [pytest.param(m, z, id=m.name) for m, z in zip(MODELS, PAGE_SIZES, strict=False)],
+)
+def test_equals_transformers(model: HfModel, page_size: int):
+    folder = FIXTURES / model.name
+    expected = load_file(folder / "expected.safetensors")
+    lengths = expected["lengths"]
+    logits, tokens = greedy(
+        load(folder, dtype=jnp.float32),
+        expected["prompts"],
+        lengths,
+        new_tokens=expected["tokens"].shape[1],
+        page_size=page_size,
+    )
+    ends = np.cumsum(lengths)[:-1]
+    pairs = zip(np.split(logits, ends), np.split(expected["logits"], ends), strict=True)
+    errors = [relative_error(actual, wanted) for actual, wanted in pairs]
+    assert max(errors) <= TOLERANCE, f"relative error of each prompt: {errors}"
+    np.testing.assert_array_equal(tokens, expected["tokens"])
+
+
+def test_every_family_has_a_fixture():
+    assert {_config(m).family for m in MODELS} == set(FAMILIES)
+
+
+def test_every_fixture_has_a_test():
+    folders = {p.parent.name for p in FIXTURES.glob("*/model.safetensors")}
+    assert folders == {m.name for m in MODELS}
+
+
+def test_fixtures_cover_the_shapes_kernels_distinguish():
+    configs = [_config(m) for m in MODELS]
+    attentions = [c.attention for c in configs]
+    groups = {a.num_heads // a.num_kv_heads for a in attentions}
+    assert groups >= {1, 3, 8}
+    assert {a.head_dim for a in attentions} >= {64, 80, 96, 128}
+    assert {c.embedding.tied for c in configs} == {True, False}
+    # Groups of several heads over several key/value heads: their order matters.
+    assert any(a.num_heads > a.num_kv_heads > 1 for a in attentions)
+
+
+def test_fixtures_cover_what_families_differ_in():
+    configs = [_config(m) for m in MODELS]
+    windows = {w for c in configs for w in c.windows}
+    assert None in windows
+    assert len(windows) > 1
+    assert any(None in c.windows and len(set(c.windows)) > 1 for c in configs)
+    assert {type(c.positions).__name__ for c in configs} == {"Rope", "Alibi", "Learned"}
+    assert {c.residual for c in configs} == {"sequential", "parallel"}
+    assert {c.norm.kind for c in configs} == {"rms", "layer"}
+    assert {c.post_norms for c in configs} == {True, False}
