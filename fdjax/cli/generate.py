@@ -71,9 +71,9 @@ def generate(
         llm = load(model)
         params = _params(llm, model, given, len(all_prompts))
         seeds = [one.seed or 0 for one in params]
-        results = empty_results(llm, all_prompts, seeds)
         watch = Stopwatch(time.perf_counter() - started)
         chunks = watch.watch(llm.stream(all_prompts, params))
+        results = empty_results(llm, all_prompts, seeds)
         if json_lines:
             _write_json(results, chunks, watch, total=max_tokens * len(params))
         else:

@@ -29,17 +29,17 @@ inline ffi::Error check_sizes(int64_t layer, int64_t layers, int64_t heads,
                    std::to_string(2 * kv_heads));
   }
   if (head_dim % 2 != 0 || 2 * frequencies > head_dim) {
-    return invalid("qkv: dimension D is " + std::to_string(head_dim) +
-                   "; it must be even and at least 2 * R2 = " +
-                   std::to_string(2 * frequencies));
+    return invalid(
+        "qkv: dimension D is " + std::to_string(head_dim) +
+        "; it must be even and at least 2 * R2 = " + std::to_string(2 * frequencies));
   }
   if (frequencies > kMaxFrequencies) {
     return invalid("frequencies: dimension R2 is " + std::to_string(frequencies) +
                    ", the handler takes at most " + std::to_string(kMaxFrequencies));
   }
   if (layer < 0 || layer >= layers) {
-    return invalid("layer is " + std::to_string(layer) + ", but kv has L = " +
-                   std::to_string(layers));
+    return invalid("layer is " + std::to_string(layer) +
+                   ", but kv has L = " + std::to_string(layers));
   }
   return ffi::Error::Success();
 }

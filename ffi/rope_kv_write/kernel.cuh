@@ -49,7 +49,8 @@ struct Token {
 __device__ inline Token locate(const Params& p, int token) {
   const int slot = p.slots[token];
   if (slot < 0 || slot >= p.num_slots) return {token, -1};
-  const int64_t row = static_cast<int64_t>(slot % p.page_size) * p.kv_heads * p.head_dim;
+  const int64_t row =
+      static_cast<int64_t>(slot % p.page_size) * p.kv_heads * p.head_dim;
   return {token, slot / p.page_size * p.page_stride + row};
 }
 
@@ -73,8 +74,7 @@ __device__ Unit<T, kVec> load(const Params& p, Token token, int index) {
   using V = Vec<T, kVec>;
   const int units_per_head = p.head_dim / (2 * kVec);
   const int head = index / units_per_head, unit = index % units_per_head;
-  const bool rotated =
-      head < p.q_heads + p.kv_heads && unit * kVec < p.num_frequencies;
+  const bool rotated = head < p.q_heads + p.kv_heads && unit * kVec < p.num_frequencies;
   const bool split = rotated && !p.interleaved;
   Unit<T, kVec> u;
   u.target = target_of<T>(p, token, head);

@@ -61,9 +61,10 @@ inline ffi::Error check_shape(const char* name, ffi::AnyBuffer::Dimensions shape
 inline ffi::Error check_dtype(const char* name, ffi::DataType actual,
                               const char* reference, ffi::DataType expected) {
   if (actual == expected) return ffi::Error::Success();
-  return ffi::Error::InvalidArgument(
-      std::string(name) + " has element type " + std::to_string(static_cast<int>(actual)) +
-      ", but " + reference + " has " + std::to_string(static_cast<int>(expected)));
+  return ffi::Error::InvalidArgument(std::string(name) + " has element type " +
+                                     std::to_string(static_cast<int>(actual)) +
+                                     ", but " + reference + " has " +
+                                     std::to_string(static_cast<int>(expected)));
 }
 
 }  // namespace fdjax

@@ -11,7 +11,8 @@ namespace fdjax {
 // Calls `body(std::type_identity<T>{})` with the C++ type of `dtype`. `Floats` names
 // the 16 bit types of the platform: `Floats::bfloat16` and `Floats::float16`.
 template <typename Floats, typename Body>
-xla::ffi::Error dispatch_float(const char* name, xla::ffi::DataType dtype, Body&& body) {
+xla::ffi::Error dispatch_float(const char* name, xla::ffi::DataType dtype,
+                               Body&& body) {
   switch (dtype) {
     case xla::ffi::DataType::F32:
       return body(std::type_identity<float>{});

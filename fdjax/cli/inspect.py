@@ -1,0 +1,116 @@
+"""`fdjax inspect`: what a model is made of, and where its memory would go."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fdjax.cli.errors import reported
+from fdjax.cli.options import (
+    SHIPPED,
+    DebugOption,
+    DtypeOption,
+    JsonOption,
+    MaxModelLenOption,
+    MaxNumSeqsOption,
+    MemoryFractionOption,
+    RevisionOption,
+)
+from fdjax.cli.sizes import parse_bytes
+from fdjax.cli.writer import emit
+
+if TYPE_CHECKING:
+    from fdjax.cli.report import Report
+
+DeviceName = Literal["here", "cpu", "a100", "h100", "h200"]
+
+_KINDS = {
+    "cpu": ("cpu", "cpu"),
+    "a100": ("gpu", "NVIDIA A100-SXM4-80GB"),
+    "h100": ("gpu", "NVIDIA H100 80GB HBM3"),
+    "h200": ("gpu", "NVIDIA H200"),
+}
+
+
+def inspect(
+    model: Annotated[
+        str,
+        typer.Argument(help="A folder, a config.json, a hub id, or the model inside."),
+    ] = SHIPPED,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory to plan for: 141GB, 80GiB or bytes; this machine's by default."
+        ),
+    ] = None,
+    device: Annotated[
+        DeviceName, typer.Option(help="Plan for this device, here or not.")
+    ] = "here",
+    dtype: DtypeOption = "auto",
+    max_model_len: MaxModelLenOption = None,
+    max_num_seqs: MaxNumSeqsOption = None,
+    memory_fraction: MemoryFractionOption = 0.9,
+    page_size: Annotated[
+        int, typer.Option(min=1, help="Tokens of a page of the KV array.")
+    ] = 16,
+    revision: RevisionOption = None,
+    json_report: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show a model's parameters, its memory plan and the kernels that serve it.
+
+    Reads the configuration only: no weights are needed, and nothing is allocated.
+    """
+    with reported(debug=debug):
+        budget_bytes = None if budget is None else parse_bytes(budget)
+        if device != "here" and budget_bytes is None:
+            raise typer.BadParameter(f"--device {device} needs a --budget, as 80GB")
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        with _planning_for(device):
+            report = _report(
+                model,
+                revision,
+                budget_bytes,
+                dtype=dtype,
+                max_model_len=max_model_len,
+                max_num_seqs=max_num_seqs,
+                memory_fraction=memory_fraction,
+                page_size=page_size,
+            )
+        if json_report:
+            emit(json.dumps(dataclasses.asdict(report), indent=2) + "\n")
+        else:
+            from fdjax.cli.tables import show
+
+            show(report)
+
+
+def _report(
+    model: str, revision: str | None, budget_bytes: int | None, **settings: Any
+) -> "Report":
+    from fdjax import device
+    from fdjax.cli.report import report_of
+    from fdjax.models import resolve
+    from fdjax.serve.setup import Settings
+
+    device.claim_memory(settings["memory_fraction"])
+    place = pathlib.Path(model).expanduser()
+    if not place.exists():
+        place = resolve(model, revision=revision, wanted=["config.json"])
+    return report_of(Settings.of(place, **settings), model, budget_bytes)
+
+
+def _planning_for(device: DeviceName) -> AbstractContextManager[Any]:
+    """A context in which fdjax plans for a device that need not be here."""
+    if device == "here":
+        return contextlib.nullcontext()
+    from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+    platform, kind = _KINDS[device]
+    abstract = AbstractDevice(device_kind=kind, num_cores=None, platform=platform)
+    return use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract))

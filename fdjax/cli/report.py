@@ -1,0 +1,165 @@
+"""What `fdjax inspect` found out, as plain data."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+
+from fdjax import device
+from fdjax.cli.kernels import explanations
+from fdjax.memory.plan import MemoryPlan
+from fdjax.models.config import ModelConfig
+from fdjax.models.weights import parameter_shapes
+from fdjax.serve.setup import Settings
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model in numbers; `window` is the smallest sliding window of a layer."""
+
+    name: str
+    family: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    window: int | None
+    tied: bool
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of one role: the same place in every layer, `*` for its number."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    count: int
+    elements: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory plan; sizes in bytes."""
+
+    budget_bytes: int
+    weight_bytes: int
+    workspace_bytes: int
+    kv_bytes: int
+    unused_bytes: int
+    page_bytes: int
+    token_bytes: int
+    page_size: int
+    num_pages: int
+    num_tokens: int
+    max_model_len: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything `fdjax inspect` shows.
+
+    Attributes:
+        device: what the plan is for.
+        dtype: of weights, activations and KV.
+        model: the model in numbers.
+        parameters: by role, in the order of the model.
+        num_parameters: elements of all of them.
+        memory: the plan.
+        kernels: for each operation of a decode step, what serves it and why.
+    """
+
+    device: str
+    dtype: str
+    model: Model
+    parameters: list[Parameters]
+    num_parameters: int
+    memory: Memory
+    kernels: list[str]
+
+
+def report_of(settings: Settings, name: str, budget_bytes: int | None) -> Report:
+    """Plans a model; allocates nothing.
+
+    Raises:
+        MemoryBudgetError: it does not fit the budget.
+    """
+    plan = settings.memory_plan(budget_bytes)
+    shapes = parameter_shapes(settings.config, dtype=settings.dtype)
+    parameters = folded(shapes)
+    return Report(
+        device=f"{device.platform()} ({device.kind()})",
+        dtype=settings.dtype.name,
+        model=_model(settings.config, name),
+        parameters=parameters,
+        num_parameters=sum(row.elements for row in parameters),
+        memory=_memory(plan, settings.max_num_seqs),
+        kernels=explanations(settings, plan),
+    )
+
+
+def folded(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[Parameters]:
+    """Parameters by role: those of all layers on one line where they are alike."""
+    counts: dict[tuple[str, tuple[int, ...], str], int] = {}
+    for path, shape in shapes.items():
+        role = re.sub(r"^layers\.\d+\.", "layers.*.", path)
+        key = role, shape.shape, shape.dtype.name
+        counts[key] = counts.get(key, 0) + 1
+    return [
+        Parameters(
+            path=role,
+            shape=shape,
+            dtype=dtype,
+            count=count,
+            elements=count * math.prod(shape),
+            num_bytes=count * math.prod(shape) * jax.numpy.dtype(dtype).itemsize,
+        )
+        for (role, shape, dtype), count in counts.items()
+    ]
+
+
+def _model(config: ModelConfig, name: str) -> Model:
+    windows = [window for window in config.windows if window is not None]
+    return Model(
+        name=name,
+        family=config.family,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        num_heads=config.attention.num_heads,
+        num_kv_heads=config.attention.num_kv_heads,
+        head_dim=config.attention.head_dim,
+        intermediate_size=config.mlp.size,
+        vocab_size=config.embedding.vocab_size,
+        max_position=config.max_position,
+        window=min(windows, default=None),
+        tied=config.embedding.tied,
+    )
+
+
+def _memory(plan: MemoryPlan, max_num_seqs: int) -> Memory:
+    layout = plan.layout
+    return Memory(
+        budget_bytes=plan.budget_bytes,
+        weight_bytes=plan.weight_bytes,
+        workspace_bytes=plan.budget_bytes
+        - plan.weight_bytes
+        - plan.kv_bytes
+        - plan.free_bytes,
+        kv_bytes=plan.kv_bytes,
+        unused_bytes=plan.free_bytes,
+        page_bytes=layout.page_bytes,
+        token_bytes=layout.page_bytes // layout.page_size,
+        page_size=layout.page_size,
+        num_pages=layout.num_pages,
+        num_tokens=layout.num_tokens,
+        max_model_len=plan.max_model_len,
+        max_num_seqs=max_num_seqs,
+    )
