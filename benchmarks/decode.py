@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import results
+from benchmarks.cases import Case, parse_cases
+from benchmarks.transformers_peer import Peer
 from fdjax import device
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.programs import Programs
@@ -41,36 +43,22 @@ CASES = "1x1024,8x1024,64x1024,256x1024,1x32768,8x32768"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One measurement: `batch` rows of `context` tokens, then `steps` more."""
+def requests_of(case: Case, vocab_size: int) -> list[Request]:
+    """Random prompts as requests that run to the end of the case."""
+    return [
+        Request(i, tuple(map(int, row)), GREEDY, case.max_model_len)
+        for i, row in enumerate(case.prompts(vocab_size))
+    ]
 
-    batch: int
-    context: int
-    steps: int
 
-    @property
-    def max_model_len(self) -> int:
-        """Tokens of a row at the end."""
-        return self.context + self.steps
-
-    def buckets(self) -> Buckets:
-        """The engine's buckets, set up for just this length."""
-        return Buckets.of(
-            max_num_seqs=self.batch,
-            max_model_len=self.max_model_len,
-            page_size=PAGE_SIZE,
-            max_batched_tokens=MAX_BATCHED_TOKENS[device.platform()],
-        )
-
-    def requests(self, vocab_size: int) -> list[Request]:
-        """Random prompts."""
-        random = np.random.default_rng(self.batch * 1_000_003 + self.context)
-        prompts = random.integers(0, vocab_size, (self.batch, self.context))
-        return [
-            Request(i, tuple(map(int, row)), GREEDY, self.max_model_len)
-            for i, row in enumerate(prompts)
-        ]
+def buckets_of(case: Case) -> Buckets:
+    """The engine's buckets, set up for just this length."""
+    return Buckets.of(
+        max_num_seqs=case.batch,
+        max_model_len=case.max_model_len,
+        page_size=PAGE_SIZE,
+        max_batched_tokens=MAX_BATCHED_TOKENS[device.platform()],
+    )
 
 
 class Bench:
@@ -87,8 +75,8 @@ class Bench:
         self.programs = programs
         self.plan = plan_of([GREEDY])
         self.layout = _layout(model, case)
-        requests = case.requests(model.config.embedding.vocab_size)
-        groups = prompt_groups(requests, num_rows=case.batch, buckets=case.buckets())
+        requests = requests_of(case, model.config.embedding.vocab_size)
+        groups = prompt_groups(requests, num_rows=case.batch, buckets=buckets_of(case))
         self.prompts = [_on_device(group) for group in groups]
         self.rules, self.progress = self._batch(model, requests)
 
@@ -216,12 +204,6 @@ def _timed(run: Callable[[], None], *, repeats: int) -> list[float]:
     return seconds
 
 
-def parse_cases(text: str, *, steps: int) -> list[Case]:
-    """Cases of "1x1024,8x1024"."""
-    pairs = (entry.split("x") for entry in text.split(","))
-    return [Case(int(batch), int(context), steps) for batch, context in pairs]
-
-
 def load_model(settings: Settings, *, made_up: bool) -> Decoder:
     """The decoder, from its files or with random weights."""
     if made_up:
@@ -238,6 +220,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument(
+        "--beside-transformers",
+        action="store_true",
+        help="measure the same cases with transformers, in this process (needs torch)",
+    )
     arguments = parser.parse_args()
 
     device.claim_memory(0.93)
@@ -247,12 +234,18 @@ def main() -> None:
     model = load_model(settings, made_up=made_up)
     programs = Programs(model, steps_per_launch=STEPS_PER_LAUNCH)
     out = arguments.out or results.RESULTS / results.device_slug() / "decode.json"
+    peer = Peer(settings.folder) if arguments.beside_transformers else None
     rows: list[dict[str, Any]] = []
     for case in parse_cases(arguments.cases, steps=arguments.steps):
         row = measure(model, programs, case, name=path.stem, repeats=arguments.repeats)
         rows.append(row)
-        results.write(out, rows)
         print(row, flush=True)
+        if peer is not None:
+            beside = peer.measure(case, repeats=arguments.repeats)
+            same = {key: row[key] for key in ("model", "batch", "context", "date")}
+            rows.append({**same, **beside, "system": peer.version})
+            print(rows[-1], flush=True)
+        results.write(out, rows)
 
 
 if __name__ == "__main__":

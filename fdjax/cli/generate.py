@@ -19,7 +19,7 @@ from fdjax.cli.options import (
     SamplingOptions,
     command,
 )
-from fdjax.cli.prompts import Prompt, gather
+from fdjax.cli.prompts import gather
 from fdjax.cli.results import Result, Stopwatch, empty_results
 from fdjax.cli.writer import TextWriter, emit
 from fdjax.generate.params import SamplingParams

@@ -44,9 +44,7 @@ MaxModelLenOption = Annotated[
 ]
 MaxNumSeqsOption = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Most prompts that run together.", rich_help_panel=_MODEL
-    ),
+    typer.Option(min=1, help="Most prompts that run together.", rich_help_panel=_MODEL),
 ]
 MemoryFractionOption = Annotated[
     float,
@@ -59,9 +57,7 @@ MemoryFractionOption = Annotated[
 ]
 RevisionOption = Annotated[
     str | None,
-    typer.Option(
-        help="Branch, tag or commit of a hub id.", rich_help_panel=_MODEL
-    ),
+    typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=_MODEL),
 ]
 
 
@@ -175,12 +171,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         function(**arguments)
 
     parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        group = groups.get(parameter.name)
-        parameters += [parameter] if group is None else _fields(group)
-    signature = inspect.Signature([_keyword(p, hints) for p in parameters])
-    annotations = {p.name: p.annotation for p in signature.parameters.values()}
-    expanded.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]  (inspect reads it)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in groups:
+            parameters += _fields(groups[name])
+        else:
+            parameters.append(_option(name, parameter.default, hints[name]))
+    annotations = {parameter.name: parameter.annotation for parameter in parameters}
+    expanded.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]  (inspect reads it)
     expanded.__annotations__ = annotations
     return expanded
 
@@ -188,18 +185,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def _fields(group: Any) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(group, include_extras=True)
     return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
-        )
+        _option(field.name, field.default, hints[field.name])
         for field in dataclasses.fields(group)
     ]
 
 
-def _keyword(parameter: inspect.Parameter, hints: dict[str, Any]) -> inspect.Parameter:
-    return parameter.replace(
-        kind=inspect.Parameter.KEYWORD_ONLY,
-        annotation=hints.get(parameter.name, parameter.annotation),
+def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )

@@ -181,7 +181,7 @@ def test_greedy_takes_the_first_of_the_highest(plan: SamplingPlan):
     assert sampled.tokens[2] == 4
 
 
-def test_greedy_program_neither_sorts_nor_draws():
+def test_greedy_program_is_an_argmax():
     params = [SamplingParams(temperature=0)]
     state, plan = state_of(params, vocab_size=VOCAB), plan_of(params)
     traced = jitted_sample.trace(normal_logits(1, VOCAB), state, plan=plan)
@@ -191,8 +191,7 @@ def test_greedy_program_neither_sorts_nor_draws():
         assert word not in f"{traced.jaxpr} {hlo}".lower()
 
 
-def test_other_programs_do_sort_and_draw():
-    # The words the test above looks for are those such programs are made of.
+def test_words_of_the_test_above_are_those_of_other_programs():
     params = [SamplingParams(logprobs=5)]
     state, plan = state_of(params, vocab_size=VOCAB), plan_of(params)
     traced = jitted_sample.trace(normal_logits(1, VOCAB), state, plan=plan)

@@ -10,7 +10,8 @@ from fdjax.models import load
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import FAMILIES
 from tests.support.greedy import greedy
-from tests.support.hf_models import FIXTURES, MODELS, HfModel
+from tests.support.hf_model import FIXTURES, HfModel
+from tests.support.hf_models import MODELS
 from tests.support.numerics import relative_error
 
 # Float32 sums in another order differ by about 1e-6 after a few layers; a wrong

@@ -4,82 +4,26 @@ Sizes are odd on purpose: heads that are no power of two, vocabularies and
 feed-forward sizes that fill no tile, windows shorter than the prompts.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-# The whole 23-token prompt is longer than any window below, and 1 token is shorter.
-PROMPT_LENGTHS = (1, 5, 23)
-NEW_TOKENS = 32
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class HfModel:
-    """A model with random weights that transformers can build.
-
-    Attributes:
-        name: folder of its fixture.
-        architecture: class of transformers that defines it.
-        config: keyword arguments of that class's configuration.
-        seed: first seed tried for its weights and prompts.
-        spelling: `config.json` as transformers 5 writes it, or as the published
-            checkpoints do, which are older ("rope_theta", "torch_dtype").
-        published: fields of `config.json` that published checkpoints spell in their
-            own way; a value of `None` leaves the field out. "published" only.
-        prefix: beginning of tensor names that the published checkpoints leave out.
-        chatglm: weights and configuration are renamed to ChatGLM2's; transformers has
-            no such class, but its GLM computes the same.
-    """
-
-    name: str
-    architecture: str
-    config: Mapping[str, Any]
-    seed: int
-    spelling: Literal["transformers", "published"] = "transformers"
-    published: Mapping[str, Any] = field(default=_NOTHING)
-    prefix: str = ""
-    chatglm: bool = False
-
-
-def _sizes(
-    *, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, head: int | None
-) -> dict[str, Any]:
-    sizes = {
-        "hidden_size": hidden,
-        "intermediate_size": ffn,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": 131,
-        "max_position_embeddings": 128,
-    }
-    return sizes if head is None else sizes | {"head_dim": head}
-
+from tests.support.hf_model import HfModel, sizes
 
 _LLAMA = (
     HfModel(
         "llama",
         "LlamaForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=3, heads=6, kv_heads=2, head=64),
+        sizes(hidden=24, ffn=77, layers=3, heads=6, kv_heads=2, head=64),
         seed=1,
     ),
     HfModel(
         "llama_tied",
         "LlamaForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=3, heads=8, kv_heads=1, head=64)
-        | {"tie_word_embeddings": True, "rms_norm_eps": 1e-3},
+        sizes(hidden=24, ffn=77, layers=3, heads=8, kv_heads=1, head=64)
+        | {"tie_word_embeddings": True},
         seed=2,
     ),
     HfModel(
         "llama_rope_llama3",
         "LlamaForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=3, head=80)
+        sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=3, head=80)
         | {
             # Short enough that frequencies fall below, between and above the bounds.
             "rope_parameters": {
@@ -96,7 +40,7 @@ _LLAMA = (
     HfModel(
         "llama_rope_linear",
         "LlamaForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=1, head=64)
+        sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=1, head=64)
         | {
             "rope_parameters": {
                 "rope_type": "linear",
@@ -111,7 +55,7 @@ _LLAMA = (
     HfModel(
         "llama_bias",
         "LlamaForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=None)
+        sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=None)
         | {"attention_bias": True, "mlp_bias": True},
         seed=5,
         spelling="published",
@@ -123,14 +67,14 @@ _MISTRAL = (
     HfModel(
         "mistral_window",
         "MistralForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
+        sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
         | {"sliding_window": 7},
         seed=6,
     ),
     HfModel(
         "mistral",
         "MistralForCausalLM",
-        _sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=None)
+        sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=None)
         | {"sliding_window": None},
         seed=7,
         spelling="published",
@@ -142,7 +86,7 @@ _QWEN = (
     HfModel(
         "qwen2",
         "Qwen2ForCausalLM",
-        _sizes(hidden=96, ffn=77, layers=3, heads=6, kv_heads=2, head=None)
+        sizes(hidden=96, ffn=77, layers=3, heads=6, kv_heads=2, head=None)
         | {"tie_word_embeddings": True, "sliding_window": 6, "max_window_layers": 1},
         seed=8,
         spelling="published",
@@ -151,20 +95,20 @@ _QWEN = (
     HfModel(
         "qwen2_window",
         "Qwen2ForCausalLM",
-        _sizes(hidden=80, ffn=101, layers=3, heads=5, kv_heads=1, head=None)
+        sizes(hidden=80, ffn=101, layers=3, heads=5, kv_heads=1, head=None)
         | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
         seed=9,
     ),
     HfModel(
         "qwen3",
         "Qwen3ForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=2, heads=8, kv_heads=1, head=128),
+        sizes(hidden=24, ffn=77, layers=2, heads=8, kv_heads=1, head=128),
         seed=10,
     ),
     HfModel(
         "qwen3_tied",
         "Qwen3ForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=96)
+        sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=96)
         | {"tie_word_embeddings": True},
         seed=11,
         spelling="published",
@@ -218,7 +162,7 @@ _OPT = (
     ),
 )
 
-_GLM_SIZES = _sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
+_GLM_SIZES = sizes(hidden=24, ffn=77, layers=2, heads=6, kv_heads=2, head=64)
 _GLM_TOKENS = {"pad_token_id": 0, "eos_token_id": [1, 2, 3]}
 
 _GLM = (
@@ -226,7 +170,7 @@ _GLM = (
     HfModel(
         "glm_plain",
         "GlmForCausalLM",
-        _sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=32)
+        sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=32)
         | _GLM_TOKENS
         | {"attention_bias": False, "tie_word_embeddings": True},
         seed=16,
@@ -235,13 +179,13 @@ _GLM = (
     HfModel(
         "glm4",
         "Glm4ForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=1, head=96) | _GLM_TOKENS,
+        sizes(hidden=24, ffn=77, layers=2, heads=3, kv_heads=1, head=96) | _GLM_TOKENS,
         seed=17,
     ),
     HfModel(
         "glm4_plain",
         "Glm4ForCausalLM",
-        _sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=32)
+        sizes(hidden=48, ffn=77, layers=3, heads=6, kv_heads=2, head=32)
         | _GLM_TOKENS
         | {"attention_bias": False},
         seed=18,
@@ -250,14 +194,14 @@ _GLM = (
     HfModel(
         "chatglm",
         "GlmForCausalLM",
-        _GLM_SIZES | _GLM_TOKENS | {"rms_norm_eps": 1e-5},
+        _GLM_SIZES | _GLM_TOKENS,
         seed=19,
         chatglm=True,
     ),
     HfModel(
         "chatglm_rope_ratio",
         "GlmForCausalLM",
-        _sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=32)
+        sizes(hidden=48, ffn=93, layers=3, heads=3, kv_heads=1, head=32)
         | _GLM_TOKENS
         | {
             "rope_parameters": {
@@ -271,6 +215,8 @@ _GLM = (
     ),
 )
 
+_NORM = {"layer_norm_epsilon": 1e-3, "vocab_size": 131}
+
 _GPTJ = (
     HfModel(
         "gptj",
@@ -282,10 +228,9 @@ _GPTJ = (
             "n_inner": 77,
             "rotary_dim": 16,
             "n_positions": 128,
-            "vocab_size": 131,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
+        }
+        | _NORM
+        | {"bos_token_id": 1, "eos_token_id": 2},
         seed=21,
     ),
     HfModel(
@@ -297,10 +242,9 @@ _GPTJ = (
             "n_head": 5,
             "rotary_dim": 16,
             "n_positions": 64,
-            "vocab_size": 131,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
+        }
+        | _NORM
+        | {"bos_token_id": 1, "eos_token_id": 2},
         seed=22,
         spelling="published",
         published={"rotary": True, "scale_attn_weights": True},
@@ -311,13 +255,13 @@ _BLOOM = (
     HfModel(
         "bloom",
         "BloomForCausalLM",
-        {"hidden_size": 128, "n_layer": 1, "n_head": 2, "vocab_size": 131},
+        {"hidden_size": 128, "n_layer": 1, "n_head": 2} | _NORM,
         seed=23,
     ),
     HfModel(
         "bloom_published",
         "BloomForCausalLM",
-        {"hidden_size": 80, "n_layer": 2, "n_head": 5, "vocab_size": 131},
+        {"hidden_size": 80, "n_layer": 2, "n_head": 5} | _NORM,
         seed=24,
         spelling="published",
         published={
@@ -346,7 +290,7 @@ _GEMMA2 = (
     HfModel(
         "gemma2",
         "Gemma2ForCausalLM",
-        _sizes(hidden=24, ffn=77, layers=3, heads=6, kv_heads=2, head=64)
+        sizes(hidden=24, ffn=77, layers=3, heads=6, kv_heads=2, head=64)
         | _GEMMA2_CAPS
         | {"sliding_window": 7, "query_pre_attn_scalar": 33},
         seed=25,
@@ -354,7 +298,7 @@ _GEMMA2 = (
     HfModel(
         "gemma2_uncapped",
         "Gemma2ForCausalLM",
-        _sizes(hidden=24, ffn=93, layers=2, heads=2, kv_heads=2, head=96)
+        sizes(hidden=24, ffn=93, layers=2, heads=2, kv_heads=2, head=96)
         | {
             "attn_logit_softcapping": None,
             "final_logit_softcapping": None,

@@ -1,8 +1,6 @@
 """The definition of every model: transformers, in float32 on a CPU. Needs torch."""
 
-import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import transformers
 from safetensors.torch import save_file
 
 from tests.support import chatglm
-from tests.support.hf_models import NEW_TOKENS, PROMPT_LENGTHS, HfModel
+from tests.support.hf_model import NEW_TOKENS, PROMPT_LENGTHS, HfModel
 from tests.support.published import published_config, published_leftovers
 
 # Larger than the float32 noise of any order of summation by two orders of magnitude.
@@ -101,11 +99,6 @@ def expect(
     return Expected(
         prompts, lengths, np.concatenate(logits), np.stack(tokens), np.stack(gaps)
     )
-
-
-def safe_seeds(model: HfModel) -> Iterator[int]:
-    """The seeds to try, in order."""
-    return itertools.count(model.seed, 1000)
 
 
 def _run(

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tests.support.hf_models import HfModel
+from tests.support.hf_model import HfModel
 
 
 def published_config(config: Mapping[str, Any], model: HfModel) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+import os
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fdjax.models import load
+from tests.support.greedy import greedy
+from tests.support.hf_model import NEW_TOKENS, HfModel
+from tests.support.hf_models import MODELS
+from tests.support.numerics import relative_error
+
+pytestmark = pytest.mark.parity
+
+SEED = int(os.environ.get("FDJAX_PARITY_SEED") or time.time()) % 2**32
+REPEAT = f"repeat with FDJAX_PARITY_SEED={SEED}"
+
+TOLERANCE = 1e-4
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_equals_transformers_on_fresh_weights(model: HfModel, tmp_path: Path):
+    pytest.importorskip("torch", reason="the definitions are PyTorch modules")
+    from tests.support import hf_reference
+
+    expected = hf_reference.write(model, tmp_path, seed=SEED)
+    logits, tokens = greedy(
+        load(tmp_path, dtype=jnp.float32),
+        expected.prompts,
+        expected.lengths,
+        new_tokens=NEW_TOKENS,
+        page_size=8,
+    )
+    error = relative_error(logits, expected.logits)
+    assert error <= TOLERANCE, f"relative error {error:.3g}; {REPEAT}"
+    # Past a near tie either choice is right, and the texts may go separate ways.
+    clear = np.cumprod(expected.gaps > hf_reference.SAFE_GAP, axis=1) == 1
+    wrong = int((tokens != expected.tokens)[clear].sum())
+    assert wrong == 0, f"{wrong} of {clear.sum()} tokens differ; {REPEAT}"
+    assert clear.sum() > NEW_TOKENS, f"too many near ties to compare; {REPEAT}"
