@@ -4,7 +4,9 @@
 #include "xla/ffi/api/ffi.h"
 
 #define FDJAX_CPU_OPERATIONS(X) X(rope_kv_write)
-#define FDJAX_GPU_OPERATIONS(X) X(rope_kv_write)
+#define FDJAX_GPU_OPERATIONS(X) \
+  X(rope_kv_write)              \
+  X(rms_norm)
 
 #define FDJAX_DECLARE_CPU(name) XLA_FFI_DECLARE_HANDLER_SYMBOL(fdjax_##name##_cpu);
 #define FDJAX_DECLARE_GPU(name) XLA_FFI_DECLARE_HANDLER_SYMBOL(fdjax_##name##_gpu);

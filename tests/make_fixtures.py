@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 import fdjax.models
-
 from tests.support import hf_reference
 from tests.support.greedy import greedy
 from tests.support.hf_model import FIXTURES, TALES, HfModel

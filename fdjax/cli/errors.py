@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import typer
 from rich.console import Console
@@ -35,7 +35,7 @@ _EXPECTED = (
 
 
 @contextlib.contextmanager
-def reported(*, debug: bool) -> Iterator[None]:
+def reported(*, debug: bool) -> Generator[None]:
     """Turns what a command may raise into a message on stderr and an exit code.
 
     Args:
@@ -92,7 +92,7 @@ def _let_go_of_stdout() -> None:
 
 
 @contextlib.contextmanager
-def _libraries_quiet() -> Iterator[None]:
+def _libraries_quiet() -> Generator[None]:
     """Warnings about code do not concern who runs it; those of fdjax itself stay."""
     libraries = [logging.getLogger(name) for name in ("jax", "transformers", "flax")]
     levels = [library.level for library in libraries]

@@ -161,7 +161,9 @@ class SamplingOptions:
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Lets a command take options dataclasses: typer sees their fields instead."""
     hints = typing.get_type_hints(function, include_extras=True)
-    groups = {n: h for n, h in hints.items() if dataclasses.is_dataclass(h)}
+    groups: dict[str, Any] = {
+        name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)
+    }
 
     @functools.wraps(function)
     def expanded(**arguments: Any) -> None:

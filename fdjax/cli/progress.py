@@ -1,7 +1,7 @@
 """What a command shows on stderr while it works: nothing unless it is a terminal."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from rich.console import Console
 from rich.progress import (
@@ -27,7 +27,7 @@ class _TokensColumn(ProgressColumn):
 
 
 @contextlib.contextmanager
-def loading(name: str) -> Iterator[Callable[[int, int, str], None]]:
+def loading(name: str) -> Generator[Callable[[int, int, str], None]]:
     """A bar of bytes; yields what `fdjax.models.load` reports to."""
     columns = (
         SpinnerColumn(),
@@ -70,7 +70,7 @@ class Waiting:
 
 
 @contextlib.contextmanager
-def generating(total_tokens: int) -> Iterator[Callable[[int], None]]:
+def generating(total_tokens: int) -> Generator[Callable[[int], None]]:
     """A bar of tokens; yields a function to call with the number of new ones."""
     columns = (
         SpinnerColumn(),

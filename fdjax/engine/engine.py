@@ -122,8 +122,9 @@ class Engine:
         return count
 
     def _warm(self, plan: SamplingPlan, *, num_rows: int, width: int) -> int:
-        page_size = self.plan.layout.page_size
-        prompts = [s for s in self.buckets.prompts if s <= width * page_size]
+        held = width * self.plan.layout.page_size
+        longest = smallest_fitting(self.buckets.prompts, held)
+        prompts = [prompt for prompt in self.buckets.prompts if prompt <= longest]
         count = 1
         rules, progress = self._batch([], [], plan=plan, num_rows=num_rows, width=width)
         for prompt in prompts:

@@ -18,11 +18,11 @@ class Interval:
         open_below: `low` itself is not allowed.
     """
 
-    low: float
-    high: float
+    low: int | float
+    high: int | float
     open_below: bool = False
 
-    def __contains__(self, value: float) -> bool:
+    def __contains__(self, value: int | float) -> bool:
         return (self.low < value if self.open_below else self.low <= value) and (
             value <= self.high
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, no_type_check
 
 from fdjax.errors import RequestError
 from fdjax.generate.checks import Interval, flag, integer, real, shown
@@ -37,6 +37,8 @@ _TOKEN_ID = Interval(0, INT32_MAX)
 _BIAS = Interval(-100, 100)
 
 
+# Run-time type checkers would refuse wrong types before `__post_init__` says why.
+@no_type_check
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How one request wants its tokens chosen, in the words of vLLM.

@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from fdjax import device
@@ -189,7 +190,7 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     many = list(prompts)
-    if many and all(isinstance(entry, int) for entry in many):
+    if many and all(isinstance(entry, Integral) for entry in many):
         return [many]  # pyright: ignore[reportReturnType]  (a list of ints by the test)
     return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
 

@@ -5,7 +5,8 @@ import numpy as np
 from jax import random
 
 from fdjax.generate.params import SamplingParams
-from fdjax.generate.randomness import gumbel, init_randomness
+from fdjax.generate.randomness import gumbel, gumbel_of_bits, init_randomness
+from tests.support.numerics import assert_close
 
 
 def key_data(*seeds: int) -> jnp.ndarray:
@@ -45,8 +46,12 @@ def test_is_fine_where_winners_are():
     assert len(np.unique(winners)) == 200
 
 
-def test_is_finite():
-    assert np.all(np.isfinite(noise(2, size=1 << 22)))
+def test_ends_of_the_range():
+    bits = jnp.array([[0, 1, 2**31, 2**32 - 1000, 2**32 - 1]], jnp.uint32)
+    noise = gumbel_of_bits(bits)
+    uniform = (np.asarray(bits, np.float64) + 0.5) / 2**32
+    expected = -np.log(-np.log1p(-np.minimum(uniform, 1 - 2.0**-24)))
+    assert_close(noise, expected, reduction=1)
 
 
 def test_depends_on_seed_and_step_only():

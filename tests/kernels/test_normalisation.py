@@ -9,7 +9,7 @@ from fdjax.kernels.layer_norm import layer_norm
 from fdjax.kernels.rms_norm import rms_norm
 from tests.support.numerics import assert_close
 
-SHAPES = [(1, 8), (3, 80), (2, 5, 97), (4, 4096)]
+SHAPES = [(1, 8), (3, 80), (2, 5, 97), (4, 4096), (2, 12288)]
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 
 

@@ -62,3 +62,15 @@ def sizes(
         "rms_norm_eps": 1e-3,
     }
     return config if head is None else config | {"head_dim": head}
+
+
+def opt_sizes(*, hidden: int, ffn: int, layers: int, heads: int) -> dict[str, Any]:
+    """OPT's names of a model's sizes."""
+    return {
+        "hidden_size": hidden,
+        "ffn_dim": ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": 131,
+        "max_position_embeddings": 67,
+    }

@@ -4,7 +4,7 @@ Sizes are odd on purpose: heads that are no power of two, vocabularies and
 feed-forward sizes that fill no tile, windows shorter than the prompts.
 """
 
-from tests.support.hf_model import HfModel, sizes
+from tests.support.hf_model import HfModel, opt_sizes, sizes
 
 _LLAMA = (
     HfModel(
@@ -46,7 +46,7 @@ _LLAMA = (
                 "rope_type": "linear",
                 "rope_theta": 10000.0,
                 "factor": 4.0,
-            },
+            }
         },
         seed=4,
         spelling="published",
@@ -116,45 +116,25 @@ _QWEN = (
     ),
 )
 
+
 _OPT = (
     HfModel(
         "opt",
         "OPTForCausalLM",
-        {
-            "hidden_size": 128,
-            "ffn_dim": 77,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "vocab_size": 131,
-            "max_position_embeddings": 67,
-        },
+        opt_sizes(hidden=128, ffn=77, layers=1, heads=2),
         seed=12,
     ),
     HfModel(
         "opt_untied",
         "OPTForCausalLM",
-        {
-            "hidden_size": 80,
-            "ffn_dim": 101,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 5,
-            "vocab_size": 131,
-            "max_position_embeddings": 67,
-            "tie_word_embeddings": False,
-        },
+        opt_sizes(hidden=80, ffn=101, layers=3, heads=5)
+        | {"tie_word_embeddings": False},
         seed=13,
     ),
     HfModel(
         "opt_published",
         "OPTForCausalLM",
-        {
-            "hidden_size": 48,
-            "ffn_dim": 77,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 3,
-            "vocab_size": 131,
-            "max_position_embeddings": 67,
-        },
+        opt_sizes(hidden=48, ffn=77, layers=3, heads=3),
         seed=14,
         spelling="published",
         published={"tie_word_embeddings": None},
@@ -208,7 +188,7 @@ _GLM = (
                 "rope_type": "default",
                 "rope_theta": 500000.0,
                 "partial_rotary_factor": 0.5,
-            },
+            }
         },
         seed=20,
         chatglm=True,

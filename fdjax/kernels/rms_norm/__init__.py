@@ -1,10 +1,10 @@
 """Root-mean-square normalisation over the last axis."""
 
 from fdjax.kernels.op import Op
-from fdjax.kernels.rms_norm import reference
+from fdjax.kernels.rms_norm import cuda, reference
 from fdjax.notation import Array, Float
 
-OP = Op("rms_norm", reference.rms_norm)
+OP = Op("rms_norm", reference.rms_norm, {"cuda": cuda.IMPL})
 
 
 def rms_norm(

@@ -1,0 +1,42 @@
+// Clusters: blocks that run at the same time and read each other's shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "fdjax/mbarrier.cuh"
+
+namespace fdjax {
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// Every thread of every block of the cluster arrives; what was written before arriving
+// is visible after waiting.
+__device__ inline void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address, in the shared memory of block `rank`, of the same variable as `pointer`.
+__device__ inline uint32_t cluster_address(const void* pointer, int rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(address)
+      : "r"(shared_address(pointer)), "r"(rank));
+  return address;
+}
+
+__device__ inline float4 cluster_load(uint32_t address) {
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+#endif
+
+}  // namespace fdjax

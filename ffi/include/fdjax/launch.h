@@ -1,0 +1,46 @@
+// Kernel launches with the attributes that <<<>>> cannot express.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace fdjax {
+
+struct Launch {
+  cudaStream_t stream;
+  dim3 grid;
+  int threads;
+  int shared_bytes = 0;
+  int cluster = 1;            // blocks of a cluster, along x
+  bool programmatic = false;  // may start before its predecessor ends (pdl.cuh)
+};
+
+template <typename... Args>
+cudaError_t launch(const Launch& how, void (*kernel)(Args...), Args... args) {
+  if (how.shared_bytes > 48 * 1024) {  // more than a kernel gets without asking
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.gridDim = how.grid;
+  config.blockDim = how.threads;
+  config.dynamicSmemBytes = how.shared_bytes;
+  config.stream = how.stream;
+  config.attrs = attributes;
+  if (how.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = how.cluster;
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+  }
+  if (how.programmatic) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+}  // namespace fdjax

@@ -1,0 +1,41 @@
+// TMA: one thread asks the copy engine for a tile of a matrix in global memory.
+//
+// The tensor map (tensor_map.h) knows the matrix and the tile's size; coordinates
+// outside the matrix read as zero, so edges need no special case. Bytes are counted on
+// an mbarrier.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "fdjax/mbarrier.cuh"
+
+namespace fdjax {
+
+// Hints for the L2 cache, as `createpolicy` encodes them.
+enum class CachePolicy : uint64_t {
+  kEvictFirst = 0x12F0000000000000,  // read once: weights
+  kEvictLast = 0x14F0000000000000,   // read by every block: activations
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+__device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Starts the copy of the tile whose first element is (row, column) to `target`.
+__device__ inline void tma_load(void* target, const CUtensorMap* map, int column,
+                                int row, uint64_t* barrier, CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(target)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)),
+      "l"(static_cast<uint64_t>(policy))
+      : "memory");
+}
+
+#endif
+
+}  // namespace fdjax

@@ -1,0 +1,86 @@
+// What happens to a sum before it is written: bias, gate, residual, rounding.
+#pragma once
+
+#include <cstdint>
+
+#include "fdjax/gpu.h"
+#include "matmul/params.h"
+
+namespace fdjax::matmul {
+
+__device__ inline float to_float(GpuFloats::bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(GpuFloats::float16 x) { return __half2float(x); }
+
+template <typename T>
+__device__ T from_float(float x);
+template <>
+__device__ inline GpuFloats::bfloat16 from_float(float x) {
+  return __float2bfloat16(x);
+}
+template <>
+__device__ inline GpuFloats::float16 from_float(float x) {
+  return __float2half(x);
+}
+
+__device__ inline float activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1.0f + __expf(-x));
+    case Activation::kGelu:
+      return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case Activation::kGeluTanh:
+      return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case Activation::kRelu:
+      return fmaxf(x, 0.0f);
+  }
+  return x;
+}
+
+// kVec neighbouring elements, read and written as one access.
+template <typename T, int kVec>
+struct alignas(sizeof(T) * kVec) Vec {
+  T values[kVec];
+};
+
+template <typename T, int kVec>
+__device__ void add(const void* source, int64_t offset, float (&sums)[kVec]) {
+  if (source == nullptr) return;
+  const auto v = *reinterpret_cast<const Vec<T, kVec>*>(static_cast<const T*>(source) +
+                                                        offset);
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) sums[i] += to_float(v.values[i]);
+}
+
+// Finishes and writes columns [column, column + kVec) of row `row`. `second` holds the
+// sums of the up rows of a gated product, and nothing otherwise.
+template <typename T, int kVec>
+__device__ void finish(const Params& p, int row, int column, float (&sums)[kVec],
+                       float (&second)[kVec]) {
+  const int64_t at = static_cast<int64_t>(row) * p.columns + column;
+  add<T>(p.bias, column, sums);
+  if (p.gated) {
+    add<T>(p.bias, p.columns + column, second);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      sums[i] = activate(p.activation, sums[i]) * second[i];
+    }
+  }
+  add<T>(p.residual, at, sums);
+  if (p.float32) {
+    constexpr int kPart = kVec < 4 ? kVec : 4;  // 16 bytes
+#pragma unroll
+    for (int i = 0; i < kVec; i += kPart) {
+      Vec<float, kPart> out;
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) out.values[j] = sums[i + j];
+      *reinterpret_cast<Vec<float, kPart>*>(static_cast<float*>(p.y) + at + i) = out;
+    }
+  } else {
+    Vec<T, kVec> out;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) out.values[i] = from_float<T>(sums[i]);
+    *reinterpret_cast<Vec<T, kVec>*>(static_cast<T*>(p.y) + at) = out;
+  }
+}
+
+}  // namespace fdjax::matmul

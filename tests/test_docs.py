@@ -1,0 +1,109 @@
+"""README and docs: examples run, tables match the results, commands are CI's."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    found = BLOCK.findall(page.read_text())
+    return [code for name, code in found if name == language]
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if _blocks(page, "python")], ids=_name
+)
+def test_examples_run(page: Path):
+    """A page's `python` blocks run in order, as one program; `py` blocks do not."""
+    program = "\n".join(_blocks(page, "python"))
+    exec(compile(program, _name(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("name", report.PAGES)
+def test_results_tables_are_generated(name: str):
+    text = (ROOT / name).read_text()
+    wanted = report.rewritten(text, report.table(report.load_rows()))
+    assert text == wanted, "run `python -m benchmarks.report`"
+
+
+def test_a_table_without_results_says_so(tmp_path: Path):
+    assert report.table(report.load_rows(tmp_path / "decode.json")) == "No results yet."
+
+
+def test_a_table_shows_each_result_and_its_source():
+    row: dict[str, Any] = {
+        "model": "llama3-8b",
+        "batch": 8,
+        "context": 32768,
+        "ms_per_step": 51.627,
+        "tokens_per_s": 1551.0,
+        "prefill_ms": 10497.29,
+        "fraction_of_ceiling": 0.205,
+        "spread": 0.0012,
+        "jax": "0.11.2",
+        "commit": "abc1234",
+        "date": "2026-11-21",
+    }
+    lines = report.table([row]).splitlines()
+    cells = "llama3-8b | 8 x 32,768 | 51.63 | 1,551 | 20% | 0.1% | 10,497"
+    assert lines[2] == f"| {cells} |"
+    assert lines[-1] == "Measured 2026-11-21, commit abc1234, jax 0.11.2."
+
+
+def test_a_page_without_markers_is_refused():
+    with pytest.raises(ValueError, match="markers"):
+        report.rewritten("no table here", "block")
+
+
+def test_the_readme_has_two_commands():
+    """`.ci/run` takes the first block to try the package, the second to test it."""
+    first, second = _blocks(ROOT / "README.md", "sh")
+    assert first.startswith("pip install uv && ") and " fdjax generate " in first
+    assert second.rstrip().endswith("pytest")
+    for command in (first, second):
+        assert "uv pip install -c constraints.txt -e ." in command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_to_files(page: Path):
+    targets = LINK.findall(page.read_text())
+    local = [target for target in targets if "://" not in target]
+    missing = [target for target in local if not (page.parent / target).exists()]
+    assert not missing
+
+
+def test_every_module_stands_in_the_architecture():
+    """Layers with few modules are listed one by one, and none is forgotten."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    listed = set(re.findall(r"`([\w.]+)`", text.partition("## Modules")[2]))
+    names = {name.rpartition(".")[2] for name in listed}
+    for layer in ("serve", "engine", "generate", "memory"):
+        modules = (ROOT / "fdjax" / layer).glob("*.py")
+        written = {path.stem for path in modules if path.stem != "__init__"}
+        assert written <= names, f"{layer}: {sorted(written - names)}"
+
+
+def test_nothing_names_a_package_registry():
+    """Pins are addresses of nothing: where packages come from is the machine's."""
+    hosts = re.compile("pypi" r"\.org|python" r"hosted")
+    for path in (ROOT / "constraints.txt", ROOT / "pyproject.toml", *PAGES):
+        assert not hosts.search(path.read_text()), path
+
+
+def test_constraints_pin_exact_versions():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins and all(re.match(r"[a-z0-9-]+==[\w.]+( ;|$)", pin) for pin in pins)
