@@ -16,7 +16,7 @@ class Peer:
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]  (group parity)
         from transformers import AutoModelForCausalLM
 
         self._torch: Any = torch

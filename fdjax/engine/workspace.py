@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from fdjax import device
 from fdjax.kernels.prefill_attention.blocked import BLOCK_QUERIES
 from fdjax.models.config import ModelConfig
 
@@ -32,11 +31,10 @@ def workspace_bytes(
     wide = 3 * mlp.size if mlp.gated else 2 * mlp.size
     per_token = 4 * config.hidden_size + max(heads * attention.head_dim, wide)
     activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
-    # The reference, on a CPU, keeps the scores of whole prompts; on a GPU they are
-    # made a block at a time.
-    queries = num_tokens if device.platform() == "cpu" else BLOCK_QUERIES
-    keys = min(max_model_len, num_tokens)
-    scores = 2 * queries * keys * attention.num_heads * FLOAT32_BYTES
+    # Short prompts are attended to all at once, long ones a block of queries at a time;
+    # scores and their exponentials live together.
+    pairs = BLOCK_QUERIES * max(num_tokens, max_model_len)
+    scores = 2 * pairs * attention.num_heads * FLOAT32_BYTES
     # Raw logits, changed ones, noise and one more while sorting.
     logits = 4 * num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     return activations + scores + logits

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, no_type_check
+from typing import Any
 
 from fdjax.errors import RequestError
 from fdjax.generate.checks import Interval, flag, integer, real, shown
@@ -37,8 +37,6 @@ _TOKEN_ID = Interval(0, INT32_MAX)
 _BIAS = Interval(-100, 100)
 
 
-# Run-time type checkers would refuse wrong types before `__post_init__` says why.
-@no_type_check
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How one request wants its tokens chosen, in the words of vLLM.
@@ -72,6 +70,9 @@ class SamplingParams:
     Raises:
         RequestError: a value has the wrong type or is out of range.
     """
+
+    # Run-time type checkers would refuse what `__post_init__` converts or explains.
+    __no_type_check__ = True
 
     temperature: float = 1.0
     top_p: float = 1.0

@@ -113,12 +113,10 @@ struct Running {
 
 // --- Scores --------------------------------------------------------------------------
 
+// `keys` and `queries`: where this lane loads its row of the first matrices.
 template <typename G>
 __device__ void multiply_keys(uint32_t queries, uint32_t keys,
                               float (&scores)[G::kBlocks][4]) {
-  const int lane = threadIdx.x % kLanes;
-  keys += lane % 16 * G::kRowBytes + lane / 16 * 16;
-  queries += lane % 8 * G::kRowBytes + lane / 8 % 2 * 16;
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
@@ -138,12 +136,12 @@ __device__ void multiply_keys(uint32_t queries, uint32_t keys,
 
 // scale, soft cap and ALiBi; -inf for tokens that the query does not see.
 template <typename G>
-__device__ void transform(const Params& p, const Work& work, int tile,
+__device__ void transform(const Params& p, const Work& work, int first,
                           const float (&slopes)[G::kBlocks][2],
                           float (&scores)[G::kBlocks][4]) {
   constexpr float kLog2E = 1.44269504f;
   const int lane = threadIdx.x % kLanes;
-  const int token = (work.first + tile * work.step) * kTileTokens + lane / 4;
+  const int token = first + lane / 4;
   if (p.soft_cap > 0.0f) {  // tanh(x) = 1 - 2 / (e^(2 x) + 1); tanh.approx is too coarse
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n)
@@ -158,7 +156,7 @@ __device__ void transform(const Params& p, const Work& work, int tile,
   for (int i = 0; i < 4; i += 2) {
     const int t = token + (i / 2) * 8;
     const bool seen = t >= work.begin && t < work.end;
-    const float distance = static_cast<float>(t - work.position);
+    const float distance = static_cast<float>(t - (work.end - 1));
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
@@ -258,32 +256,58 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
 
 // --- A warp's tokens -----------------------------------------------------------------
 
-// Attends to the tiles of `loader`, whose first kStages are on their way.
-template <typename Scheme, typename G>
-__device__ void attend(const Params& p, const Work& work, Loader<G>& loader,
-                       uint32_t queries, uint32_t ring, Partial<G>& partial) {
+// Zeros for the values of tokens that the query does not see: their weight is zero, but
+// nothing was copied there, and 0 * NaN is NaN.
+template <typename G>
+__device__ void clear_unseen(const Work& work, int first, uint32_t values) {
   const int lane = threadIdx.x % kLanes;
-  // Row and 16 byte column of load_transposed: tokens as rows, dimensions as columns.
-  const uint32_t values = G::kHalfTileBytes +
-                          (lane % 8 + lane / 16 * 8) * G::kRowBytes + lane / 8 % 2 * 16;
-  float slopes[G::kBlocks][2];
-  load_slopes<G>(p, work.kv_head, slopes);
-  partial.clear();
-  int stage = 0;
-  for (int tile = 0; tile < work.tiles; ++tile) {
-    wait_copies<G::kStages - 1>();
-    __syncwarp();  // every lane's copies, not only this one's
-    const uint32_t at = ring + stage * G::kTileBytes;
-    float scores[G::kBlocks][4];
-    multiply_keys<G>(queries, at, scores);
-    transform<G>(p, work, tile, slopes, scores);
-    Scheme::template weigh<G>(p, scores, partial);
-    multiply_values<G>(typename G::T{}, at + values, scores, partial);
-    __syncwarp();  // the stage is read; its next tile may come
-    loader.fetch(stage);
-    stage = stage + 1 == G::kStages ? 0 : stage + 1;
+  for (int i = lane; i < kTileTokens * G::kChunks; i += kLanes) {
+    const int token = i / G::kChunks, chunk = i % G::kChunks;
+    if (first + token < work.begin || first + token >= work.end) {
+      store_zeros(values + token * work.row_bytes + chunk * 16);
+    }
   }
-  wait_copies<0>();
+  fence_for_copies();
+  __syncwarp();
+}
+
+// Attends to this warp's tiles of the stages that the producer fills.
+template <typename Scheme, typename G>
+__device__ void attend(const Params& p, const Work& work, const Ring<G>& ring, int used,
+                       uint32_t queries, Partial<G>& partial) {
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int head = warp / work.warps_per_head, member = warp % work.warps_per_head;
+  // Where matrices begin: keys with tokens as rows; values with tokens as rows, turned.
+  const uint32_t to_tile =
+      member * kTileTokens * work.row_bytes + head * G::kHeadBytes;
+  const uint32_t to_values = to_tile + work.warps_per_head * kTileTokens * work.row_bytes;
+  const uint32_t key_row = to_tile + lane % 16 * work.row_bytes + lane / 16 * 16;
+  const uint32_t value_row =
+      to_values + (lane % 8 + lane / 16 * 8) * work.row_bytes + lane / 8 % 2 * 16;
+  queries += head * G::kQueryBytes + lane % 8 * G::kRowBytes + lane / 8 % 2 * 16;
+  float slopes[G::kBlocks][2];
+  load_slopes<G>(p, work.kv_head + head, slopes);
+  partial.clear();
+  for (int n = 0; n < work.stages; ++n, ++used) {
+    const uint32_t stage = ring.stage(used);
+    const int tile = work.first + n * work.warps_per_head + member;
+    const int first = tile * kTileTokens;
+    barrier_wait(ring.full_at(used), Ring<G>::phase(used));
+#ifndef FD_NOCOMPUTE
+    if (tile < work.last) {
+      if (first < work.begin || first + kTileTokens > work.end) {
+        clear_unseen<G>(work, first, stage + to_values);
+      }
+      float scores[G::kBlocks][4];
+      multiply_keys<G>(queries, stage + key_row, scores);
+      transform<G>(p, work, first, slopes, scores);
+      Scheme::template weigh<G>(p, scores, partial);
+      multiply_values<G>(typename G::T{}, stage + value_row, scores, partial);
+    }
+#endif
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.empty_at(used));
+  }
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll

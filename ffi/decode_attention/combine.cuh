@@ -30,17 +30,17 @@ struct Exchange {
     units = columns * (G::kHeadDim / 4);
     share = (units + splits - 1) / splits;
     partials = reinterpret_cast<float*>(memory);
-    constexpr int kPartials = kWarps * G::kColumns * G::kPartialStride;
+    constexpr int kPartials = G::kWarps * G::kColumns * G::kPartialStride;
     sums = reinterpret_cast<float4*>(partials + kPartials);
     warps = reinterpret_cast<Column*>(sums + splits * share);
-    received = warps + kWarps * G::kColumns;
+    received = warps + G::kWarps * G::kColumns;
   }
 
   static constexpr int bytes(int head_count, int group, int splits) {
     const int columns = head_count * group;
     const int units = columns * (G::kHeadDim / 4);
     const int share = (units + splits - 1) / splits;
-    return kWarps * G::kColumns * (G::kPartialStride * 4 + 8) + splits * share * 16 +
+    return G::kWarps * G::kColumns * (G::kPartialStride * 4 + 8) + splits * share * 16 +
            splits * columns * 8;
   }
 };
@@ -78,7 +78,7 @@ __device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
 // One column over the warps of its head.
 template <typename Scheme, typename G>
 __device__ Column sum_warps(const Params& p, const Exchange<G>& e, int column) {
-  const int warps_per_head = kWarps / p.head_count;
+  const int warps_per_head = G::kWarps / p.head_count;
   const int first = column / p.group * warps_per_head, g = column % p.group;
   const Column* of_warp = e.warps + first * G::kColumns + g;
   Column sum{-INFINITY, 0.0f};
@@ -95,13 +95,13 @@ __device__ Column sum_warps(const Params& p, const Exchange<G>& e, int column) {
 // Sends every block of the cluster its share of this block's sums, and all columns.
 template <typename Scheme, typename G>
 __device__ void send(const Params& p, const Exchange<G>& e, int split, int splits) {
-  const int warps_per_head = kWarps / p.head_count;
-  for (int i = threadIdx.x; i < splits * e.columns; i += kThreads) {
+  const int warps_per_head = G::kWarps / p.head_count;
+  for (int i = threadIdx.x; i < splits * e.columns; i += G::kThreads) {
     const int to = i / e.columns, column = i % e.columns;
     const Column sum = sum_warps<Scheme>(p, e, column);
     *in_block(e.received + split * e.columns + column, to) = sum;
   }
-  for (int unit = threadIdx.x; unit < e.units; unit += kThreads) {
+  for (int unit = threadIdx.x; unit < e.units; unit += G::kThreads) {
     const int column = unit / (G::kHeadDim / 4), part = unit % (G::kHeadDim / 4);
     const int first = column / p.group * warps_per_head, g = column % p.group;
     const Column all = sum_warps<Scheme>(p, e, column);
@@ -153,7 +153,7 @@ __device__ void finish(const Params& p, const Exchange<G>& e, const Column* all,
   const int64_t first_head =
       (int64_t{blockIdx.z} * p.kv_heads + blockIdx.y * p.head_count) * p.group;
   uint2* out = static_cast<uint2*>(p.out) + first_head * (G::kHeadDim / 4);
-  for (int i = threadIdx.x; i < e.share; i += kThreads) {
+  for (int i = threadIdx.x; i < e.share; i += G::kThreads) {
     const int unit = split * e.share + i;
     if (unit >= e.units) return;
     const int column = unit / (G::kHeadDim / 4);

@@ -37,7 +37,7 @@ __device__ void load_queries(const Params& p, char* queries) {
   const uint4* source = reinterpret_cast<const uint4*>(
       static_cast<const T*>(p.q) + first_head * G::kHeadDim);
   const int chunks = p.head_count * G::kColumns * G::kChunks;
-  for (int i = threadIdx.x; i < chunks; i += kThreads) {
+  for (int i = threadIdx.x; i < chunks; i += G::kWarps * kLanes) {
     const int row = i / G::kChunks, chunk = i % G::kChunks;
     const int head = row / G::kColumns, column = row % G::kColumns;
     uint4 value{0, 0, 0, 0};
@@ -48,58 +48,57 @@ __device__ void load_queries(const Params& p, char* queries) {
   }
 }
 
-// Everything between a warp's tokens and its block's share of the cluster's sums.
+// Everything between a block's tokens and its share of the cluster's sums. `used`: stages
+// of the ring taken by earlier passes.
 template <typename Scheme, typename G>
-__device__ void pass(const Params& p, const Work& work, Loader<G>& loader,
-                     uint32_t queries, uint32_t ring, const Exchange<G>& exchange) {
+__device__ void pass(const Params& p, const Work& work, const Ring<G>& ring, int used,
+                     uint32_t queries, const Exchange<G>& exchange) {
   const int split = blockIdx.x, splits = gridDim.x;
-  {
+  if (threadIdx.x / kLanes == G::kWarps) {
+    produce(p, work, ring, used);
+    __syncthreads();
+  } else {
     Partial<G> partial;
-    attend<Scheme>(p, work, loader, queries, ring, partial);
-    __syncthreads();  // every ring of the block is read
+    attend<Scheme>(p, work, ring, used, queries, partial);
+    __syncthreads();  // every stage of the block is read
     store_partial(exchange, partial);
   }
-  cluster_barrier();  // every block's partials stand, and its rings may be overwritten
+  cluster_barrier();  // every block's partials stand, and its ring may be overwritten
   send<Scheme>(p, exchange, split, splits);
   cluster_barrier();
 }
 
-// Whether the newest token is among the tiles with which a warp starts.
-template <typename G>
-__device__ bool starts_with_newest(const Work& work) {
-  const int tile = work.position / kTileTokens - work.first;
-  return tile >= 0 && tile % work.step == 0 && tile / work.step < G::kStages;
-}
-
 // Grid: (splits, key/value heads / head_count, rows); a cluster is the splits.
 template <typename G>
-__global__ void __launch_bounds__(kThreads, G::kHeadDim * G::kColumns <= 2048 ? 2 : 1)
+__global__ void __launch_bounds__(G::kThreads, 1)
     kernel(FDJAX_GRID_CONSTANT const Params p) {
   extern __shared__ __align__(16) char shared[];
-  __shared__ Column columns[kWarps * G::kColumns];
-  __shared__ bool outside[kWarps * G::kColumns];
+  __shared__ Column columns[G::kWarps * G::kColumns];
+  __shared__ bool outside[G::kWarps * G::kColumns];
+  __shared__ uint64_t barriers[2 * G::kStages];
   const int split = blockIdx.x, splits = gridDim.x;
-  const int warp = threadIdx.x / kLanes;
-  char* rings = shared + p.head_count * G::kQueryBytes;
-  const uint32_t ring = shared_address(rings) + warp * G::kRingBytes;
-  const int head_of_warp = warp / (kWarps / p.head_count);
-  const uint32_t queries = shared_address(shared) + head_of_warp * G::kQueryBytes;
-
-  // Keys and values of earlier steps are on their way before the predecessor is done;
-  // q and the newest token are its results.
-  const Work work = assign(p, split, splits);
-  Loader<G> loader(p, work, ring);
-  if (starts_with_newest<G>(work)) wait_for_predecessor();
-  loader.start();
-  wait_for_predecessor();
-  release_successor();
-  load_queries<G>(p, shared);
+  char* stages = shared + p.head_count * G::kQueryBytes;
+  const uint32_t queries = shared_address(shared);
+  const Ring<G> ring{shared_address(stages), shared_address(barriers),
+                     shared_address(barriers + G::kStages)};
+  const Work work = assign<G>(p, split, splits);
+  if (threadIdx.x == 0) {
+    ring.initialise();
+    fence_barriers();
+  }
   __syncthreads();
+  if (threadIdx.x / kLanes != G::kWarps) {
+    wait_for_predecessor();  // q is its result
+    load_queries<G>(p, shared);
+    named_barrier(1, G::kWarps * kLanes);
+  }
+  release_successor();
 
-  const Exchange<G> exchange(p, rings, splits);
+  const Exchange<G> exchange(p, stages, splits);
   const int column = threadIdx.x;
+  int32_t* recomputed = p.recomputed + blockIdx.z * p.kv_heads + work.kv_head;
   if (p.unified) {
-    pass<Unified>(p, work, loader, queries, ring, exchange);
+    pass<Unified>(p, work, ring, 0, queries, exchange);
     bool recompute = false;
     if (column < exchange.columns) {
       const Column sum = sum_splits<Unified>(exchange, column, splits);
@@ -115,19 +114,15 @@ __global__ void __launch_bounds__(kThreads, G::kHeadDim * G::kColumns <= 2048 ? 
     if (split == 0 && threadIdx.x < p.head_count) {
       int count = 0;
       for (int g = 0; g < p.group; ++g) count += outside[threadIdx.x * p.group + g];
-      p.recomputed[blockIdx.z * p.kv_heads + blockIdx.y * p.head_count + threadIdx.x] =
-          count;
+      recomputed[threadIdx.x] = count;
     }
     if (!recompute) return;  // the whole cluster, which has the same columns
+    fence_for_copies();
     __syncthreads();
-    loader.start();
-  } else {
-    if (split == 0 && threadIdx.x < p.head_count) {
-      p.recomputed[blockIdx.z * p.kv_heads + blockIdx.y * p.head_count + threadIdx.x] =
-          0;
-    }
+  } else if (split == 0 && threadIdx.x < p.head_count) {
+    recomputed[threadIdx.x] = 0;
   }
-  pass<Running>(p, work, loader, queries, ring, exchange);
+  pass<Running>(p, work, ring, p.unified ? work.stages : 0, queries, exchange);
   if (column < exchange.columns) {
     columns[column] = sum_splits<Running>(exchange, column, splits);
   }

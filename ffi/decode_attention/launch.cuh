@@ -13,7 +13,7 @@ cudaError_t launch(cudaStream_t stream, Params p, const Launch& options) {
   p.head_count = options.heads_per_block;
   const int bytes =
       p.head_count * G::kQueryBytes +
-      std::max(kWarps * G::kRingBytes,
+      std::max(G::kRingBytes,
                Exchange<G>::bytes(p.head_count, p.group, splits));
   const void* function = reinterpret_cast<const void*>(kernel<G>);
   cudaError_t error = cudaFuncSetAttribute(
@@ -26,7 +26,7 @@ cudaError_t launch(cudaStream_t stream, Params p, const Launch& options) {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(splits, p.kv_heads / p.head_count, p.rows);
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(G::kThreads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
   config.attrs = attributes;

@@ -11,26 +11,65 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// --- Asynchronous copies, 16 bytes a thread ------------------------------------------
+// --- Bulk copies, and the barriers that say when they have arrived (sm_90) -----------
 
-// Writes zeros, and reads nothing, unless `present`.
-__device__ inline void copy_async(uint32_t target, const void* source, bool present) {
-#ifndef FDJAX_L2
-#define FDJAX_L2 ".L2::128B"
-#endif
-  asm volatile("cp.async.cg.shared.global" FDJAX_L2 " [%0], [%1], 16, %2;" ::"r"(target),
-               "l"(source), "r"(present ? 16 : 0)
+// `bytes` and both addresses are multiples of 16.
+__device__ inline void copy_bulk(uint32_t target, const void* source, uint32_t bytes,
+                                 uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+__device__ inline void barrier_initialise(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
                : "memory");
 }
 
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Waits until at most `kPending` groups of this thread are still on their way.
-template <int kPending>
-__device__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+// Arrives, and makes the phase wait for so many bytes of bulk copies.
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
+               "r"(bytes)
+               : "memory");
+}
+
+// Waits until the phase of this parity is over.
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again%=:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again%=;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Makes initialised barriers known to the copy engine and to the cluster.
+__device__ inline void fence_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// A barrier of some of the block's warps.
+__device__ inline void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Orders this thread's ordinary accesses to shared memory before later bulk copies.
+__device__ inline void fence_for_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ inline void store_zeros(uint32_t address) {  // 16 bytes
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0)
+               : "memory");
 }
 
 // --- 8 x 8 matrices of 16 bit elements -----------------------------------------------

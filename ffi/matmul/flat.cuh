@@ -39,17 +39,28 @@ inline constexpr int kTileRows = 64;     // of weights: the M of wgmma
 inline constexpr int kTileColumns = 64;  // along K: one row of the 128 byte swizzle
 inline constexpr int kTileBytes = kTileRows * kTileColumns * 2;
 inline constexpr int kMaxStages = 16;
-inline constexpr int kConsumers = 128;               // one warpgroup
-inline constexpr int kFlatThreads = kConsumers + 32;  // and the producer's warp
+#ifndef CHAINS
+#define CHAINS 2
+#endif
+#ifndef WPOLICY
+#define WPOLICY kEvictFirst
+#endif
+inline constexpr int kChains = CHAINS;  // independent accumulators of a warpgroup
 
-// Sizes of a block's shared memory.
-template <int kTiles, int kM>
+// Sizes of a block: kTiles tiles of 64 weight rows, kM tokens, kBoxes * 64 columns of
+// both in a stage.
+template <int kTiles, int kM, int kBoxes>
 struct Shape {
-  static constexpr int kWeightBytes = kTiles * kTileBytes;
-  static constexpr int kStageBytes = kWeightBytes + kM * kTileColumns * 2;
+  static constexpr int kConsumers = kTiles * 128;  // a warpgroup for each tile
+  static constexpr int kThreads = kConsumers + 32;  // and the producer's warp
+  static constexpr int kRows = kTiles * kTileRows;
+  static constexpr int kColumns = kBoxes * kTileColumns;
+  static constexpr int kWeightBytes = kTiles * kBoxes * kTileBytes;
+  static constexpr int kBoxBytes = kM * kTileColumns * 2;  // of x
+  static constexpr int kStageBytes = kWeightBytes + kBoxes * kBoxBytes;
   // Partial sums, [kM][kPitch] floats: a pitch of 4 modulo 32 spreads the accumulators'
   // layout over all banks.
-  static constexpr int kPitch = kTiles * kTileRows + 4;
+  static constexpr int kPitch = kRows + 4;
   static constexpr int kSumBytes = kM * kPitch * 4;
 
   // The partial sums reuse the ring.
@@ -61,14 +72,14 @@ struct Shape {
 
 // Which part of the product a block computes.
 struct Work {
-  int tile_row;     // first weight row; of the gate, if gated
-  int begin, end;   // tiles along K
+  int row;         // first weight row; of the gate, if gated
+  int begin, end;  // stages along K
 };
 
-template <int kTiles>
+template <typename S>
 __device__ Work work_of(const Params& p) {
-  const int depth = (p.k + kTileColumns - 1) / kTileColumns;
-  const int rows = kTiles * kTileRows / (p.gated ? 2 : 1);
+  const int depth = (p.k + S::kColumns - 1) / S::kColumns;
+  const int rows = S::kRows / (p.gated ? 2 : 1);
   const int rank = blockIdx.x, splits = gridDim.x;
   return {static_cast<int>(blockIdx.y) * rows, depth * rank / splits,
           depth * (rank + 1) / splits};
@@ -96,9 +107,9 @@ struct Cursor {
   }
 };
 
-template <int kTiles, int kM>
+template <int kTiles, int kM, int kBoxes>
 struct Producer {
-  using S = Shape<kTiles, kM>;
+  using S = Shape<kTiles, kM, kBoxes>;
   const CUtensorMap* weights;
   const CUtensorMap* x;
   const Params& p;
@@ -108,8 +119,8 @@ struct Producer {
   // Tile t holds the next 64 rows; of a gated product, the second half are up rows.
   __device__ int row_of(int t) const {
     constexpr int kHalf = kTiles / 2;
-    if (!p.gated || t < kHalf) return work.tile_row + t * kTileRows;
-    return p.columns + work.tile_row + (t - kHalf) * kTileRows;
+    if (!p.gated || t < kHalf) return work.row + t * kTileRows;
+    return p.columns + work.row + (t - kHalf) * kTileRows;
   }
 
   __device__ void load_weights(int stage, int depth) const {
@@ -117,14 +128,22 @@ struct Producer {
     mbarrier_arrive_expect(&ring.full[stage], S::kStageBytes);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      tma_load(target + t * kTileBytes, weights, depth * kTileColumns, row_of(t),
-               &ring.full[stage], CachePolicy::kEvictFirst);
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box) {
+        tma_load(target + (t * kBoxes + box) * kTileBytes, weights,
+                 depth * S::kColumns + box * kTileColumns, row_of(t), &ring.full[stage],
+                 CachePolicy::WPOLICY);
+      }
     }
   }
 
   __device__ void load_x(int stage, int depth) const {
-    tma_load(ring.data + stage * S::kStageBytes + S::kWeightBytes, x,
-             depth * kTileColumns, 0, &ring.full[stage], CachePolicy::kEvictLast);
+    unsigned char* target = ring.data + stage * S::kStageBytes + S::kWeightBytes;
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      tma_load(target + box * S::kBoxBytes, x, depth * S::kColumns + box * kTileColumns,
+               0, &ring.full[stage], CachePolicy::kEvictLast);
+    }
   }
 
   // The first filling of the ring, as far as it depends on nothing.
@@ -133,7 +152,7 @@ struct Producer {
     prefetch_tensor_map(x);
     for (int s = 0; s < ring.stages; ++s) {
       mbarrier_init(&ring.full[s], 1);
-      mbarrier_init(&ring.empty[s], kConsumers / 32);
+      mbarrier_init(&ring.empty[s], S::kConsumers / 32);
     }
     mbarrier_init_fence();
     const int count = min(ring.stages, work.end - work.begin);
@@ -154,25 +173,27 @@ struct Producer {
   }
 };
 
-// Multiplies every stage of the ring into `sums`.
-template <typename T, int kTiles, int kM>
+// Multiplies a warpgroup's tile of every stage of the ring into `sums`.
+template <typename T, int kTiles, int kM, int kBoxes>
 __device__ void consume(const Work& work, const Ring& ring,
-                        float (&sums)[kTiles][kM / 2]) {
-  using S = Shape<kTiles, kM>;
+                        float (&sums)[kChains][kM / 2]) {
+  using S = Shape<kTiles, kM, kBoxes>;
+  const int tile = threadIdx.x / 128;
   const bool speaker = threadIdx.x % 32 == 0;
   Cursor cursor;
   int previous = -1;  // the stage of the group before
   for (int depth = work.begin; depth < work.end; ++depth) {
     mbarrier_wait(&ring.full[cursor.stage], cursor.parity);
     const unsigned char* stage = ring.data + cursor.stage * S::kStageBytes;
-    const uint64_t x = wgmma_matrix(stage + S::kWeightBytes);
     wgmma_fence();
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const uint64_t weight = wgmma_matrix(stage + t * kTileBytes);
+    for (int box = 0; box < kBoxes; ++box) {
+      const uint64_t a = wgmma_matrix(stage + (tile * kBoxes + box) * kTileBytes);
+      const uint64_t b = wgmma_matrix(stage + S::kWeightBytes + box * S::kBoxBytes);
 #pragma unroll
       for (int step = 0; step < kTileColumns / 16; ++step) {
-        Wgmma<T, kM>::add(sums[t], weight + step * kWgmmaStepK, x + step * kWgmmaStepK);
+        Wgmma<T, kM>::add(sums[step % kChains], a + step * kWgmmaStepK,
+                          b + step * kWgmmaStepK);
       }
     }
     wgmma_commit();
@@ -185,17 +206,18 @@ __device__ void consume(const Work& work, const Ring& ring,
 }
 
 // From the accumulators' layout to [kM][kPitch], tokens by weight rows.
-template <int kTiles, int kM>
-__device__ void store_sums(const float (&sums)[kTiles][kM / 2], float* shared) {
+template <int kM>
+__device__ void store_sums(const float (&sums)[kChains][kM / 2], float* shared,
+                           int pitch) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int i = 0; i < kM / 2; ++i) {
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
+    float sum = sums[0][i];
 #pragma unroll
-    for (int i = 0; i < kM / 2; ++i) {
-      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      const int row = t * kTileRows + warp * 16 + lane / 4 + i / 2 % 2 * 8;
-      shared[column * Shape<kTiles, kM>::kPitch + row] = sums[t][i];
-    }
+    for (int chain = 1; chain < kChains; ++chain) sum += sums[chain][i];
+    shared[column * pitch + row] = sum;
   }
 }
 
@@ -212,19 +234,18 @@ __device__ inline void gather(const float* shared, int splits, float (&sums)[8])
 }
 
 // Every block of the cluster finishes its share of the tile.
-template <typename T, int kTiles, int kM>
+template <typename T, typename S>
 __device__ void write_tile(const Params& p, const Work& work, const float* shared) {
-  constexpr int kPitch = Shape<kTiles, kM>::kPitch;
   const int rank = blockIdx.x, splits = gridDim.x;
-  const int rows = kTiles * kTileRows / (p.gated ? 2 : 1);
+  const int rows = S::kRows / (p.gated ? 2 : 1);
   const int units = rows / 8;  // of a token
   const int total = units * p.m;
   const int begin = total * rank / splits, end = total * (rank + 1) / splits;
-  for (int i = begin + threadIdx.x; i < end; i += kFlatThreads) {
+  for (int i = begin + threadIdx.x; i < end; i += S::kThreads) {
     const int token = i / units, row = i % units * 8;
-    const int column = work.tile_row + row;
+    const int column = work.row + row;
     if (column >= p.columns) continue;
-    const float* source = shared + token * kPitch + row;
+    const float* source = shared + token * S::kPitch + row;
     float sums[8], second[8];
     gather(source, splits, sums);
     if (p.gated) gather(source + rows, splits, second);
@@ -234,29 +255,30 @@ __device__ void write_tile(const Params& p, const Work& work, const float* share
 
 #endif
 
-template <typename T, int kTiles, int kM>
-__global__ void __launch_bounds__(kFlatThreads)
+template <typename T, int kTiles, int kM, int kBoxes>
+__global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads)
     flat(FDJAX_GRID_CONSTANT const CUtensorMap weights,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
          int stages) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  using S = Shape<kTiles, kM, kBoxes>;
   extern __shared__ unsigned char dynamic[];
   __shared__ uint64_t barriers[2 * kMaxStages];
   unsigned char* data = dynamic + (-shared_address(dynamic) & 1023);
   const Ring ring{data, barriers, barriers + kMaxStages, stages};
-  const Work work = work_of<kTiles>(p);
-  const Producer<kTiles, kM> producer{&weights, &x, p, work, ring};
-  const bool producing = threadIdx.x == kConsumers;
+  const Work work = work_of<S>(p);
+  const Producer<kTiles, kM, kBoxes> producer{&weights, &x, p, work, ring};
+  const bool producing = threadIdx.x == S::kConsumers;
   if (producing) producer.start();
   pdl_release();
   __syncthreads();
 
   float* shared = reinterpret_cast<float*>(data);
-  if (threadIdx.x < kConsumers) {
-    float sums[kTiles][kM / 2] = {};
-    consume<T, kTiles, kM>(work, ring, sums);
-    asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");  // ring is free
-    store_sums<kTiles, kM>(sums, shared);
+  if (threadIdx.x < S::kConsumers) {
+    float sums[kChains][kM / 2] = {};
+    consume<T, kTiles, kM, kBoxes>(work, ring, sums);
+    asm volatile("bar.sync 1, %0;" ::"n"(S::kConsumers) : "memory");  // ring is free
+    store_sums<kM>(sums, shared, S::kPitch);
   } else if (producing) {
     producer.run();
   }
@@ -264,7 +286,7 @@ __global__ void __launch_bounds__(kFlatThreads)
   pdl_wait();  // the residual, and the buffer of y, belong to kernels before
   cluster_arrive();
   cluster_wait();
-  write_tile<T, kTiles, kM>(p, work, shared);
+  write_tile<T, S>(p, work, shared);
   cluster_arrive();  // no block leaves while another may read its sums
   cluster_wait();
 #endif

@@ -74,18 +74,23 @@ struct Rows {
   }
 };
 
-// sums[m * kRows + r] += x[m, k .. k + 8) * weights[r].
-template <typename T, int kM, int kRows>
-__device__ void multiply(const Params& p, int k, const uint4 (&weights)[kRows],
-                         float (&sums)[kM * kRows]) {
-  float x[kM][kElements];
+template <typename T, int kM>
+__device__ void load_x(const Params& p, int k, uint4 (&x)[kM]) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     const int row = min(m, p.m - 1);
-    widen<T>(*reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) +
-                                             static_cast<int64_t>(row) * p.k + k),
-             x[m]);
+    x[m] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) +
+                                           static_cast<int64_t>(row) * p.k + k);
   }
+}
+
+// sums[m * kRows + r] += x[m] * weights[r], 8 elements of each.
+template <typename T, int kM, int kRows>
+__device__ void multiply(const uint4 (&packed_x)[kM], const uint4 (&weights)[kRows],
+                         float (&sums)[kM * kRows]) {
+  float x[kM][kElements];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) widen<T>(packed_x[m], x[m]);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float w[kElements];
@@ -133,20 +138,26 @@ __global__ void __launch_bounds__(kGemvThreads)
   const int rows = p.gated ? kRows / 2 : kRows;  // columns of y of this block
   const int first = blockIdx.x * rows;
   const Rows<T, kRows> source(p, first);
-  uint4 next[kRows];
+  uint4 next[kRows], next_x[kM];
   int k = threadIdx.x * kElements;
   if (k < p.k) source.load(k, next);
   pdl_release();
   pdl_wait();
+  if (k < p.k) load_x<T>(p, k, next_x);
 
   float sums[kSums] = {};
   while (k < p.k) {
-    uint4 weights[kRows];
+    uint4 weights[kRows], x[kM];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) weights[r] = next[r];
-    if (k + kStep < p.k) source.load(k + kStep, next);
-    multiply<T, kM>(p, k, weights, sums);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) x[m] = next_x[m];
     k += kStep;
+    if (k < p.k) {
+      source.load(k, next);
+      load_x<T>(p, k, next_x);
+    }
+    multiply<T>(x, weights, sums);
   }
 
   reduce_warp(sums);

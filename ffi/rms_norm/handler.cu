@@ -10,10 +10,10 @@ namespace {
 
 template <typename T>
 ffi::Error check_size(int64_t size) {
-  if (size % Pack<T>::kSize == 0 && size <= kMaxSize<T>) return ffi::Error::Success();
+  if (size % kVec<T> == 0 && size <= kMaxSize<T>) return ffi::Error::Success();
   return ffi::Error::InvalidArgument(
       "x: dimension E is " + std::to_string(size) + "; it must be a multiple of " +
-      std::to_string(Pack<T>::kSize) + " up to " + std::to_string(kMaxSize<T>));
+      std::to_string(kVec<T>) + " up to " + std::to_string(kMaxSize<T>));
 }
 
 ffi::Error handle(gpu_stream stream, float epsilon, float scale_offset,

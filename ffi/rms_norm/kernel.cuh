@@ -7,10 +7,9 @@
 // kernel writes, is loaded before waiting for the kernel that makes x.
 #pragma once
 
-#include <type_traits>
-
 #include "fdjax/gpu.h"
 #include "fdjax/pdl.cuh"
+#include "fdjax/vector.cuh"
 #include "rms_norm/params.h"
 
 namespace fdjax::rms_norm {
@@ -20,25 +19,7 @@ inline constexpr int kWarps = kThreads / 32;
 
 // 16 bytes of a row.
 template <typename T>
-struct alignas(16) Pack {
-  static constexpr int kSize = 16 / sizeof(T);
-  T values[kSize];
-};
-
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(__half x) { return __half2float(x); }
-__device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-
-template <typename T>
-__device__ inline T from_float(float x) {
-  if constexpr (sizeof(T) == 4) {
-    return x;
-  } else if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else {
-    return __float2bfloat16_rn(x);
-  }
-}
+inline constexpr int kVec = 16 / sizeof(T);
 
 // The sum over the block; every thread gets it.
 __device__ inline float block_sum(float value) {
@@ -56,8 +37,8 @@ __device__ inline float block_sum(float value) {
 // `kPacks` packs a thread cover a row; those past its end stay zero.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
-  using P = Pack<T>;
-  const int packs = p.size / P::kSize;
+  using P = Vec<T, kVec<T>>;
+  const int packs = p.size / kVec<T>;
   const P* x = static_cast<const P*>(p.x) + int64_t(blockIdx.x) * packs;
   P* out = static_cast<P*>(p.out) + int64_t(blockIdx.x) * packs;
   const P* scale = static_cast<const P*>(p.scale);
@@ -80,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
   for (int i = 0; i < kPacks; ++i) {
     if (threadIdx.x + i * kThreads >= packs) continue;
 #pragma unroll
-    for (int j = 0; j < P::kSize; ++j) {
+    for (int j = 0; j < kVec<T>; ++j) {
       const float v = to_float(values[i].values[j]);
       sum += v * v;
     }
@@ -92,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
     if (at >= packs) continue;
     P result;
 #pragma unroll
-    for (int j = 0; j < P::kSize; ++j) {
+    for (int j = 0; j < kVec<T>; ++j) {
       const float factor = to_float(scales[i].values[j]) + p.scale_offset;
       result.values[j] =
           from_float<T>(to_float(values[i].values[j]) * inverse * factor);

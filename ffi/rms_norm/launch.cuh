@@ -8,7 +8,7 @@ namespace fdjax::rms_norm {
 
 // Elements of a row that the largest instance keeps in registers.
 template <typename T>
-inline constexpr int kMaxSize = 4 * kThreads * Pack<T>::kSize;
+inline constexpr int kMaxSize = 4 * kThreads * kVec<T>;
 
 // Rows are multiples of 16 bytes, of at most `kMaxSize` elements, and aligned.
 template <typename T>
@@ -17,7 +17,7 @@ cudaError_t launch_rows(cudaStream_t stream, const Params& p, bool programmatic)
                    .grid = dim3(p.rows),
                    .threads = kThreads,
                    .programmatic = programmatic};
-  const int packs = p.size / Pack<T>::kSize;
+  const int packs = p.size / kVec<T>;
   if (packs <= kThreads) return launch(how, kernel<T, 1>, p);
   if (packs <= 2 * kThreads) return launch(how, kernel<T, 2>, p);
   return launch(how, kernel<T, 4>, p);

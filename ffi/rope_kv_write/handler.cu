@@ -1,45 +1,21 @@
-// rope_kv_write on a GPU: checks, launch shape, launch.
-#include <algorithm>
-#include <cstdint>
-
+// rope_kv_write on a GPU: checks and launch.
 #include "fdjax/dispatch.h"
 #include "fdjax/gpu.h"
 #include "rope_kv_write/arguments.h"
-#include "rope_kv_write/kernel.cuh"
+#include "rope_kv_write/launch.cuh"
 
 namespace fdjax::rope_kv_write {
 namespace {
-
-// Blocks worth launching: a few for each multiprocessor of any GPU. With fewer tokens,
-// a token's heads are spread over several blocks.
-constexpr int kBlocks = 1024;
-
-bool aligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
-template <typename T, int kVec>
-void launch(gpu_stream stream, const Params& p) {
-  const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
-  const int groups = (units + kThreads - 1) / kThreads;
-  const int wanted = (kBlocks + p.tokens - 1) / p.tokens;
-  const dim3 grid(p.tokens, std::min(groups, wanted));
-  kernel<T, kVec><<<grid, kThreads, 0, stream>>>(p);
-}
 
 template <typename T>
 ffi::Error run(gpu_stream stream, const Arguments& arguments) {
   Params p;
   FDJAX_RETURN_IF_ERROR(read<T>(arguments, &p));
   if (p.tokens == 0 || p.head_dim == 0) return ffi::Error::Success();
-  constexpr int kVec = 16 / sizeof(T);
-  const bool vectors = p.head_dim % (2 * kVec) == 0 && p.num_frequencies % kVec == 0 &&
-                       aligned(p.qkv) && aligned(p.query) && aligned(p.kv);
-  vectors ? launch<T, kVec>(stream, p) : launch<T, 1>(stream, p);
-  if (const char* error = launch_error()) {
-    return ffi::Error::Internal(std::string("rope_kv_write: ") + error);
-  }
-  return ffi::Error::Success();
+  const cudaError_t error = launch_tokens<T>(stream, p, /*programmatic=*/false);
+  if (error == cudaSuccess) return ffi::Error::Success();
+  return ffi::Error::Internal(std::string("rope_kv_write: ") +
+                              cudaGetErrorString(error));
 }
 
 ffi::Error handle(gpu_stream stream, int64_t layer, bool interleaved,

@@ -9,28 +9,13 @@
 #include <cstdint>
 
 #include "fdjax/gpu.h"
+#include "fdjax/pdl.cuh"
+#include "fdjax/vector.cuh"
 #include "rope_kv_write/params.h"
 
 namespace fdjax::rope_kv_write {
 
 inline constexpr int kThreads = 128;
-
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(GpuFloats::bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float to_float(GpuFloats::float16 x) { return __half2float(x); }
-
-__device__ inline void from_float(float x, float* y) { *y = x; }
-__device__ inline void from_float(float x, GpuFloats::bfloat16* y) {
-  *y = __float2bfloat16(x);
-}
-__device__ inline void from_float(float x, GpuFloats::float16* y) {
-  *y = __float2half(x);
-}
-
-template <typename T, int kVec>
-struct alignas(sizeof(T) * kVec) Vec {
-  T values[kVec];
-};
 
 template <typename T, int kVec>
 struct Unit {
@@ -93,8 +78,8 @@ __device__ Unit<T, kVec> load(const Params& p, Token token, int index) {
 template <typename T>
 __device__ void rotate(T& first, T& second, float cosine, float sine) {
   const float x = to_float(first), y = to_float(second);
-  from_float(x * cosine - y * sine, &first);
-  from_float(y * cosine + x * sine, &second);
+  first = from_float<T>(x * cosine - y * sine);
+  second = from_float<T>(y * cosine + x * sine);
 }
 
 template <typename T, int kVec>
@@ -127,14 +112,16 @@ __global__ void __launch_bounds__(kThreads) kernel(FDJAX_GRID_CONSTANT const Par
   const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
   const int stride = gridDim.y * kThreads;
   int index = blockIdx.y * kThreads + threadIdx.x;
-  // The first unit is on its way while the angles are computed.
-  Unit<T, kVec> unit;
-  if (index < units) unit = load<T, kVec>(p, token, index);
+  // Positions and slots are older than the product: the angles are ready when it is.
+  pdl_release();
   const float position = static_cast<float>(p.positions[token.index]);
   for (int i = threadIdx.x; i < p.num_frequencies; i += kThreads) {
     sincosf(__fmul_rn(position, p.frequencies[i]), &sines[i], &cosines[i]);
   }
   __syncthreads();
+  pdl_wait();
+  Unit<T, kVec> unit;
+  if (index < units) unit = load<T, kVec>(p, token, index);
   while (index < units) {
     store(unit, cosines, sines, p.interleaved);
     index += stride;

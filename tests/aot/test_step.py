@@ -63,12 +63,26 @@ def prefill() -> tuple[jax.stages.Compiled, KVLayout]:
     )
 
 
+def _hlo(compiled: jax.stages.Compiled) -> str:
+    """The optimized program."""
+    text = compiled.as_text()
+    assert text is not None
+    return text
+
+
+def _temporaries(compiled: jax.stages.Compiled) -> int:
+    """Bytes of XLA's temporaries."""
+    analysis = compiled.memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
+
+
 def _copies(compiled: jax.stages.Compiled, layout: KVLayout) -> list[str]:
     """Copies of an array of the KV array's shape in the optimized program."""
     dims = ",".join(map(str, layout.shape))
     copy = re.compile(rf"= bf16\[{dims}\]\S* copy(-start)?\(")
     return [
-        line.strip() for line in compiled.as_text().splitlines() if copy.search(line)
+        line.strip() for line in _hlo(compiled).splitlines() if copy.search(line)
     ]
 
 
@@ -87,15 +101,15 @@ def test_decode_temporaries_stay_below_two_gathered_layers(
     # Keys and values of one layer, gathered in bfloat16 and widened to float32, for
     # two layers in flight; a third of it is the rest (logits, activations).
     gathered = 2 * tokens * layout.num_kv_heads * layout.head_dim * (2 + 4)
-    assert compiled.memory_analysis().temp_size_in_bytes < 2 * gathered
+    assert _temporaries(compiled) < 2 * gathered
 
 
 def test_prefill_keeps_no_score_matrix(
     prefill: tuple[jax.stages.Compiled, KVLayout],
 ):
     compiled, _ = prefill
-    assert compiled.as_text().count("__cudnn$fmhaSoftmax") == 32
-    assert compiled.memory_analysis().temp_size_in_bytes < 256 * MIB
+    assert _hlo(compiled).count("__cudnn$fmhaSoftmax") == 32
+    assert _temporaries(compiled) < 256 * MIB
 
 
 def test_every_layer_writes_its_pages_by_one_aliasing_call(
@@ -104,7 +118,7 @@ def test_every_layer_writes_its_pages_by_one_aliasing_call(
     compiled, _ = decode
     calls = [
         line
-        for line in compiled.as_text().splitlines()
+        for line in _hlo(compiled).splitlines()
         if 'custom_call_target="fdjax.rope_kv_write' in line
     ]
     assert len(calls) == 32

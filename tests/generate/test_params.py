@@ -115,7 +115,7 @@ def test_min_tokens_beyond_max_tokens():
         {"seed": 2**63 - 1, "max_tokens": 2**31 - 1, "logprobs": 20},
         {"stop_token_ids": range(64), "logit_bias": dict.fromkeys(range(1024), -100)},
     ],
-    ids=lambda fields: " ".join(fields),
+    ids=" ".join,
 )
 def test_accepts_the_ends_of_each_range(fields: dict[str, Any]):
     make(**fields)

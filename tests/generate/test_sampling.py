@@ -10,18 +10,13 @@ from jax.scipy.stats import chi2
 
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan, plan_of
-from fdjax.generate.sampling import Sampled, sample
-from fdjax.generate.sampling_state import (
-    SamplingProgress,
-    SamplingRules,
-    SamplingState,
-)
 from fdjax.generate.stopping import FinishReason
 from tests.support.numerics import assert_close
 from tests.support.sampling import (
     asked,
     expected_probabilities,
     jitted_sample,
+    normal_logits,
     sample_once,
     state_of,
     with_seed,
@@ -49,15 +44,6 @@ MIXED = [
     SamplingParams(seed=6, min_tokens=2, stop_token_ids=[1]),
     SamplingParams(seed=7, top_k=3, max_tokens=3),
 ]
-
-
-# Of a sort, of a choice of the largest, of a draw and of its integer arithmetic.
-EXPENSIVE = ("top_k", "random", "xor")
-
-
-def normal_logits(*shape: int, seed: int = 0) -> jax.Array:
-    values = np.random.default_rng(seed).normal(size=shape) * 2
-    return jnp.asarray(values, jnp.float32)
 
 
 def generated_tokens(
@@ -181,25 +167,6 @@ def test_greedy_takes_the_first_of_the_highest(plan: SamplingPlan):
     assert sampled.tokens[2] == 4
 
 
-def test_greedy_program_is_an_argmax():
-    params = [SamplingParams(temperature=0)]
-    state, plan = state_of(params, vocab_size=VOCAB), plan_of(params)
-    traced = jitted_sample.trace(normal_logits(1, VOCAB), state, plan=plan)
-    hlo = traced.lower().compile().as_text() or ""
-    assert "f32" in hlo
-    for word in ("sort", *EXPENSIVE):
-        assert word not in f"{traced.jaxpr} {hlo}".lower()
-
-
-def test_words_of_the_test_above_are_those_of_other_programs():
-    params = [SamplingParams(logprobs=5)]
-    state, plan = state_of(params, vocab_size=VOCAB), plan_of(params)
-    traced = jitted_sample.trace(normal_logits(1, VOCAB), state, plan=plan)
-    hlo = traced.lower().compile().as_text() or ""
-    for word in EXPENSIVE:
-        assert word in f"{traced.jaxpr} {hlo}".lower()
-
-
 def test_draws_use_penalised_and_biased_logits():
     params = [
         SamplingParams(temperature=0, logit_bias={3: 100}),
@@ -305,41 +272,3 @@ def test_not_a_number_still_gives_a_token():
     logits = jnp.full((7, VOCAB), jnp.nan)
     tokens = np.asarray(sample_once(logits, MIXED).tokens)
     assert np.all((tokens >= 0) & (tokens < VOCAB))
-
-
-def test_one_plan_is_one_program():
-    logits = normal_logits(4, VOCAB)
-    first = [SamplingParams(top_k=3, stop_token_ids=[1], seed=1), SamplingParams()]
-    plan = plan_of(first)
-    other = [SamplingParams(temperature=0.3, top_k=9, stop_token_ids=range(4))] * 3
-    assert plan_of(other) == plan
-    state = state_of(first, vocab_size=VOCAB, num_rows=4)
-    jitted_sample(logits, state, plan=plan)
-    with jax.no_tracing(True):
-        _, state = jitted_sample(logits, state, plan=plan)
-        state = state_of(other, vocab_size=VOCAB, num_rows=4)
-        jitted_sample(logits, state, plan=plan)
-
-
-def test_donated_progress_is_updated_in_place():
-    params = [SamplingParams(presence_penalty=1)]
-    plan, state = plan_of(params), state_of(params, vocab_size=VOCAB)
-
-    def step(
-        logits: jax.Array, rules: SamplingRules, progress: SamplingProgress
-    ) -> tuple[Sampled, SamplingProgress]:
-        sampled, after = sample(logits, SamplingState(rules, progress), plan=plan)
-        return sampled, after.progress
-
-    compiled = (
-        jax.jit(step, donate_argnums=2)
-        .lower(normal_logits(1, VOCAB), state.rules, state.progress)
-        .compile()
-    )
-    donated = sum(leaf.nbytes for leaf in jax.tree.leaves(state.progress))
-    analysis = compiled.memory_analysis()
-    assert analysis is not None
-    assert analysis.alias_size_in_bytes == donated
-    sampled, progress = compiled(normal_logits(1, VOCAB), state.rules, state.progress)
-    compiled(normal_logits(1, VOCAB), state.rules, progress)
-    assert sampled.finished.tolist() == [FinishReason.RUNNING]

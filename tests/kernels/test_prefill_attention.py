@@ -45,7 +45,7 @@ CALLS = [
 class Drawn:
     """Operands of a call and what dense attention makes of each row."""
 
-    operands: tuple[jax.Array | None, ...]
+    operands: tuple[Any, ...]
     options: dict[str, Any]
     expected: list[np.ndarray]
 
@@ -73,7 +73,7 @@ def draw(call: Call) -> Drawn:
     shape = (len(starts), max(num_queries, 1), call.num_heads, call.head_dim)
     q = random.normal(size=shape).astype(np.float32)
     slopes = np.linspace(0.1, 0.9, call.num_heads) if call.alibi else None
-    options = {"scale": 0.3, **call.options}
+    options: dict[str, Any] = {"scale": 0.3, **call.options}
     expected = [
         dense_attention(
             q[row, : n - start], k, v, start=start, slopes=slopes, **options
@@ -142,7 +142,7 @@ def test_a_cpu_is_served_by_the_reference():
     ],
 )
 def test_operands_that_do_not_fit_are_named(change: dict[str, Any], message: str):
-    operands = {
+    operands: dict[str, Any] = {
         "q": jnp.zeros((2, 3, 4, 16)),
         "kv": jnp.zeros((4, 3, 2, 4, 2, 16)),
         "page_table": jnp.zeros((2, 2), jnp.int32),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import torch  # pyright: ignore[reportMissingImports]  (group parity)
 
 _LAYER_NAMES = {
     "input_layernorm.weight": "input_layernorm.weight",

@@ -244,21 +244,11 @@ _BLOOM = (
         {"hidden_size": 80, "n_layer": 2, "n_head": 5} | _NORM,
         seed=24,
         spelling="published",
-        published={
-            "hidden_size": None,
-            "n_head": None,
-            "n_embed": 80,
-            "num_attention_heads": 5,
-            "n_inner": None,
-            "offset_alibi": 100,
-            "skip_bias_add": True,
-            "skip_bias_add_qkv": False,
-            "attention_softmax_in_fp32": True,
-            "bias_dropout_fusion": True,
-            "masked_softmax_fusion": True,
-            "unk_token_id": 0,
-            "tie_word_embeddings": None,
-        },
+        published=dict.fromkeys(("hidden_size", "n_head", "n_inner"))
+        | dict.fromkeys(("skip_bias_add", "attention_softmax_in_fp32"), True)
+        | dict.fromkeys(("bias_dropout_fusion", "masked_softmax_fusion"), True)
+        | {"n_embed": 80, "num_attention_heads": 5, "offset_alibi": 100}
+        | {"skip_bias_add_qkv": False, "unk_token_id": 0, "tie_word_embeddings": None},
         prefix="transformer.",
     ),
 )

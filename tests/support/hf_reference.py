@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import torch  # pyright: ignore[reportMissingImports]  (group parity)
 import transformers
 from safetensors.torch import save_file
 
@@ -82,7 +82,7 @@ def random_prompts(model: HfModel, *, seed: int) -> tuple[np.ndarray, np.ndarray
     return np.where(valid, drawn, 0).astype(np.int32), lengths
 
 
-@torch.no_grad()
+@torch.no_grad()  # pyright: ignore[reportUntypedFunctionDecorator]  (the same)
 def expect(
     reference: Any,
     prompts: np.ndarray,

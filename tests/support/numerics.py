@@ -25,7 +25,7 @@ def tolerance(dtype: jax.typing.DTypeLike, *, reduction: int) -> float:
 def relative_error(
     actual: jax.typing.ArrayLike, expected: jax.typing.ArrayLike
 ) -> float:
-    """`max |actual - expected| / max |expected|`, in float64; NaN counts as infinite."""
+    """`max |actual - expected| / max |expected|`; NaN counts as infinite."""
     a = np.asarray(actual).astype(np.float64)
     e = np.asarray(expected).astype(np.float64)
     assert a.shape == e.shape, f"shapes {a.shape} and {e.shape}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import torch  # pyright: ignore[reportMissingImports]  (group parity)
 
 from tests.support.hf_model import HfModel
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +14,12 @@ from fdjax.generate.sampling import Sampled, sample
 from fdjax.generate.sampling_state import SamplingState, init_state
 
 jitted_sample = jax.jit(sample, static_argnames="plan")
+
+
+def normal_logits(*shape: int, seed: int = 0) -> jax.Array:
+    """Logits with a standard deviation of two."""
+    values = np.random.default_rng(seed).normal(size=shape) * 2
+    return jnp.asarray(values, jnp.float32)
 
 
 def state_of(

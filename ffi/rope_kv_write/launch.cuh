@@ -1,0 +1,42 @@
+// The launch of rope_kv_write, for its handler and for handlers that chain kernels.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "fdjax/launch.h"
+#include "rope_kv_write/kernel.cuh"
+
+namespace fdjax::rope_kv_write {
+
+// Blocks worth launching: a few for each multiprocessor of any GPU. With fewer tokens,
+// a token's heads are spread over several blocks.
+inline constexpr int kBlocks = 1024;
+
+inline bool aligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+template <typename T, int kVec>
+cudaError_t launch_units(cudaStream_t stream, const Params& p, bool programmatic) {
+  const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
+  const int groups = (units + kThreads - 1) / kThreads;
+  const int wanted = (kBlocks + p.tokens - 1) / p.tokens;
+  const Launch how{.stream = stream,
+                   .grid = dim3(p.tokens, std::min(groups, wanted)),
+                   .threads = kThreads,
+                   .programmatic = programmatic};
+  return launch(how, kernel<T, kVec>, p);
+}
+
+// With `programmatic`, the kernel before may write nothing that is read here but qkv.
+template <typename T>
+cudaError_t launch_tokens(cudaStream_t stream, const Params& p, bool programmatic) {
+  constexpr int kVec = 16 / sizeof(T);
+  const bool vectors = p.head_dim % (2 * kVec) == 0 && p.num_frequencies % kVec == 0 &&
+                       aligned(p.qkv) && aligned(p.query) && aligned(p.kv);
+  return vectors ? launch_units<T, kVec>(stream, p, programmatic)
+                 : launch_units<T, 1>(stream, p, programmatic);
+}
+
+}  // namespace fdjax::rope_kv_write

@@ -1,0 +1,48 @@
+"""The shapes programs are compiled for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdjax.engine.buckets import Buckets, ladder, smallest_fitting
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "ratio", "steps"),
+    [
+        (1, 8, 2, (1, 2, 4, 8)),
+        (1, 6, 2, (1, 2, 4, 6)),
+        (1, 1, 2, (1,)),
+        (4, 100, 4, (4, 16, 64, 100)),
+    ],
+)
+def test_a_ladder_ends_at_its_largest(
+    smallest: int, largest: int, ratio: int, steps: tuple[int, ...]
+):
+    assert ladder(smallest, largest, ratio) == steps
+
+
+@given(
+    max_num_seqs=st.integers(1, 300),
+    max_model_len=st.integers(1, 5000),
+    page_size=st.integers(1, 64),
+    max_batched_tokens=st.integers(1, 9000),
+)
+def test_every_size_has_a_bucket(
+    max_num_seqs: int, max_model_len: int, page_size: int, max_batched_tokens: int
+):
+    buckets = Buckets.of(
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        page_size=page_size,
+        max_batched_tokens=max_batched_tokens,
+    )
+    assert buckets.rows[-1] == max_num_seqs
+    assert buckets.widths[-1] * page_size >= max_model_len
+    for steps in (buckets.rows, buckets.prompts, buckets.widths):
+        assert list(steps) == sorted(set(steps))
+    for prompt in buckets.prompts:
+        rows = buckets.prefill_rows(prompt, max_num_seqs)
+        assert rows in buckets.rows
+        assert rows == 1 or rows * prompt <= max_batched_tokens
+    assert smallest_fitting(buckets.prompts, max_model_len) >= max_model_len

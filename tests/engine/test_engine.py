@@ -1,0 +1,170 @@
+"""The engine: results depend on the request alone, and pages always come back."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fdjax import MemoryBudgetError, SamplingParams
+from fdjax.engine.engine import Engine
+from fdjax.engine.request import Increment
+from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
+
+DRAWN = SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def alone(engine: Engine) -> list[list[int]]:
+    """What each prompt gives when it runs by itself."""
+    return [run(engine, [prompt])[0] for prompt in PROMPTS]
+
+
+def all_free(engine: Engine) -> bool:
+    return engine._pool.num_free == engine.plan.layout.num_pages
+
+
+def start(engine: Engine, prompt: list[int]) -> Iterator[Increment]:
+    return engine.run([engine.request(0, prompt, GREEDY)])
+
+
+def test_a_batch_gives_what_each_gives_alone(engine: Engine, alone: list[list[int]]):
+    assert len({tuple(tokens) for tokens in alone}) == len(PROMPTS)
+    assert run(engine, PROMPTS) == alone
+    assert run(engine, PROMPTS[::-1]) == alone[::-1]
+
+
+def test_waves_keep_the_order_and_the_results(engine: Engine, alone: list[list[int]]):
+    prompts = [*PROMPTS, *PROMPTS, *PROMPTS]
+    assert len(prompts) > engine.buckets.rows[-1]
+    assert run(engine, prompts) == [*alone, *alone, *alone]
+    assert all_free(engine)
+
+
+@pytest.mark.parametrize("page_size", [5, 32])
+def test_page_size_changes_nothing(page_size: int, alone: list[list[int]]):
+    engine = tiny_engine(page_size=page_size, max_num_seqs=2)
+    assert run(engine, PROMPTS) == alone
+
+
+def test_what_pages_held_before_changes_nothing(
+    engine: Engine, alone: list[list[int]]
+):
+    engine._kv = jnp.full_like(engine._kv, jnp.nan)
+    assert run(engine, PROMPTS) == alone
+
+
+def test_which_pages_are_free_changes_nothing(engine: Engine, alone: list[list[int]]):
+    taken = engine._pool.take(9)
+    engine._pool.give_back(taken[::2])
+    try:
+        assert run(engine, PROMPTS) == alone
+    finally:
+        engine._pool.give_back(taken[1::2])
+
+
+def test_draws_depend_on_the_seed_and_not_on_the_batch(engine: Engine):
+    seeded = [dataclasses.replace(DRAWN, seed=seed) for seed in (7, 8, 9)]
+    together = run(engine, PROMPTS, seeded)
+    alone = [
+        run(engine, [prompt], [params])[0]
+        for prompt, params in zip(PROMPTS, seeded, strict=True)
+    ]
+    assert together == alone
+
+
+def test_unseeded_draws_differ(engine: Engine):
+    first, second = run(engine, [PROMPTS[1], PROMPTS[1]], DRAWN)
+    assert first != second
+    assert run(engine, [PROMPTS[1]], DRAWN)[0] not in (first, second)
+
+
+def test_a_run_given_up_gives_its_pages_back(engine: Engine, alone: list[list[int]]):
+    increments = start(engine, PROMPTS[0])
+    next(increments)
+    assert not all_free(engine)
+    increments.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
+    assert all_free(engine)
+    assert run(engine, [PROMPTS[0]]) == alone[:1]
+
+
+def test_runs_may_take_turns(engine: Engine, alone: list[list[int]]):
+    runs = [start(engine, prompt) for prompt in PROMPTS]
+    outputs: list[list[int]] = [[] for _ in runs]
+    while len(runs_left := [r for r in runs if r is not None]) > 0:
+        for place, increments in enumerate(runs):
+            if increments in runs_left:
+                with contextlib.suppress(StopIteration):
+                    outputs[place] += next(increments).token_ids
+                    continue
+                runs[place] = None  # pyright: ignore[reportArgumentType]  (it has ended)
+    assert outputs == alone
+    assert all_free(engine)
+
+
+def test_pages_held_by_other_runs_are_named():
+    engine = tiny_engine(max_num_seqs=1)
+    first = start(engine, PROMPTS[2])
+    next(first)
+    with pytest.raises(MemoryBudgetError, match=r"needs 3 pages.* all but 1 of 4"):
+        run(engine, [PROMPTS[2]])
+    first.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
+    assert run(engine, [PROMPTS[2]])[0]
+
+
+def test_an_interrupt_after_donation_does_not_end_the_engine(
+    engine: Engine, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    decode = engine._programs.decode
+
+    def interrupted(*operands: Any, **options: Any) -> Any:
+        decode(*operands, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._programs, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(engine, [PROMPTS[0]])
+    monkeypatch.undo()
+    assert engine._kv.is_deleted()
+    assert all_free(engine)
+    assert run(engine, [PROMPTS[0]]) == alone[:1]
+
+
+def test_an_end_token_ends_a_row_and_only_it(engine: Engine, alone: list[list[int]]):
+    stop = alone[1][4]
+    params = dataclasses.replace(GREEDY, stop_token_ids=[stop])
+    ended = run(engine, PROMPTS, [GREEDY, params, GREEDY])
+    assert ended == [alone[0], alone[1][: alone[1].index(stop) + 1], alone[2]]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 8, 9, 10])
+def test_exactly_as_many_tokens_as_wanted(
+    engine: Engine, alone: list[list[int]], num_tokens: int
+):
+    params = dataclasses.replace(GREEDY, max_tokens=num_tokens)
+    assert run(engine, [PROMPTS[0]], params) == [alone[0][:num_tokens]]
+
+
+def test_a_sequence_may_fill_the_model(engine: Engine):
+    params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    (tokens,) = run(engine, [PROMPTS[1]], params)
+    assert len(tokens) == engine.plan.max_model_len - len(PROMPTS[1])
+
+
+def test_nothing_is_traced_after_warm_up():
+    engine = tiny_engine(page_size=5, max_num_seqs=2)
+    greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(temperature=0.5)
+    engine.warm_up([greedy, drawn])
+    with jax.no_tracing(True):
+        run(engine, PROMPTS)
+        run(engine, [PROMPTS[1], [1] * 31], [GREEDY, DRAWN])
+        run(engine, [[2] * 17], DRAWN)
+        run(engine, [PROMPTS[0]], dataclasses.replace(GREEDY, max_tokens=None))
+
+
+def test_no_transfer_happens_unasked(engine: Engine, alone: list[list[int]]):
+    with jax.transfer_guard("disallow"):
+        assert run(engine, PROMPTS) == alone

@@ -1,0 +1,68 @@
+"""The decode program updates the KV array in place: no copy of it exists."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fdjax import SamplingParams
+from fdjax.engine.engine import Engine
+from fdjax.engine.workspace import page_workspace_bytes
+from fdjax.generate.plan import plan_of
+from tests.support.engines import PROMPTS, run, tiny_engine
+
+# So many pages that one copy of the array outweighs everything else in the program.
+NUM_PAGES = 4096
+GREEDY_PLAN = plan_of([SamplingParams(temperature=0.0)])
+
+
+def shape_of(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[Engine, jax.stages.Compiled]:
+    """The decode program of two rows over a large KV array; nothing is run."""
+    engine = tiny_engine(num_pages=NUM_PAGES)
+    width = engine.buckets.widths[-1]
+    rules, progress = engine._batch([], [], plan=GREEDY_PLAN, num_rows=2, width=width)
+    rules, progress = jax.tree.map(shape_of, (rules, progress))
+    lowered = engine._programs.lower_decode(rules, progress, plan=GREEDY_PLAN)
+    return engine, lowered.compile()
+
+
+def test_the_kv_array_stays_where_it_is(engine: Engine):
+    run(engine, PROMPTS)
+    before = engine._kv.unsafe_buffer_pointer()
+    run(engine, [*PROMPTS, *PROMPTS])
+    assert engine._kv.unsafe_buffer_pointer() == before
+
+
+def test_the_kv_array_is_an_alias(compiled: tuple[Engine, jax.stages.Compiled]):
+    engine, program = compiled
+    analysis = program.memory_analysis()
+    assert analysis is not None
+    assert analysis.alias_size_in_bytes >= engine.plan.layout.nbytes
+
+
+def test_temporaries_are_what_the_plan_allows(
+    compiled: tuple[Engine, jax.stages.Compiled],
+):
+    engine, program = compiled
+    analysis = program.memory_analysis()
+    assert analysis is not None
+    page = page_workspace_bytes(engine.config, dtype=jnp.float32, page_size=8)
+    gathered = 2 * engine.buckets.widths[-1] * page
+    assert analysis.temp_size_in_bytes <= gathered + 2**20
+    assert analysis.temp_size_in_bytes < engine.plan.layout.nbytes / 50
+
+
+def test_nothing_copies_the_kv_array(compiled: tuple[Engine, jax.stages.Compiled]):
+    engine, program = compiled
+    sizes = ",".join(map(str, engine.plan.layout.shape))
+    text = program.as_text()
+    assert text is not None
+    assert f"f32[{sizes}]" in text
+    copies = re.findall(rf"f32\[{sizes}\]\S* copy\(", text)
+    assert copies == []
