@@ -33,12 +33,16 @@ from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
 from fdjax.models.random_init import random_weights
 from fdjax.models.weights import load, parameter_bytes, parameter_shapes
-from fdjax.serve.setup import MAX_BATCHED_TOKENS, Settings
+from fdjax.serve.setup import (
+    MAX_BATCHED_TOKENS,
+    STEPS_PER_LAUNCH,
+    Settings,
+    kind_of_platform,
+)
 
 # Measured on one H200: 12 GiB read by 1,056 blocks.
 READ_CEILING_GB_S = 4669.0
 PAGE_SIZE = 16
-STEPS_PER_LAUNCH = 8
 CASES = "1x1024,8x1024,64x1024,256x1024,1x32768,8x32768"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 
@@ -57,7 +61,7 @@ def buckets_of(case: Case) -> Buckets:
         max_num_seqs=case.batch,
         max_model_len=case.max_model_len,
         page_size=PAGE_SIZE,
-        max_batched_tokens=MAX_BATCHED_TOKENS[device.platform()],
+        max_batched_tokens=MAX_BATCHED_TOKENS[kind_of_platform()],
     )
 
 
@@ -125,7 +129,7 @@ class Bench:
 
     def decode(self) -> None:
         """Launches all steps without waiting, then waits for the last."""
-        for _ in range(self.case.steps // STEPS_PER_LAUNCH):
+        for _ in range(self.case.steps // self.programs.steps_per_launch):
             self.progress, _ = self.programs.decode(
                 self.rules, self.progress, plan=self.plan
             )
@@ -219,6 +223,7 @@ def main() -> None:
     parser.add_argument("--cases", default=CASES)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps-per-launch", type=int)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument(
         "--beside-transformers",
@@ -232,7 +237,8 @@ def main() -> None:
     path = pathlib.Path(arguments.model)
     made_up = path.suffix == ".json"
     model = load_model(settings, made_up=made_up)
-    programs = Programs(model, steps_per_launch=STEPS_PER_LAUNCH)
+    steps = arguments.steps_per_launch or STEPS_PER_LAUNCH[kind_of_platform()]
+    programs = Programs(model, steps_per_launch=steps)
     out = arguments.out or results.RESULTS / results.device_slug() / "decode.json"
     peer = Peer(settings.folder) if arguments.beside_transformers else None
     rows: list[dict[str, Any]] = []

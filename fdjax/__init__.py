@@ -14,10 +14,10 @@ from fdjax.errors import (
     RequestError,
     Unsupported,
 )
-from fdjax.generate.params import SamplingParams
 from fdjax.version import __version__
 
 if TYPE_CHECKING:
+    from fdjax.generate.params import SamplingParams
     from fdjax.models.config import ModelConfig
     from fdjax.serve.llm import LLM
     from fdjax.serve.outputs import Chunk, Output
@@ -42,6 +42,7 @@ _HOMES = {
     "Chunk": "fdjax.serve.outputs",
     "ModelConfig": "fdjax.models.config",
     "Output": "fdjax.serve.outputs",
+    "SamplingParams": "fdjax.generate.params",
 }
 
 

@@ -4,9 +4,18 @@
 #include "xla/ffi/api/ffi.h"
 
 #define FDJAX_CPU_OPERATIONS(X) X(rope_kv_write)
+#ifdef FDJAX_GPU_IS_CUDA
+#define FDJAX_CUDA_OPERATIONS(X) \
+  X(matmul)                      \
+  X(decode_attention)            \
+  X(decoder_stack)
+#else
+#define FDJAX_CUDA_OPERATIONS(X)
+#endif
 #define FDJAX_GPU_OPERATIONS(X) \
   X(rope_kv_write)              \
-  X(rms_norm)
+  X(rms_norm)                   \
+  FDJAX_CUDA_OPERATIONS(X)
 
 #define FDJAX_DECLARE_CPU(name) XLA_FFI_DECLARE_HANDLER_SYMBOL(fdjax_##name##_cpu);
 #define FDJAX_DECLARE_GPU(name) XLA_FFI_DECLARE_HANDLER_SYMBOL(fdjax_##name##_gpu);

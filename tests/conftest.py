@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# JAX reads it when it is imported; nothing above and at the top may do that.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# The run-time type checks of `--jaxtyping-packages` instrument fdjax when it is
-# imported, which must not happen before: only fixtures and tests import it.
 if TYPE_CHECKING:
     from fdjax import LLM
     from fdjax.engine.engine import Engine

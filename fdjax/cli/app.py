@@ -17,10 +17,11 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"fdjax {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -7,7 +7,6 @@ from fdjax.cli import progress
 from fdjax.cli.errors import show_error
 from fdjax.cli.writer import emit
 from fdjax.errors import ConfigError
-from fdjax.generate.params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -100,6 +99,8 @@ class Conversation:
 
     def _stream(self, prompt: list[int]) -> str:
         """Shows the answer as it comes; returns what was shown of it."""
+        from fdjax.generate.params import SamplingParams
+
         seed = self._sampling["seed"] + self._num_answers
         self._num_answers += 1
         params = SamplingParams(**{**self._sampling, "seed": seed})

@@ -1,10 +1,7 @@
 """What goes wrong, told to the person at the terminal: one line and an exit code."""
 
 import contextlib
-import io
 import logging
-import os
-import sys
 import warnings
 from collections.abc import Generator
 
@@ -51,7 +48,6 @@ def reported(*, debug: bool) -> Generator[None]:
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            _let_go_of_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
         except Exception as error:
             message = _message(error)
@@ -80,15 +76,6 @@ def _message(error: Exception) -> str | None:
             f"  {text.splitlines()[0]}"
         )
     return None
-
-
-def _let_go_of_stdout() -> None:
-    """Python flushes stdout when it ends, and would complain about the pipe again."""
-    with contextlib.suppress(OSError, io.UnsupportedOperation):
-        descriptor = sys.stdout.fileno()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -22,9 +22,9 @@ from fdjax.cli.options import (
 from fdjax.cli.prompts import gather
 from fdjax.cli.results import Result, Stopwatch, empty_results
 from fdjax.cli.writer import TextWriter, emit
-from fdjax.generate.params import SamplingParams
 
 if TYPE_CHECKING:
+    from fdjax.generate.params import SamplingParams
     from fdjax.serve.llm import LLM
     from fdjax.serve.outputs import Chunk
 
@@ -83,7 +83,9 @@ def generate(
 
 def _params(
     llm: "LLM", model: ModelOptions, given: dict[str, Any], count: int
-) -> list[SamplingParams]:
+) -> "list[SamplingParams]":
+    from fdjax.generate.params import SamplingParams
+
     chosen = sampling_defaults(llm.folder, model) | given
     seed = chosen.pop("seed", None)
     first = secrets.randbits(31) if seed is None else seed

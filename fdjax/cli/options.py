@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fdjax.errors import RequestError
-from fdjax.generate.params import SamplingParams
 
 SHIPPED = "tales-5m"
 
@@ -149,6 +148,8 @@ class SamplingOptions:
         Raises:
             typer.BadParameter: a value is out of range.
         """
+        from fdjax.generate.params import SamplingParams
+
         fields = dataclasses.asdict(self) | others
         chosen = {name: value for name, value in fields.items() if value is not None}
         try:

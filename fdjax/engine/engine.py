@@ -27,8 +27,8 @@ from fdjax.memory.pages import PagePool
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 
-# Launches whose results the host has not read: it stays this far ahead of the device.
-LAUNCHES_AHEAD = 2
+# Steps launched whose results the host has not read, so that the device never waits.
+TOKENS_AHEAD = 16
 
 
 class Engine:
@@ -206,10 +206,12 @@ class Engine:
         num_steps: int,
     ) -> Iterator[Increment]:
         """Launches ahead: the device never waits for the host to read a token."""
-        launches = -(-num_steps // self._programs.steps_per_launch)
+        steps = self._programs.steps_per_launch
+        launches = -(-num_steps // steps)
+        ahead = max(2, TOKENS_AHEAD // steps)
         unread: deque[Sampled] = deque()
         while reader.any_running and (launches or unread):
-            while launches and len(unread) < LAUNCHES_AHEAD:
+            while launches and len(unread) < ahead:
                 progress, sampled = self._launch(rules, progress, plan=plan)
                 unread.append(sampled)
                 launches -= 1

@@ -1,11 +1,9 @@
 """Requests and what comes back of them, in token ids."""
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fdjax.errors import RequestError
-from fdjax.generate.checks import shown
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
 
@@ -76,7 +74,6 @@ def make_request(
         RequestError: the prompt is empty, too long, or names tokens that do not exist.
     """
     where = f"prompt {index}"
-    prompt = _token_ids(prompt, where)
     if not prompt:
         raise RequestError(f"{where} is empty; give at least one token")
     if len(prompt) >= max_model_len:
@@ -93,14 +90,4 @@ def make_request(
     params.check_vocabulary(vocab_size)
     room = max_model_len - len(prompt)
     wanted = room if params.max_tokens is None else params.max_tokens
-    return Request(index, prompt, params, min(wanted, room))
-
-
-def _token_ids(prompt: Sequence[int], where: str) -> tuple[int, ...]:
-    """Python integers: NumPy's would not survive on their way to JSON."""
-    try:
-        return tuple(operator.index(token) for token in prompt)
-    except TypeError:
-        raise RequestError(
-            f"{where} is {shown(prompt)}; give a text or a sequence of token ids"
-        ) from None
+    return Request(index, tuple(prompt), params, min(wanted, room))

@@ -2,11 +2,12 @@
 
 The rule: an implementation forced by `Op.using` serves or raises `Unsupported`; else
 the first one, in the order given, whose `refuse` returns `None`; else the reference,
-with one warning per call signature when tracing for a GPU.
+with one warning per call signature when tracing for a GPU. An operation may order its
+implementations anew for each call.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -40,17 +41,28 @@ class Impl[**P, R]:
 
 
 class Op[**P, R]:
-    """An operation: its definition and the faster ways to compute it."""
+    """An operation: its definition and the faster ways to compute it.
+
+    Args:
+        name: for messages.
+        reference: the definition.
+        impls: the other implementations, in order of preference.
+        order: takes a call's arguments and names the implementations to try for it,
+            best first; what it leaves out is not tried. The reference ends the list,
+            there or not.
+    """
 
     def __init__(
         self,
         name: str,
         reference: Callable[P, R],
         impls: Mapping[str, Impl[P, R]] | None = None,
+        order: Callable[P, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self._reference = reference
         self._impls = dict(impls or {})
+        self._order = order
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,6 +97,14 @@ class Op[**P, R]:
             return None
         return self._impls[name].refuse(*args, **kwargs)
 
+    def choice(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The name of the implementation that serves this call.
+
+        Raises:
+            Unsupported: one is forced, and cannot.
+        """
+        return self._choose(*args, **kwargs)[0]
+
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """One line: what serves this call, and why the ones before it do not."""
         name, refusals = self._choose(*args, **kwargs)
@@ -99,8 +119,9 @@ class Op[**P, R]:
                 raise Unsupported(f"{self.name}[{forced}]: {reason}")
             return forced, {}
         refusals: dict[str, str] = {}
-        for name, impl in self._impls.items():
-            reason = impl.refuse(*args, **kwargs)
+        order = self._order(*args, **kwargs) if self._order else self.names
+        for name in order:
+            reason = self.refuse(name, *args, **kwargs)
             if reason is None:
                 return name, refusals
             refusals[name] = reason

@@ -53,29 +53,56 @@ def attend(
     Keys and values a query does not see never reach its result, even where they are
     NaN: a page may hold what another request left there.
     """
+    scores = scores_of(
+        q,
+        k,
+        query_positions,
+        lengths,
+        slopes,
+        scale=scale,
+        soft_cap=soft_cap,
+        window=window,
+    )
+    highest = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
+    total = jnp.sum(weights, axis=-1)
+    value = jnp.where(_held(k, lengths), v.astype(jnp.float32), 0.0)
+    mixed = jnp.einsum("bhgst,bthd->bshgd", weights, value, precision="highest")
+    total = jnp.moveaxis(total, -1, 1)[..., None]
+    out = mixed / jnp.where(total > 0.0, total, 1.0)
+    return out.reshape(q.shape).astype(q.dtype)
+
+
+def scores_of(
+    q: Float[Array, "B S Hq D"],
+    k: Float[Array, "B T Hkv D"],
+    query_positions: Int32[Array, "B S"],
+    lengths: Int32[Array, " B"],
+    slopes: Float[Array, " Hq"] | None,
+    *,
+    scale: float,
+    soft_cap: float | None,
+    window: int | None,
+) -> Float[Array, "B Hkv G S T"]:
+    """What the softmax of `attend` is taken of; -inf for keys a query does not see."""
     rows, num_queries, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[2]
     grouped = (rows, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
     seen = visible(query_positions, lengths, num_keys=k.shape[1], window=window)
-    held = (jnp.arange(k.shape[1]) < lengths[:, None])[:, :, None, None]
 
     query = q.astype(jnp.float32).reshape(grouped)
-    key = jnp.where(held, k.astype(jnp.float32), 0.0)
+    key = jnp.where(_held(k, lengths), k.astype(jnp.float32), 0.0)
     scores = jnp.einsum("bshgd,bthd->bhgst", query, key, precision="highest") * scale
     if soft_cap is not None:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     if slopes is not None:
         scores = scores + _alibi(slopes, query_positions, grouped, k.shape[1])
-    scores = jnp.where(seen[:, None, None], scores, -jnp.inf)
+    return jnp.where(seen[:, None, None], scores, -jnp.inf)
 
-    highest = jnp.max(scores, axis=-1, keepdims=True)
-    weights = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
-    total = jnp.sum(weights, axis=-1)
-    value = jnp.where(held, v.astype(jnp.float32), 0.0)
-    mixed = jnp.einsum("bhgst,bthd->bshgd", weights, value, precision="highest")
-    total = jnp.moveaxis(total, -1, 1)[..., None]
-    out = mixed / jnp.where(total > 0.0, total, 1.0)
-    return out.reshape(q.shape).astype(q.dtype)
+
+def _held(k: Array, lengths: Int32[Array, " B"]) -> Bool[Array, "B T 1 1"]:
+    """Which slots hold a token of their row."""
+    return (jnp.arange(k.shape[1]) < lengths[:, None])[:, :, None, None]
 
 
 def _alibi(

@@ -1,5 +1,6 @@
 """`LLM`: a model ready to continue prompts, in the words vLLM's users know."""
 
+import operator
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from fdjax import device
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Increment, Request
 from fdjax.errors import RequestError
+from fdjax.generate.checks import shown
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.outputs import Chunk, Output
 from fdjax.serve.setup import Settings, build_engine
@@ -133,7 +135,7 @@ class LLM:
             if isinstance(prompt, str):
                 text, token_ids = prompt, self._encode(prompt, index)
             else:
-                text, token_ids = None, prompt
+                text, token_ids = None, _token_ids(prompt, index)
             request = self.engine.request(index, token_ids, one)
             output = Output(index, text, request.prompt)
             if one.logprobs is not None:
@@ -193,6 +195,16 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if many and all(isinstance(entry, Integral) for entry in many):
         return [many]  # pyright: ignore[reportReturnType]  (a list of ints by the test)
     return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
+
+
+def _token_ids(prompt: object, index: int) -> list[int]:
+    """Python integers: NumPy's would not survive on their way to JSON."""
+    try:
+        return [operator.index(token) for token in prompt]  # pyright: ignore[reportGeneralTypeIssues]  (what cannot be iterated raises TypeError)
+    except TypeError:
+        raise RequestError(
+            f"prompt {index} is {shown(prompt)}; give a text or a sequence of token ids"
+        ) from None
 
 
 def _per_prompt(

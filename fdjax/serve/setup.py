@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +31,9 @@ DTYPES = ("auto", "bfloat16", "float16", "float32")
 # A CPU gains little from more rows; a GPU reads its weights once for all of them.
 MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
 MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
+# A loop of steps on a GPU costs 0.1 ms a step over launching each ahead of its results;
+# on a CPU, where steps are launched by the cores that compute them, it saves as much.
+STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,7 @@ class Settings:
             raise ConfigError(
                 f"memory_fraction is {memory_fraction}; use a fraction between 0 and 1"
             )
-        platform = device.platform()
-        kind = platform if platform in MAX_NUM_SEQS else "gpu"
+        platform, kind = device.platform(), kind_of_platform()
         rows = MAX_NUM_SEQS[kind] if max_num_seqs is None else max_num_seqs
         return Settings(
             folder=folder,
@@ -164,7 +166,8 @@ def build_engine(
         page_size=settings.page_size,
         max_batched_tokens=settings.max_batched_tokens,
     )
-    return Engine(model, plan, buckets, seed=seed)
+    steps = STEPS_PER_LAUNCH[kind_of_platform()]
+    return Engine(model, plan, buckets, steps_per_launch=steps, seed=seed)
 
 
 def _read(
@@ -185,6 +188,11 @@ def _read_file(path: pathlib.Path) -> dict[str, Any]:
         return read_object(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def kind_of_platform() -> Literal["cpu", "gpu"]:
+    """Which of the defaults above hold here."""
+    return "cpu" if device.platform() == "cpu" else "gpu"
 
 
 def _dtype(name: str, config: ModelConfig, platform: str) -> np.dtype:

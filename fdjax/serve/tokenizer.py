@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fdjax.errors import ConfigError
 
@@ -14,6 +14,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _CONTEXT_TOKENS = 8
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What serving needs of a tokenizer."""
 

@@ -8,8 +8,6 @@
 // scores the tokens lane / 4 and lane / 4 + 8.
 #pragma once
 
-#include <climits>
-
 #include "decode_attention/tiles.cuh"
 
 namespace fdjax::decode_attention {
@@ -113,50 +111,60 @@ struct Running {
 
 // --- Scores --------------------------------------------------------------------------
 
-// `keys` and `queries`: where this lane loads its row of the first matrices.
 template <typename G>
 __device__ void multiply_keys(uint32_t queries, uint32_t keys,
                               float (&scores)[G::kBlocks][4]) {
-#pragma unroll
-  for (int n = 0; n < G::kBlocks; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
+  const int lane = threadIdx.x % kLanes;
+  // Rows and chunks of this lane in the first matrices; the next ones are two chunks
+  // on, which is one XOR since rows lie at powers of two.
+  keys += swizzled<G>(lane % 16, lane / 16);
+  queries += swizzled<G>(lane % 8, lane / 8 % 2);
+  // Two chains of dependent products at least: with one block of columns, half each.
+  constexpr int kChains = G::kBlocks == 1 ? 2 : 1;
+  float sums[kChains][G::kBlocks][4] = {};
 #pragma unroll
   for (int k = 0; k < G::kHeadDim / 16; ++k) {
     uint32_t a[4];
-    load_matrices(a, keys + k * 32);
+    load_matrices(a, keys ^ k * 32);
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n) {
       uint32_t b[2];
-      load_matrices(b, queries + n * 8 * G::kRowBytes + k * 32);
-      multiply<typename G::T>(scores[n], a, b[0], b[1]);
+      load_matrices(b, (queries ^ k * 32) + n * 8 * G::kRowBytes);
+      multiply<typename G::T>(sums[k % kChains][n], a, b[0], b[1]);
     }
   }
+#pragma unroll
+  for (int n = 0; n < G::kBlocks; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[n][i] = sums[0][n][i];
+      if (kChains == 2) scores[n][i] += sums[kChains - 1][n][i];
+    }
 }
 
-// scale, soft cap and ALiBi; -inf for tokens that the query does not see.
+// Scale, soft cap and ALiBi; -inf for tokens that the query does not see. Scores are in
+// units of log 2 (launch.cuh), so that their exponential is one exp2.
 template <typename G>
 __device__ void transform(const Params& p, const Work& work, int first,
                           const float (&slopes)[G::kBlocks][2],
                           float (&scores)[G::kBlocks][4]) {
-  constexpr float kLog2E = 1.44269504f;
   const int lane = threadIdx.x % kLanes;
-  const int token = first + lane / 4;
+  float scale = p.scale;
   if (p.soft_cap > 0.0f) {  // tanh(x) = 1 - 2 / (e^(2 x) + 1); tanh.approx is too coarse
+    scale = 1.0f;
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float e = exp2_approx(2 * kLog2E * p.scale * scores[n][i]);
+        const float e = exp2_approx(p.scale * scores[n][i]);
         scores[n][i] = p.soft_cap * (1.0f - __fdividef(2.0f, e + 1.0f));
       }
   }
-  const float scale = p.soft_cap > 0.0f ? kLog2E : kLog2E * p.scale;
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
-    const int t = token + (i / 2) * 8;
-    const bool seen = t >= work.begin && t < work.end;
-    const float distance = static_cast<float>(t - (work.end - 1));
+    const int token = first + lane / 4 + i * 4;
+    const bool seen = token >= work.begin && token < work.end;
+    const float distance = static_cast<float>(token - (work.end - 1));
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
@@ -178,7 +186,7 @@ __device__ void load_slopes(const Params& p, int kv_head,
     for (int j = 0; j < 2; ++j) {
       const int column = n * 8 + lane % 4 * 2 + j;
       const bool some = p.slopes != nullptr && column < p.group;
-      slopes[n][j] = some ? 1.44269504f * p.slopes[kv_head * p.group + column] : 0.0f;
+      slopes[n][j] = some ? kLog2E * p.slopes[kv_head * p.group + column] : 0.0f;
     }
 }
 
@@ -202,7 +210,7 @@ __device__ void multiply_values(GpuFloats::bfloat16, uint32_t values,
 #pragma unroll
   for (int m = 0; m < G::kHeadDim / 16; ++m) {
     uint32_t a[4];
-    load_transposed(a, values + m * 32);
+    load_transposed(a, values ^ m * 32);
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n) {
       multiply<GpuFloats::bfloat16>(partial.out[m][n], a, b[n][0], b[n][1]);
@@ -226,88 +234,61 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
                                 const float (&weights)[G::kBlocks][4],
                                 Partial<G>& partial) {
   const int lane = threadIdx.x % kLanes;
-  uint32_t b[G::kBlocks][4];
+  // One block of columns and 8 tokens at a time: registers are what is short here.
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int half = i / 2 * 2;
-      b[n][i] = to_tf32(weight_of(weights[n][half], weights[n][half + 1],
-                                  lane % 4 * 2 + i % 2));
-    }
-#pragma unroll
-  for (int m = 0; m < G::kHeadDim / 16; ++m) {
-    uint32_t pairs[4];
-    load_transposed(pairs, values + m * 32);
-#pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const auto low = reinterpret_cast<const __half2&>(pairs[2 * half]);
-      const auto high = reinterpret_cast<const __half2&>(pairs[2 * half + 1]);
-      const uint32_t a[4] = {
-          __float_as_uint(__low2float(low)), __float_as_uint(__low2float(high)),
-          __float_as_uint(__high2float(low)), __float_as_uint(__high2float(high))};
+      const float even = weights[n][2 * half], odd = weights[n][2 * half + 1];
+      const uint32_t b0 = to_tf32(weight_of(even, odd, lane % 4 * 2));
+      const uint32_t b1 = to_tf32(weight_of(even, odd, lane % 4 * 2 + 1));
 #pragma unroll
-      for (int n = 0; n < G::kBlocks; ++n) {
-        multiply_tf32(partial.out[m][n], a, b[n][2 * half], b[n][2 * half + 1]);
+      for (int m = 0; m < G::kHeadDim / 16; ++m) {
+        uint32_t pairs[2];
+        load_transposed(pairs, (values + half * 8 * G::kRowBytes) ^ m * 32);
+        const auto low = reinterpret_cast<const __half2&>(pairs[0]);
+        const auto high = reinterpret_cast<const __half2&>(pairs[1]);
+        const uint32_t a[4] = {
+            __float_as_uint(__low2float(low)), __float_as_uint(__low2float(high)),
+            __float_as_uint(__high2float(low)), __float_as_uint(__high2float(high))};
+        multiply_tf32(partial.out[m][n], a, b0, b1);
       }
     }
-  }
 }
 
 // --- A warp's tokens -----------------------------------------------------------------
 
-// Zeros for the values of tokens that the query does not see: their weight is zero, but
-// nothing was copied there, and 0 * NaN is NaN.
-template <typename G>
-__device__ void clear_unseen(const Work& work, int first, uint32_t values) {
-  const int lane = threadIdx.x % kLanes;
-  for (int i = lane; i < kTileTokens * G::kChunks; i += kLanes) {
-    const int token = i / G::kChunks, chunk = i % G::kChunks;
-    if (first + token < work.begin || first + token >= work.end) {
-      store_zeros(values + token * work.row_bytes + chunk * 16);
-    }
-  }
-  fence_for_copies();
-  __syncwarp();
-}
-
-// Attends to this warp's tiles of the stages that the producer fills.
+// Attends to the tiles of `loader`, whose first kStages are on their way.
 template <typename Scheme, typename G>
-__device__ void attend(const Params& p, const Work& work, const Ring<G>& ring, int used,
+__device__ void attend(const Params& p, const Work& work, Loader<G>& loader,
                        uint32_t queries, Partial<G>& partial) {
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int head = warp / work.warps_per_head, member = warp % work.warps_per_head;
-  // Where matrices begin: keys with tokens as rows; values with tokens as rows, turned.
-  const uint32_t to_tile =
-      member * kTileTokens * work.row_bytes + head * G::kHeadBytes;
-  const uint32_t to_values = to_tile + work.warps_per_head * kTileTokens * work.row_bytes;
-  const uint32_t key_row = to_tile + lane % 16 * work.row_bytes + lane / 16 * 16;
-  const uint32_t value_row =
-      to_values + (lane % 8 + lane / 16 * 8) * work.row_bytes + lane / 8 % 2 * 16;
-  queries += head * G::kQueryBytes + lane % 8 * G::kRowBytes + lane / 8 % 2 * 16;
+  const int lane = threadIdx.x % kLanes;
+  // For load_transposed: tokens as rows, dimensions as columns.
+  const uint32_t values =
+      G::kHalfTileBytes + swizzled<G>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   float slopes[G::kBlocks][2];
-  load_slopes<G>(p, work.kv_head + head, slopes);
+  load_slopes<G>(p, work.kv_head, slopes);
   partial.clear();
-  for (int n = 0; n < work.stages; ++n, ++used) {
-    const uint32_t stage = ring.stage(used);
-    const int tile = work.first + n * work.warps_per_head + member;
-    const int first = tile * kTileTokens;
-    barrier_wait(ring.full_at(used), Ring<G>::phase(used));
-#ifndef FD_NOCOMPUTE
-    if (tile < work.last) {
-      if (first < work.begin || first + kTileTokens > work.end) {
-        clear_unseen<G>(work, first, stage + to_values);
-      }
-      float scores[G::kBlocks][4];
-      multiply_keys<G>(queries, stage + key_row, scores);
-      transform<G>(p, work, first, slopes, scores);
-      Scheme::template weigh<G>(p, scores, partial);
-      multiply_values<G>(typename G::T{}, stage + value_row, scores, partial);
-    }
-#endif
+  int stage = 0;
+  for (int tile = 0; tile < work.tiles; ++tile) {
+    const uint32_t at = loader.stage(stage);
+    float scores[G::kBlocks][4];
+    wait_copies<Loader<G>::kPending>();
+    __syncwarp();  // every lane's copies, not only this one's
+    multiply_keys<G>(queries, at, scores);
+    __syncwarp();  // the keys are read; the next ones may come
+    loader.fetch_keys(stage);
+    const int first = (work.first + tile * work.step) * kTileTokens;
+    transform<G>(p, work, first, slopes, scores);
+    Scheme::template weigh<G>(p, scores, partial);
+    wait_copies<Loader<G>::kPending>();
     __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty_at(used));
+    multiply_values<G>(typename G::T{}, at + values, scores, partial);
+    __syncwarp();
+    loader.fetch_values(stage);
+    stage = stage + 1 == G::kStages ? 0 : stage + 1;
   }
+  wait_copies<0>();
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll

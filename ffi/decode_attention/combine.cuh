@@ -25,22 +25,22 @@ struct Exchange {
   int columns;       // of the block: its heads' groups, without padding
   int units, share;  // of all its columns; of one block of the cluster
 
-  __device__ Exchange(const Params& p, char* memory, int splits) {
-    columns = p.head_count * p.group;
+  __device__ Exchange(const Params& p, const Block& block, char* memory) {
+    columns = block.heads * p.group;
     units = columns * (G::kHeadDim / 4);
-    share = (units + splits - 1) / splits;
+    share = (units + block.splits - 1) / block.splits;
     partials = reinterpret_cast<float*>(memory);
-    constexpr int kPartials = G::kWarps * G::kColumns * G::kPartialStride;
-    sums = reinterpret_cast<float4*>(partials + kPartials);
-    warps = reinterpret_cast<Column*>(sums + splits * share);
-    received = warps + G::kWarps * G::kColumns;
+    const int of_warps = block.warps * G::kColumns;
+    sums = reinterpret_cast<float4*>(partials + of_warps * G::kPartialStride);
+    warps = reinterpret_cast<Column*>(sums + block.splits * share);
+    received = warps + of_warps;
   }
 
-  static constexpr int bytes(int head_count, int group, int splits) {
-    const int columns = head_count * group;
+  static constexpr int bytes(int warps, int heads, int group, int splits) {
+    const int columns = heads * group;
     const int units = columns * (G::kHeadDim / 4);
     const int share = (units + splits - 1) / splits;
-    return G::kWarps * G::kColumns * (G::kPartialStride * 4 + 8) + splits * share * 16 +
+    return warps * G::kColumns * (G::kPartialStride * 4 + 8) + splits * share * 16 +
            splits * columns * 8;
   }
 };
@@ -75,17 +75,15 @@ __device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
   sum.w += x.w * factor;
 }
 
-// One column over the warps of its head.
+// One column of a group over the warps of its head, which begin with `first`.
 template <typename Scheme, typename G>
-__device__ Column sum_warps(const Params& p, const Exchange<G>& e, int column) {
-  const int warps_per_head = G::kWarps / p.head_count;
-  const int first = column / p.group * warps_per_head, g = column % p.group;
-  const Column* of_warp = e.warps + first * G::kColumns + g;
+__device__ Column sum_warps(const Exchange<G>& e, int first, int warps, int column) {
+  const Column* of_warp = e.warps + first * G::kColumns + column;
   Column sum{-INFINITY, 0.0f};
-  for (int w = 0; w < warps_per_head; ++w) {
+  for (int w = 0; w < warps; ++w) {
     sum.highest = fmaxf(sum.highest, of_warp[w * G::kColumns].highest);
   }
-  for (int w = 0; w < warps_per_head; ++w) {
+  for (int w = 0; w < warps; ++w) {
     const Column c = of_warp[w * G::kColumns];
     sum.total += c.total * Scheme::factor(c.highest, sum.highest);
   }
@@ -94,26 +92,27 @@ __device__ Column sum_warps(const Params& p, const Exchange<G>& e, int column) {
 
 // Sends every block of the cluster its share of this block's sums, and all columns.
 template <typename Scheme, typename G>
-__device__ void send(const Params& p, const Exchange<G>& e, int split, int splits) {
-  const int warps_per_head = G::kWarps / p.head_count;
-  for (int i = threadIdx.x; i < splits * e.columns; i += G::kThreads) {
+__device__ void send(const Params& p, const Block& block, const Exchange<G>& e) {
+  const int warps = block.warps_per_head;
+  for (int i = threadIdx.x; i < block.splits * e.columns; i += blockDim.x) {
     const int to = i / e.columns, column = i % e.columns;
-    const Column sum = sum_warps<Scheme>(p, e, column);
-    *in_block(e.received + split * e.columns + column, to) = sum;
+    const Column sum = sum_warps<Scheme>(e, column / p.group * warps, warps,
+                                         column % p.group);
+    *in_block(e.received + block.split * e.columns + column, to) = sum;
   }
-  for (int unit = threadIdx.x; unit < e.units; unit += G::kThreads) {
+  for (int unit = threadIdx.x; unit < e.units; unit += blockDim.x) {
     const int column = unit / (G::kHeadDim / 4), part = unit % (G::kHeadDim / 4);
-    const int first = column / p.group * warps_per_head, g = column % p.group;
-    const Column all = sum_warps<Scheme>(p, e, column);
+    const int first = column / p.group * warps, g = column % p.group;
+    const Column all = sum_warps<Scheme>(e, first, warps, g);
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
-    for (int w = first; w < first + warps_per_head; ++w) {
+    for (int w = first; w < first + warps; ++w) {
       const int at = w * G::kColumns + g;
       const float* source = e.partials + at * G::kPartialStride + part * 4;
       add_scaled(sum, *reinterpret_cast<const float4*>(source),
                  Scheme::factor(e.warps[at].highest, all.highest));
     }
     const int to = unit / e.share;
-    *in_block(e.sums + split * e.share + unit % e.share, to) = sum;
+    *in_block(e.sums + block.split * e.share + unit % e.share, to) = sum;
   }
 }
 
@@ -131,16 +130,16 @@ __device__ Column sum_splits(const Exchange<G>& e, int column, int splits) {
   return sum;
 }
 
-__device__ inline uint2 pack(GpuFloats::bfloat16, const float4& x) {
-  const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y);
-  const __nv_bfloat162 high = __floats2bfloat162_rn(x.z, x.w);
+__device__ inline uint2 pack(GpuFloats::bfloat16, const float4& x, float factor) {
+  const __nv_bfloat162 low = __floats2bfloat162_rn(x.x * factor, x.y * factor);
+  const __nv_bfloat162 high = __floats2bfloat162_rn(x.z * factor, x.w * factor);
   return {reinterpret_cast<const uint32_t&>(low),
           reinterpret_cast<const uint32_t&>(high)};
 }
 
-__device__ inline uint2 pack(GpuFloats::float16, const float4& x) {
-  const __half2 low = __floats2half2_rn(x.x, x.y);
-  const __half2 high = __floats2half2_rn(x.z, x.w);
+__device__ inline uint2 pack(GpuFloats::float16, const float4& x, float factor) {
+  const __half2 low = __floats2half2_rn(x.x * factor, x.y * factor);
+  const __half2 high = __floats2half2_rn(x.z * factor, x.w * factor);
   return {reinterpret_cast<const uint32_t&>(low),
           reinterpret_cast<const uint32_t&>(high)};
 }
@@ -148,27 +147,24 @@ __device__ inline uint2 pack(GpuFloats::float16, const float4& x) {
 // Writes this block's share of the columns for which `wanted(column)`. `all` holds every
 // column summed over the splits.
 template <typename Scheme, typename G, typename Wanted>
-__device__ void finish(const Params& p, const Exchange<G>& e, const Column* all,
-                       int split, int splits, Wanted wanted) {
-  const int64_t first_head =
-      (int64_t{blockIdx.z} * p.kv_heads + blockIdx.y * p.head_count) * p.group;
-  uint2* out = static_cast<uint2*>(p.out) + first_head * (G::kHeadDim / 4);
-  for (int i = threadIdx.x; i < e.share; i += G::kThreads) {
-    const int unit = split * e.share + i;
+__device__ void finish(const Params& p, const Block& block, const Exchange<G>& e,
+                       const Column* all, Wanted wanted) {
+  constexpr int kUnits = G::kHeadDim / 4;  // of a query head
+  uint2* out = static_cast<uint2*>(p.out) + block.query_head(p) * kUnits;
+  for (int i = threadIdx.x; i < e.share; i += blockDim.x) {
+    const int unit = block.split * e.share + i;
     if (unit >= e.units) return;
-    const int column = unit / (G::kHeadDim / 4);
+    const int column = unit / kUnits;
     if (!wanted(column)) continue;
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 4
-    for (int s = 0; s < splits; ++s) {
+    for (int s = 0; s < block.splits; ++s) {
       const float highest = e.received[s * e.columns + column].highest;
       add_scaled(sum, e.sums[s * e.share + i],
                  Scheme::factor(highest, all[column].highest));
     }
     const float inverse = all[column].total > 0.0f ? 1.0f / all[column].total : 0.0f;
-    float4 result{0.0f, 0.0f, 0.0f, 0.0f};
-    add_scaled(result, sum, inverse);
-    out[unit] = pack(typename G::T{}, result);
+    out[unit] = pack(typename G::T{}, sum, inverse);
   }
 }
 

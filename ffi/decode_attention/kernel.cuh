@@ -25,109 +25,119 @@
 #pragma once
 
 #include "decode_attention/combine.cuh"
+#include "fdjax/pdl.cuh"
 
 namespace fdjax::decode_attention {
 
 // The block's query heads, a padded group for each key/value head; zeros as padding.
 template <typename G>
-__device__ void load_queries(const Params& p, char* queries) {
-  using T = typename G::T;
-  const int64_t first_head =
-      (int64_t{blockIdx.z} * p.kv_heads + blockIdx.y * p.head_count) * p.group;
-  const uint4* source = reinterpret_cast<const uint4*>(
-      static_cast<const T*>(p.q) + first_head * G::kHeadDim);
-  const int chunks = p.head_count * G::kColumns * G::kChunks;
-  for (int i = threadIdx.x; i < chunks; i += G::kWarps * kLanes) {
+__device__ void load_queries(const Params& p, const Block& block, char* queries) {
+  const uint4* source = static_cast<const uint4*>(p.q) + block.query_head(p) * G::kChunks;
+  const int chunks = block.heads * G::kColumns * G::kChunks;
+  for (int i = threadIdx.x; i < chunks; i += blockDim.x) {
     const int row = i / G::kChunks, chunk = i % G::kChunks;
     const int head = row / G::kColumns, column = row % G::kColumns;
     uint4 value{0, 0, 0, 0};
     if (column < p.group) {
       value = source[(head * p.group + column) * G::kChunks + chunk];
     }
-    *reinterpret_cast<uint4*>(queries + row * G::kRowBytes + chunk * 16) = value;
+    *reinterpret_cast<uint4*>(queries + swizzled<G>(row, chunk)) = value;
   }
 }
 
-// Everything between a block's tokens and its share of the cluster's sums. `used`: stages
-// of the ring taken by earlier passes.
+// Whether the newest token is among the tiles with which a warp fills its ring.
+template <typename G>
+__device__ bool starts_with_newest(const Work& work) {
+  const int tile = (work.end - 1) / kTileTokens - work.first;
+  return tile >= 0 && tile % work.step == 0 && tile / work.step < G::kStages;
+}
+
+// Everything between a warp's tokens and its block's share of the cluster's sums. The
+// warp's ring is filled already.
 template <typename Scheme, typename G>
-__device__ void pass(const Params& p, const Work& work, const Ring<G>& ring, int used,
-                     uint32_t queries, const Exchange<G>& exchange) {
-  const int split = blockIdx.x, splits = gridDim.x;
-  if (threadIdx.x / kLanes == G::kWarps) {
-    produce(p, work, ring, used);
-    __syncthreads();
-  } else {
-    Partial<G> partial;
-    attend<Scheme>(p, work, ring, used, queries, partial);
-    __syncthreads();  // every stage of the block is read
-    store_partial(exchange, partial);
-  }
-  cluster_barrier();  // every block's partials stand, and its ring may be overwritten
-  send<Scheme>(p, exchange, split, splits);
+__device__ void pass(const Params& p, const Block& block, const Work& work,
+                     Loader<G>& loader, uint32_t queries, char* rings) {
+  Partial<G> partial;
+  attend<Scheme>(p, work, loader, queries, partial);
+  __syncthreads();  // every ring of the block is read
+  const Exchange<G> exchange(p, block, rings);
+  store_partial(exchange, partial);
+  cluster_barrier();  // every block's partials stand, and its rings may be overwritten
+  send<Scheme>(p, block, exchange);
   cluster_barrier();
 }
 
-// Grid: (splits, key/value heads / head_count, rows); a cluster is the splits.
+// Sums the block's columns over the splits. Says of each whether it is to be computed
+// again, and returns whether any is: the same in every block of the cluster.
 template <typename G>
-__global__ void __launch_bounds__(G::kThreads, 1)
-    kernel(FDJAX_GRID_CONSTANT const Params p) {
-  extern __shared__ __align__(16) char shared[];
-  __shared__ Column columns[G::kWarps * G::kColumns];
-  __shared__ bool outside[G::kWarps * G::kColumns];
-  __shared__ uint64_t barriers[2 * G::kStages];
-  const int split = blockIdx.x, splits = gridDim.x;
-  char* stages = shared + p.head_count * G::kQueryBytes;
-  const uint32_t queries = shared_address(shared);
-  const Ring<G> ring{shared_address(stages), shared_address(barriers),
-                     shared_address(barriers + G::kStages)};
-  const Work work = assign<G>(p, split, splits);
-  if (threadIdx.x == 0) {
-    ring.initialise();
-    fence_barriers();
+__device__ bool check(const Params& p, const Block& block, const Exchange<G>& exchange,
+                      Column* columns, bool* outside) {
+  bool recompute = false;
+  if (const int column = threadIdx.x; column < exchange.columns) {
+    const Column sum = sum_splits<Unified>(exchange, column, block.splits);
+    // -inf: the query sees no token, and its zeros are right.
+    recompute = sum.highest >= p.high ||
+                (sum.highest <= p.low && sum.highest != -INFINITY);
+    columns[column] = sum;
+    outside[column] = recompute;
   }
-  __syncthreads();
-  if (threadIdx.x / kLanes != G::kWarps) {
-    wait_for_predecessor();  // q is its result
-    load_queries<G>(p, shared);
-    named_barrier(1, G::kWarps * kLanes);
-  }
-  release_successor();
+  return __syncthreads_or(recompute);
+}
 
-  const Exchange<G> exchange(p, stages, splits);
-  const int column = threadIdx.x;
-  int32_t* recomputed = p.recomputed + blockIdx.z * p.kv_heads + work.kv_head;
-  if (p.unified) {
-    pass<Unified>(p, work, ring, 0, queries, exchange);
-    bool recompute = false;
-    if (column < exchange.columns) {
-      const Column sum = sum_splits<Unified>(exchange, column, splits);
-      // -inf: the query sees no token, and its zeros are right.
-      recompute = sum.highest >= p.high ||
-                  (sum.highest <= p.low && sum.highest != -INFINITY);
-      columns[column] = sum;
-      outside[column] = recompute;
+__device__ inline void count_recomputed(const Params& p, const Block& block,
+                                        const bool* outside) {
+  if (const int head = threadIdx.x; block.split == 0 && head < block.heads) {
+    int count = 0;
+    if (p.unified) {
+      for (int g = 0; g < p.group; ++g) count += outside[head * p.group + g];
     }
-    recompute = __syncthreads_or(recompute);
-    finish<Unified>(p, exchange, columns, split, splits,
-                    [&](int c) { return !outside[c]; });
-    if (split == 0 && threadIdx.x < p.head_count) {
-      int count = 0;
-      for (int g = 0; g < p.group; ++g) count += outside[threadIdx.x * p.group + g];
-      recomputed[threadIdx.x] = count;
-    }
-    if (!recompute) return;  // the whole cluster, which has the same columns
-    fence_for_copies();
-    __syncthreads();
-  } else if (split == 0 && threadIdx.x < p.head_count) {
-    recomputed[threadIdx.x] = 0;
+    p.recomputed[int64_t{block.row} * p.kv_heads + block.kv_head + head] = count;
   }
-  pass<Running>(p, work, ring, p.unified ? work.stages : 0, queries, exchange);
-  if (column < exchange.columns) {
-    columns[column] = sum_splits<Running>(exchange, column, splits);
+}
+
+// Grid: splits, key/value heads / heads of a block, rows. A cluster is the splits.
+template <typename G>
+__global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
+    kernel(FDJAX_GRID_CONSTANT const Params p) {
+  extern __shared__ __align__(512) char shared[];
+  __shared__ Column columns[G::kMaxWarps * G::kColumns];
+  __shared__ bool outside[G::kMaxWarps * G::kColumns];
+  const Block block(p);
+  const int warp = threadIdx.x / kLanes;
+  char* rings = shared + block.heads * G::kQueryBytes;
+  const uint32_t queries =
+      shared_address(shared) + warp / block.warps_per_head * G::kQueryBytes;
+
+  // Keys and values of earlier steps are on their way before the predecessor is done;
+  // q and the newest token are its results.
+  const Work work = assign(p, block);
+  Loader<G> loader(p, work, shared_address(rings) + warp * G::kRingBytes);
+  if (starts_with_newest<G>(work)) pdl_wait();
+  loader.start();
+  pdl_wait();
+  pdl_release();
+  load_queries<G>(p, block, shared);
+  __syncthreads();
+
+  if (p.unified) {
+    pass<Unified>(p, block, work, loader, queries, rings);
+    const Exchange<G> exchange(p, block, rings);
+    const bool recompute = check(p, block, exchange, columns, outside);
+    count_recomputed(p, block, outside);
+    finish<Unified>(p, block, exchange, columns, [&](int c) { return !outside[c]; });
+    if (!recompute) return;
+    __syncthreads();  // what was received has been read: the rings are free
+    loader.start();
+  } else {
+    count_recomputed(p, block, outside);
+  }
+  pass<Running>(p, block, work, loader, queries, rings);
+  const Exchange<G> exchange(p, block, rings);
+  if (const int column = threadIdx.x; column < exchange.columns) {
+    columns[column] = sum_splits<Running>(exchange, column, block.splits);
   }
   __syncthreads();
-  finish<Running>(p, exchange, columns, split, splits,
+  finish<Running>(p, block, exchange, columns,
                   [&](int c) { return !p.unified || outside[c]; });
 }
 

@@ -1,69 +1,74 @@
-// The launch: shared memory, grid, cluster. No XLA header.
+// The launch: units, shared memory, grid, cluster, and the choice of the kernel.
+//
+// Included by handler.cu alone: 20 kernels take half a minute for each architecture.
 #pragma once
 
 #include <algorithm>
 
 #include "decode_attention/kernel.cuh"
+#include "fdjax/launch.h"
 
 namespace fdjax::decode_attention {
 
+// Scores in units of log 2, and the bounds as scores. With a soft cap the scale is that
+// of 2 x in tanh(x) = 1 - 2 / (e^(2 x) + 1).
+inline Params in_units_of_log2(Params p) {
+  p.page_reciprocal = page_reciprocal_of(p.page_size);
+  p.scale *= p.soft_cap > 0.0f ? 2.0f * kLog2E / p.soft_cap : kLog2E;
+  p.soft_cap *= kLog2E;
+  p.low = (p.phi + p.low) * kLog2E;
+  p.high = (p.phi + p.high) * kLog2E;
+  p.phi *= kLog2E;
+  return p;
+}
+
+inline bool has_clusters() {
+  int device = 0, yes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&yes, cudaDevAttrClusterLaunch, device);
+  return yes != 0;
+}
+
 template <typename G>
-cudaError_t launch(cudaStream_t stream, Params p, const Launch& options) {
-  const int splits = options.splits;
-  p.head_count = options.heads_per_block;
-  const int bytes =
-      p.head_count * G::kQueryBytes +
-      std::max(G::kRingBytes,
-               Exchange<G>::bytes(p.head_count, p.group, splits));
-  const void* function = reinterpret_cast<const void*>(kernel<G>);
-  cudaError_t error = cudaFuncSetAttribute(
-      function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess && splits > 8) {  // 8 is what every device must take
-    error = cudaFuncSetAttribute(function,
-                                 cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  }
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(splits, p.kv_heads / p.head_count, p.rows);
-  config.blockDim = dim3(G::kThreads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  if (splits > 1) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = splits;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  }
-  if (options.programmatic) {
-    cudaLaunchAttribute& early = attributes[config.numAttrs++];
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-  }
-  return cudaLaunchKernelEx(&config, kernel<G>, p);
+cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& how) {
+  // Without clusters a block does all of a row: right, and slow at small batches.
+  const int splits = has_clusters() ? how.splits : 1, heads = how.heads_per_block;
+  const int warps = std::min(how.warps, G::kMaxWarps);
+  const int exchange_bytes = Exchange<G>::bytes(warps, heads, p.group, splits);
+  const fdjax::Launch launch{
+      .stream = stream,
+      .grid = dim3(splits, p.kv_heads / heads, p.rows),
+      .threads = warps * kLanes,
+      .shared_bytes =
+          heads * G::kQueryBytes + std::max(warps * G::kRingBytes, exchange_bytes),
+      .cluster = splits,
+      .programmatic = how.programmatic};
+  return fdjax::launch(launch, kernel<G>, in_units_of_log2(p));
 }
 
 template <typename T, int kColumns>
 cudaError_t dispatch_head_dim(cudaStream_t stream, const Params& p, const Launch& how) {
   switch (p.head_dim) {
     case 64:
-      return launch<Geometry<T, 64, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 64, kColumns>>(stream, p, how);
     case 80:
-      return launch<Geometry<T, 80, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 80, kColumns>>(stream, p, how);
     case 96:
-      return launch<Geometry<T, 96, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 96, kColumns>>(stream, p, how);
     case 128:
-      return launch<Geometry<T, 128, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 128, kColumns>>(stream, p, how);
     case 256:
-      return launch<Geometry<T, 256, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 256, kColumns>>(stream, p, how);
     default:
       return cudaErrorInvalidValue;
   }
 }
 
-// `T` is the type of q, kv and out. Supported: p.head_dim of 64, 80, 96, 128 and 256,
-// p.group of 1 to 16; the caller has checked them.
+// `T` is the type of q, kv and out: bfloat16 or float16 (handler.cu holds both). The
+// caller has checked p.head_dim (64, 80, 96, 128 or 256), p.group (1 to 16),
+// p.page_size (8 to 128), that the page table has room for at most 2^25 tokens a row,
+// and that the KV array has less than 2^31 slots, those of all layers and of both
+// halves counted.
 template <typename T>
 cudaError_t launch_decode_attention(cudaStream_t stream, const Params& p,
                                     const Launch& how) {

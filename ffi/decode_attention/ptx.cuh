@@ -3,73 +3,28 @@
 
 #include <cstdint>
 
+#include "fdjax/cluster.cuh"
 #include "fdjax/gpu.h"
 
 namespace fdjax::decode_attention {
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+// --- Asynchronous copies, 16 bytes a thread ------------------------------------------
 
-// --- Bulk copies, and the barriers that say when they have arrived (sm_90) -----------
-
-// `bytes` and both addresses are multiples of 16.
-__device__ inline void copy_bulk(uint32_t target, const void* source, uint32_t bytes,
-                                 uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(target),
-      "l"(source), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
-__device__ inline void barrier_initialise(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+// Writes zeros, and reads nothing, unless `present`.
+__device__ inline void copy_async(uint32_t target, const void* source, bool present) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target),
+               "l"(source), "r"(present ? 16 : 0)
                : "memory");
 }
 
-__device__ inline void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Arrives, and makes the phase wait for so many bytes of bulk copies.
-__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
-               "r"(bytes)
-               : "memory");
-}
-
-// Waits until the phase of this parity is over.
-__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again%=:\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra again%=;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// Makes initialised barriers known to the copy engine and to the cluster.
-__device__ inline void fence_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// A barrier of some of the block's warps.
-__device__ inline void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Orders this thread's ordinary accesses to shared memory before later bulk copies.
-__device__ inline void fence_for_copies() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-__device__ inline void store_zeros(uint32_t address) {  // 16 bytes
-  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0)
-               : "memory");
+// Waits until at most `kPending` groups of this thread are still on their way.
+template <int kPending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // --- 8 x 8 matrices of 16 bit elements -----------------------------------------------
@@ -86,6 +41,13 @@ __device__ inline void load_matrices(uint32_t (&r)[2], uint32_t address) {
 __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ inline void load_transposed(uint32_t (&r)[2], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
                : "r"(address)
                : "memory");
 }
@@ -150,15 +112,12 @@ __device__ inline float exp2_approx(float x) {
   return out;
 }
 
-// --- Clusters: blocks that see each other's shared memory (sm_90) --------------------
-// Before sm_90 a cluster is one block.
+// --- Clusters (sm_90); before it, a cluster is one block -----------------------------
 
 __device__ inline void cluster_barrier() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+  cluster_arrive();
+  cluster_wait();
 #else
   __syncthreads();
 #endif
@@ -175,22 +134,6 @@ __device__ V* in_block(V* pointer, int rank) {
   return reinterpret_cast<V*>(out);
 #else
   return pointer;
-#endif
-}
-
-// --- Programmatic dependent launch (sm_90); nothing without the launch attribute -----
-
-// Waits until the kernel before this one is done and its writes are seen.
-__device__ inline void wait_for_predecessor() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets the kernel after this one start, once every block has said so.
-__device__ inline void release_successor() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

@@ -3,24 +3,10 @@
 
 #include <cstdint>
 
-#include "fdjax/gpu.h"
+#include "fdjax/vector.cuh"
 #include "matmul/params.h"
 
 namespace fdjax::matmul {
-
-__device__ inline float to_float(GpuFloats::bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float to_float(GpuFloats::float16 x) { return __half2float(x); }
-
-template <typename T>
-__device__ T from_float(float x);
-template <>
-__device__ inline GpuFloats::bfloat16 from_float(float x) {
-  return __float2bfloat16(x);
-}
-template <>
-__device__ inline GpuFloats::float16 from_float(float x) {
-  return __float2half(x);
-}
 
 __device__ inline float activate(Activation activation, float x) {
   switch (activation) {
@@ -36,17 +22,11 @@ __device__ inline float activate(Activation activation, float x) {
   return x;
 }
 
-// kVec neighbouring elements, read and written as one access.
-template <typename T, int kVec>
-struct alignas(sizeof(T) * kVec) Vec {
-  T values[kVec];
-};
-
 template <typename T, int kVec>
 __device__ void add(const void* source, int64_t offset, float (&sums)[kVec]) {
   if (source == nullptr) return;
-  const auto v = *reinterpret_cast<const Vec<T, kVec>*>(static_cast<const T*>(source) +
-                                                        offset);
+  const auto v =
+      *reinterpret_cast<const Vec<T, kVec>*>(static_cast<const T*>(source) + offset);
 #pragma unroll
   for (int i = 0; i < kVec; ++i) sums[i] += to_float(v.values[i]);
 }

@@ -2,20 +2,21 @@
 //
 // A flat product is bound by reading the weights once. The operands are swapped: weight
 // rows take the 64 rows of a wgmma tile and the tokens, padded to kM = 8, 16, 32 or 64,
-// its columns, so that no more than 7 columns are padding (FlashDecoding++ section 4
-// pads M to 8 for the same reason).
+// its columns: FlashDecoding++ (section 4) pads M to 8 for the same reason.
 //
 //   weight [N, K] --TMA--> ring of stages in shared memory --wgmma--> registers
 //   x      [M, K] --TMA-->          (from L2)                            |
-//                          y [M, N] <-- sums over the cluster <-- shared memory
+//                        y [M, N] <-- sums over the cluster <-- shared memory
 //
-// * One warp asks the copy engine for stages as fast as they become free; four warps
-//   multiply. A stage is kTiles tiles of 64 weight rows and the x of the same 64
-//   columns. The ring (tens of KB of each multiprocessor in flight) hides the latency of
-//   memory: this is the paper's double buffering with more than two buffers.
-// * Where there are too few tiles for the machine, the blocks of a cluster share the K
-//   of one tile (split-K) and add their partial sums through distributed shared memory,
-//   always in the order of their ranks: no workspace, no atomics, the same bits each run.
+// * One warp asks the copy engine for stages as fast as they become free; warpgroups of
+//   four warps multiply. The ring keeps some 100 to 200 KB of each multiprocessor in
+//   flight, which hides the latency of memory: the paper's double buffering, with more
+//   than two buffers.
+// * A block takes as many weight rows as give every multiprocessor the same work: tiles
+//   may have fewer than 64 rows. Where a whole K for each block would still leave
+//   multiprocessors idle, the blocks of a cluster share the K of one tile (split-K) and
+//   add their sums through distributed shared memory, in the order of their ranks: no
+//   workspace, no atomics, the same bits in every run.
 // * The weights do not depend on the kernel before: the ring is filled with them before
 //   `pdl_wait`.
 #pragma once
@@ -37,52 +38,61 @@ namespace fdjax::matmul {
 
 inline constexpr int kTileRows = 64;     // of weights: the M of wgmma
 inline constexpr int kTileColumns = 64;  // along K: one row of the 128 byte swizzle
-inline constexpr int kTileBytes = kTileRows * kTileColumns * 2;
+inline constexpr int kRowBytes = kTileColumns * 2;
 inline constexpr int kMaxStages = 16;
-#ifndef CHAINS
-#define CHAINS 2
-#endif
-#ifndef WPOLICY
-#define WPOLICY kEvictFirst
-#endif
-inline constexpr int kChains = CHAINS;  // independent accumulators of a warpgroup
 
-// Sizes of a block: kTiles tiles of 64 weight rows, kM tokens, kBoxes * 64 columns of
-// both in a stage.
+// Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes
+// times 64 columns of both. Every (tile, box) has a warpgroup of its own, so that as
+// many chains of dependent wgmmas run at once.
 template <int kTiles, int kM, int kBoxes>
 struct Shape {
-  static constexpr int kConsumers = kTiles * 128;  // a warpgroup for each tile
+  static constexpr int kGroups = kTiles * kBoxes;
+  static constexpr int kConsumers = kGroups * 128;
   static constexpr int kThreads = kConsumers + 32;  // and the producer's warp
-  static constexpr int kRows = kTiles * kTileRows;
   static constexpr int kColumns = kBoxes * kTileColumns;
-  static constexpr int kWeightBytes = kTiles * kBoxes * kTileBytes;
-  static constexpr int kBoxBytes = kM * kTileColumns * 2;  // of x
-  static constexpr int kStageBytes = kWeightBytes + kBoxes * kBoxBytes;
-  // Partial sums, [kM][kPitch] floats: a pitch of 4 modulo 32 spreads the accumulators'
-  // layout over all banks.
-  static constexpr int kPitch = kRows + 4;
-  static constexpr int kSumBytes = kM * kPitch * 4;
+  // Blocks start at different places along K, so that they do not all ask for the same
+  // columns of rows that lie a power of two apart: 1 % faster. With much x, it costs
+  // more than that to find x at many places of L2 at once.
+  static constexpr bool kRotate = kM <= 16;
+  static constexpr int kXBytes = kM * kRowBytes;  // of a box
+  // Partial sums, [kBoxes][kM][kPitch] floats: a pitch of 4 modulo 32 spreads the
+  // accumulators' layout over all banks.
+  static constexpr int kPitch = kTiles * kTileRows + 4;
+  static constexpr int kSumBytes = kBoxes * kM * kPitch * 4;
 
-  // The partial sums reuse the ring.
-  static constexpr int bytes(int stages) {
-    const int ring = stages * kStageBytes;
+  __host__ __device__ static constexpr int stage_bytes(int tile_rows) {
+    return kGroups * tile_rows * kRowBytes + kBoxes * kXBytes;
+  }
+
+  // The partial sums reuse the ring. wgmma always reads 64 rows, beyond those of a
+  // shorter tile too (their results are ignored).
+  __host__ __device__ static constexpr int bytes(int stages, int tile_rows) {
+    const int ring =
+        stages * stage_bytes(tile_rows) + (kTileRows - tile_rows) * kRowBytes;
     return (ring > kSumBytes ? ring : kSumBytes) + 1024;  // to align the ring
   }
 };
 
 // Which part of the product a block computes.
 struct Work {
-  int row;         // first weight row; of the gate, if gated
-  int begin, end;  // stages along K
+  int row;           // first weight row; of the gate, if gated
+  int begin, count;  // stages along K
+  int shift;         // where along them this block starts
+
+  // The place along K of the block's i-th stage.
+  __device__ int depth(int i) const {
+    const int at = i + shift;
+    return begin + (at < count ? at : at - count);
+  }
 };
 
 template <typename S>
-__device__ Work work_of(const Params& p) {
+__device__ Work work_of(const Params& p, int rows) {
   const int depth = (p.k + S::kColumns - 1) / S::kColumns;
-  const int rows = S::kRows / (p.gated ? 2 : 1);
-  const int rank = blockIdx.x, splits = gridDim.x;
-  return {static_cast<int>(blockIdx.y) * rows, depth * rank / splits,
-          depth * (rank + 1) / splits};
+  const int rank = blockIdx.x, splits = gridDim.x, tile = blockIdx.y;
+  const int begin = depth * rank / splits;
+  const int count = depth * (rank + 1) / splits - begin;
+  return {tile * rows, begin, count, S::kRotate && count > 0 ? tile * 5 % count : 0};
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -92,6 +102,11 @@ struct Ring {
   uint64_t* full;   // a stage's bytes have arrived
   uint64_t* empty;  // the consumers are done with it
   int stages;
+  int stage_bytes;
+  int tile_rows;
+
+  __device__ unsigned char* stage(int i) const { return data + i * stage_bytes; }
+  __device__ int tile_bytes() const { return tile_rows * kRowBytes; }
 };
 
 // A position in the ring: which stage, and the parity of its current use.
@@ -116,32 +131,32 @@ struct Producer {
   const Work& work;
   const Ring& ring;
 
-  // Tile t holds the next 64 rows; of a gated product, the second half are up rows.
+  // Tile t holds the next rows; of a gated product, the second half are up rows.
   __device__ int row_of(int t) const {
     constexpr int kHalf = kTiles / 2;
-    if (!p.gated || t < kHalf) return work.row + t * kTileRows;
-    return p.columns + work.row + (t - kHalf) * kTileRows;
+    if (!p.gated || t < kHalf) return work.row + t * ring.tile_rows;
+    return p.columns + work.row + (t - kHalf) * ring.tile_rows;
   }
 
   __device__ void load_weights(int stage, int depth) const {
-    unsigned char* target = ring.data + stage * S::kStageBytes;
-    mbarrier_arrive_expect(&ring.full[stage], S::kStageBytes);
+    unsigned char* target = ring.stage(stage);
+    mbarrier_arrive_expect(&ring.full[stage], ring.stage_bytes);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) {
-        tma_load(target + (t * kBoxes + box) * kTileBytes, weights,
+        tma_load(target + (t * kBoxes + box) * ring.tile_bytes(), weights,
                  depth * S::kColumns + box * kTileColumns, row_of(t), &ring.full[stage],
-                 CachePolicy::WPOLICY);
+                 CachePolicy::kEvictFirst);
       }
     }
   }
 
   __device__ void load_x(int stage, int depth) const {
-    unsigned char* target = ring.data + stage * S::kStageBytes + S::kWeightBytes;
+    unsigned char* target = ring.stage(stage) + S::kGroups * ring.tile_bytes();
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
-      tma_load(target + box * S::kBoxBytes, x, depth * S::kColumns + box * kTileColumns,
+      tma_load(target + box * S::kXBytes, x, depth * S::kColumns + box * kTileColumns,
                0, &ring.full[stage], CachePolicy::kEvictLast);
     }
   }
@@ -155,46 +170,43 @@ struct Producer {
       mbarrier_init(&ring.empty[s], S::kConsumers / 32);
     }
     mbarrier_init_fence();
-    const int count = min(ring.stages, work.end - work.begin);
-    for (int s = 0; s < count; ++s) load_weights(s, work.begin + s);
+    const int count = min(ring.stages, work.count);
+    for (int s = 0; s < count; ++s) load_weights(s, work.depth(s));
   }
 
   __device__ void run() const {
-    const int count = min(ring.stages, work.end - work.begin);
+    const int count = min(ring.stages, work.count);
     pdl_wait();
-    for (int s = 0; s < count; ++s) load_x(s, work.begin + s);
+    for (int s = 0; s < count; ++s) load_x(s, work.depth(s));
     Cursor cursor;
-    for (int depth = work.begin + count; depth < work.end; ++depth) {
+    for (int i = count; i < work.count; ++i) {
       mbarrier_wait(&ring.empty[cursor.stage], cursor.parity);
-      load_weights(cursor.stage, depth);
-      load_x(cursor.stage, depth);
+      load_weights(cursor.stage, work.depth(i));
+      load_x(cursor.stage, work.depth(i));
       cursor.advance(ring.stages);
     }
   }
 };
 
-// Multiplies a warpgroup's tile of every stage of the ring into `sums`.
+// Multiplies a warpgroup's tile and box of every stage of the ring into `sums`.
 template <typename T, int kTiles, int kM, int kBoxes>
-__device__ void consume(const Work& work, const Ring& ring,
-                        float (&sums)[kChains][kM / 2]) {
+__device__ void consume(const Work& work, const Ring& ring, float (&sums)[kM / 2]) {
   using S = Shape<kTiles, kM, kBoxes>;
-  const int tile = threadIdx.x / 128;
+  const int group = threadIdx.x / 128;
   const bool speaker = threadIdx.x % 32 == 0;
   Cursor cursor;
   int previous = -1;  // the stage of the group before
-  for (int depth = work.begin; depth < work.end; ++depth) {
+  wgmma_pin(sums);
+  for (int i = 0; i < work.count; ++i) {
     mbarrier_wait(&ring.full[cursor.stage], cursor.parity);
-    const unsigned char* stage = ring.data + cursor.stage * S::kStageBytes;
+    const unsigned char* stage = ring.stage(cursor.stage);
+    const uint64_t a = wgmma_matrix(stage + group * ring.tile_bytes());
+    const uint64_t b = wgmma_matrix(stage + S::kGroups * ring.tile_bytes() +
+                                    group % kBoxes * S::kXBytes);
     wgmma_fence();
 #pragma unroll
-    for (int box = 0; box < kBoxes; ++box) {
-      const uint64_t a = wgmma_matrix(stage + (tile * kBoxes + box) * kTileBytes);
-      const uint64_t b = wgmma_matrix(stage + S::kWeightBytes + box * S::kBoxBytes);
-#pragma unroll
-      for (int step = 0; step < kTileColumns / 16; ++step) {
-        Wgmma<T, kM>::add(sums[step % kChains], a + step * kWgmmaStepK,
-                          b + step * kWgmmaStepK);
-      }
+    for (int step = 0; step < kTileColumns / 16; ++step) {
+      Wgmma<T, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -203,70 +215,103 @@ __device__ void consume(const Work& work, const Ring& ring,
     cursor.advance(ring.stages);
   }
   wgmma_wait<0>();
+  wgmma_pin(sums);
 }
 
 // From the accumulators' layout to [kM][kPitch], tokens by weight rows.
 template <int kM>
-__device__ void store_sums(const float (&sums)[kChains][kM / 2], float* shared,
-                           int pitch) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+__device__ void store_sums(const float (&sums)[kM / 2], float* shared, int pitch) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kM / 2; ++i) {
     const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
     const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
-    float sum = sums[0][i];
-#pragma unroll
-    for (int chain = 1; chain < kChains; ++chain) sum += sums[chain][i];
-    shared[column * pitch + row] = sum;
+    shared[column * pitch + row] = sums[i];
   }
 }
 
-// Adds the cluster's partial sums of 8 weight rows of a token, rank by rank.
-__device__ inline void gather(const float* shared, int splits, float (&sums)[8]) {
+__device__ inline void accumulate(const float4& low, const float4& high,
+                                  float (&sums)[8]) {
+  sums[0] += low.x, sums[1] += low.y, sums[2] += low.z, sums[3] += low.w;
+  sums[4] += high.x, sums[5] += high.y, sums[6] += high.z, sums[7] += high.w;
+}
+
+// Adds the partial sums of 8 weight rows of a token: those of every block of the
+// cluster, rank by rank, and in a block those of every box.
+template <typename S, int kBoxes>
+__device__ void gather(const float* shared, int splits, float (&sums)[8]) {
+  constexpr int kBoxFloats = S::kSumBytes / 4 / kBoxes;
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
+  if (splits == 1) {
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      const auto* source = reinterpret_cast<const float4*>(shared + box * kBoxFloats);
+      accumulate(source[0], source[1], sums);
+    }
+    return;
+  }
+#pragma unroll 2
   for (int rank = 0; rank < splits; ++rank) {
-    const uint32_t address = cluster_address(shared, rank);
-    const float4 low = cluster_load(address), high = cluster_load(address + 16);
-    sums[0] += low.x, sums[1] += low.y, sums[2] += low.z, sums[3] += low.w;
-    sums[4] += high.x, sums[5] += high.y, sums[6] += high.z, sums[7] += high.w;
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      const uint32_t source = cluster_address(shared + box * kBoxFloats, rank);
+      accumulate(cluster_load(source), cluster_load(source + 16), sums);
+    }
   }
 }
 
-// Every block of the cluster finishes its share of the tile.
-template <typename T, typename S>
-__device__ void write_tile(const Params& p, const Work& work, const float* shared) {
+// Every block of the cluster finishes its share of the rows.
+template <typename T, int kTiles, int kM, int kBoxes>
+__device__ void write_rows(const Params& p, const Work& work, int tile_rows,
+                           const float* shared) {
+  using S = Shape<kTiles, kM, kBoxes>;
   const int rank = blockIdx.x, splits = gridDim.x;
-  const int rows = S::kRows / (p.gated ? 2 : 1);
-  const int units = rows / 8;  // of a token
+  const int units = (p.gated ? kTiles / 2 : kTiles) * tile_rows / 8;  // of a token
   const int total = units * p.m;
   const int begin = total * rank / splits, end = total * (rank + 1) / splits;
   for (int i = begin + threadIdx.x; i < end; i += S::kThreads) {
     const int token = i / units, row = i % units * 8;
     const int column = work.row + row;
     if (column >= p.columns) continue;
-    const float* source = shared + token * S::kPitch + row;
+    const float* source =
+        shared + token * S::kPitch + row / tile_rows * kTileRows + row % tile_rows;
     float sums[8], second[8];
-    gather(source, splits, sums);
-    if (p.gated) gather(source + rows, splits, second);
+    gather<S, kBoxes>(source, splits, sums);
+    if (p.gated) gather<S, kBoxes>(source + kTiles / 2 * kTileRows, splits, second);
     finish<T>(p, token, column, sums, second);
   }
 }
 
+// All threads of the block or, if there are several, of the cluster's blocks.
+__device__ inline void sync(int blocks) {
+  if (blocks == 1) {
+    __syncthreads();
+  } else {
+    cluster_arrive();
+    cluster_wait();
+  }
+}
 #endif
 
 template <typename T, int kTiles, int kM, int kBoxes>
 __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads)
     flat(FDJAX_GRID_CONSTANT const CUtensorMap weights,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
-         int stages) {
+         FDJAX_GRID_CONSTANT const FlatConfig config) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using S = Shape<kTiles, kM, kBoxes>;
   extern __shared__ unsigned char dynamic[];
   __shared__ uint64_t barriers[2 * kMaxStages];
   unsigned char* data = dynamic + (-shared_address(dynamic) & 1023);
-  const Ring ring{data, barriers, barriers + kMaxStages, stages};
-  const Work work = work_of<S>(p);
+  const Ring ring{.data = data,
+                  .full = barriers,
+                  .empty = barriers + kMaxStages,
+                  .stages = config.stages,
+                  .stage_bytes = S::stage_bytes(config.tile_rows),
+                  .tile_rows = config.tile_rows};
+  const int rows = (p.gated ? kTiles / 2 : kTiles) * config.tile_rows;
+  const Work work = work_of<S>(p, rows);
   const Producer<kTiles, kM, kBoxes> producer{&weights, &x, p, work, ring};
   const bool producing = threadIdx.x == S::kConsumers;
   if (producing) producer.start();
@@ -275,20 +320,23 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads)
 
   float* shared = reinterpret_cast<float*>(data);
   if (threadIdx.x < S::kConsumers) {
-    float sums[kChains][kM / 2] = {};
+    float sums[kM / 2] = {};
     consume<T, kTiles, kM, kBoxes>(work, ring, sums);
     asm volatile("bar.sync 1, %0;" ::"n"(S::kConsumers) : "memory");  // ring is free
-    store_sums<kM>(sums, shared, S::kPitch);
+    const int group = threadIdx.x / 128;
+    store_sums<kM>(sums,
+                   shared + group % kBoxes * (S::kSumBytes / 4 / kBoxes) +
+                       group / kBoxes * kTileRows,
+                   S::kPitch);
   } else if (producing) {
     producer.run();
   }
   __syncwarp();
   pdl_wait();  // the residual, and the buffer of y, belong to kernels before
-  cluster_arrive();
-  cluster_wait();
-  write_tile<T, S>(p, work, shared);
-  cluster_arrive();  // no block leaves while another may read its sums
-  cluster_wait();
+  const int splits = gridDim.x;
+  sync(splits);
+  write_rows<T, kTiles, kM, kBoxes>(p, work, config.tile_rows, shared);
+  if (splits > 1) sync(splits);  // no block leaves while another reads its sums
 #endif
 }
 

@@ -2,9 +2,9 @@
 //
 // With so few tokens a tensor core would mostly multiply padding (FlashDecoding++
 // section 5 takes CUDA cores there). A block computes kRows weight rows for all tokens:
-// its threads share K, 8 elements (16 bytes) each, so that the block reads 2 KB of every
-// row at a time. Weights of the next step are loaded before the current ones are used;
-// with kRows rows that keeps kRows accesses of 16 bytes in flight in every thread.
+// its threads share K, 8 elements (16 bytes) each, so that the block reads 2 KB of
+// every row at a time. What the next step needs is loaded before the current step is
+// multiplied, which keeps kRows weight accesses of 16 bytes in flight in every thread.
 // Each x that is read and converted serves kRows rows.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "fdjax/gpu.h"
 #include "fdjax/pdl.cuh"
+#include "fdjax/vector.cuh"
 #include "matmul/epilogue.cuh"
 #include "matmul/params.h"
 
@@ -19,8 +20,11 @@ namespace fdjax::matmul {
 
 inline constexpr int kGemvThreads = 128;
 inline constexpr int kGemvWarps = kGemvThreads / 32;
-inline constexpr int kElements = 8;                         // of one access
-inline constexpr int kStep = kGemvThreads * kElements;      // along K
+inline constexpr int kElements = 8;                     // of one access
+inline constexpr int kStep = kGemvThreads * kElements;  // along K
+// Rows of a block for M = 1, 2, 4: the fastest of 2, 4 and 8. More rows reuse x better,
+// but leave fewer blocks on a multiprocessor.
+inline constexpr int gemv_rows(int m) { return m == 2 ? 2 : 4; }
 
 __device__ inline void widen(uint32_t pair, float& low, float& high,
                              GpuFloats::bfloat16) {
@@ -43,16 +47,18 @@ __device__ void widen(const uint4& bits, float (&values)[kElements]) {
   widen(bits.w, values[6], values[7], T{});
 }
 
-// Weights are read once, by one thread: they need no place in L1.
+// Weights are read once, by one thread: they need no place in L1. (No L2::256B hint
+// either: see tensor_map.h.)
 __device__ inline uint4 load_weight(const void* pointer) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(pointer));
   return v;
 }
 
-// The block's rows; of a gated product, half are gate rows and half the matching up rows.
+// The block's rows; of a gated product, half are gate rows and half the matching up
+// rows.
 template <typename T, int kRows>
 struct Rows {
   const T* pointers[kRows];

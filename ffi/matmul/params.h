@@ -1,6 +1,8 @@
 // What the kernels of matmul are given. Sizes are in elements.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 namespace fdjax::matmul {
@@ -22,6 +24,21 @@ struct Params {
   bool gated;
   bool float32;  // y is float32 instead of x's type
   Activation activation;
+};
+
+// How B cuts a product up. A block computes `tiles * tile_rows` weight rows (of a gated
+// product, half of them are up rows), 64 * boxes columns at a time.
+struct FlatConfig {
+  int tiles;      // 1 or 2; gated: 2
+  int boxes;      // 1 or 2
+  int tile_rows;  // a multiple of 8 up to 64
+  int splits;     // of K, over the blocks of a cluster
+  int stages;     // of the ring
+};
+
+struct How {
+  cudaStream_t stream;
+  bool programmatic;  // may start before the kernel before has ended (pdl.cuh)
 };
 
 }  // namespace fdjax::matmul

@@ -37,13 +37,18 @@ ffi::Error handle(gpu_stream stream, float epsilon, float scale_offset,
   return dispatch_float<GpuFloats>("x", dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     FDJAX_RETURN_IF_ERROR(check_size<T>(p.size));
-    const cudaError_t error = launch_rows<T>(stream, p, /*programmatic=*/false);
-    if (error == cudaSuccess) return ffi::Error::Success();
-    return ffi::Error::Internal(std::string("rms_norm: ") + cudaGetErrorString(error));
+    const gpu_error error = launch_rows<T>(stream, p, /*programmatic=*/false);
+    if (error == kGpuSuccess) return ffi::Error::Success();
+    return ffi::Error::Internal(std::string("rms_norm: ") + gpu_error_string(error));
   });
 }
 
 }  // namespace
+
+// For handlers that chain kernels.
+template gpu_error launch_rows<GpuFloats::bfloat16>(gpu_stream, const Params&, bool);
+template gpu_error launch_rows<GpuFloats::float16>(gpu_stream, const Params&, bool);
+
 }  // namespace fdjax::rms_norm
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(

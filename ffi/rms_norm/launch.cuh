@@ -12,7 +12,7 @@ inline constexpr int kMaxSize = 4 * kThreads * kVec<T>;
 
 // Rows are multiples of 16 bytes, of at most `kMaxSize` elements, and aligned.
 template <typename T>
-cudaError_t launch_rows(cudaStream_t stream, const Params& p, bool programmatic) {
+gpu_error launch_rows(gpu_stream stream, const Params& p, bool programmatic) {
   const Launch how{.stream = stream,
                    .grid = dim3(p.rows),
                    .threads = kThreads,

@@ -18,7 +18,7 @@ inline bool aligned(const void* pointer) {
 }
 
 template <typename T, int kVec>
-cudaError_t launch_units(cudaStream_t stream, const Params& p, bool programmatic) {
+gpu_error launch_units(gpu_stream stream, const Params& p, bool programmatic) {
   const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
   const int groups = (units + kThreads - 1) / kThreads;
   const int wanted = (kBlocks + p.tokens - 1) / p.tokens;
@@ -31,7 +31,7 @@ cudaError_t launch_units(cudaStream_t stream, const Params& p, bool programmatic
 
 // With `programmatic`, the kernel before may write nothing that is read here but qkv.
 template <typename T>
-cudaError_t launch_tokens(cudaStream_t stream, const Params& p, bool programmatic) {
+gpu_error launch_tokens(gpu_stream stream, const Params& p, bool programmatic) {
   constexpr int kVec = 16 / sizeof(T);
   const bool vectors = p.head_dim % (2 * kVec) == 0 && p.num_frequencies % kVec == 0 &&
                        aligned(p.qkv) && aligned(p.query) && aligned(p.kv);

@@ -81,9 +81,7 @@ def _copies(compiled: jax.stages.Compiled, layout: KVLayout) -> list[str]:
     """Copies of an array of the KV array's shape in the optimized program."""
     dims = ",".join(map(str, layout.shape))
     copy = re.compile(rf"= bf16\[{dims}\]\S* copy(-start)?\(")
-    return [
-        line.strip() for line in _hlo(compiled).splitlines() if copy.search(line)
-    ]
+    return [line.strip() for line in _hlo(compiled).splitlines() if copy.search(line)]
 
 
 @pytest.mark.parametrize("program", ["decode", "prefill"])

@@ -1,7 +1,7 @@
 """The engine: results depend on the request alone, and pages always come back."""
 
-import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from fdjax import MemoryBudgetError, SamplingParams
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Increment
-from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
+from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 
 DRAWN = SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True)
 
@@ -50,9 +50,7 @@ def test_page_size_changes_nothing(page_size: int, alone: list[list[int]]):
     assert run(engine, PROMPTS) == alone
 
 
-def test_what_pages_held_before_changes_nothing(
-    engine: Engine, alone: list[list[int]]
-):
+def test_what_pages_held_before_changes_nothing(engine: Engine, alone: list[list[int]]):
     engine._kv = jnp.full_like(engine._kv, jnp.nan)
     assert run(engine, PROMPTS) == alone
 
@@ -94,13 +92,9 @@ def test_a_run_given_up_gives_its_pages_back(engine: Engine, alone: list[list[in
 def test_runs_may_take_turns(engine: Engine, alone: list[list[int]]):
     runs = [start(engine, prompt) for prompt in PROMPTS]
     outputs: list[list[int]] = [[] for _ in runs]
-    while len(runs_left := [r for r in runs if r is not None]) > 0:
-        for place, increments in enumerate(runs):
-            if increments in runs_left:
-                with contextlib.suppress(StopIteration):
-                    outputs[place] += next(increments).token_ids
-                    continue
-                runs[place] = None  # pyright: ignore[reportArgumentType]  (it has ended)
+    for turn in itertools.zip_longest(*runs):
+        for output, increment in zip(outputs, turn, strict=True):
+            output.extend([] if increment is None else increment.token_ids)
     assert outputs == alone
     assert all_free(engine)
 
@@ -154,15 +148,28 @@ def test_a_sequence_may_fill_the_model(engine: Engine):
     assert len(tokens) == engine.plan.max_model_len - len(PROMPTS[1])
 
 
-def test_nothing_is_traced_after_warm_up():
-    engine = tiny_engine(page_size=5, max_num_seqs=2)
-    greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(temperature=0.5)
+@pytest.mark.parametrize(
+    ("max_num_seqs", "max_model_len", "page_size"),
+    [(2, 16, 16), (1, 32, 3)],  # more rows than one; prompts wider than page tables
+)
+def test_nothing_is_traced_after_warm_up(
+    max_num_seqs: int, max_model_len: int, page_size: int
+):
+    engine = tiny_engine(
+        shallow_model(),
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        page_size=page_size,
+    )
+    greedy = dataclasses.replace(GREEDY, max_tokens=1)
+    drawn = dataclasses.replace(DRAWN, max_tokens=3)
     engine.warm_up([greedy, drawn])
     with jax.no_tracing(True):
-        run(engine, PROMPTS)
-        run(engine, [PROMPTS[1], [1] * 31], [GREEDY, DRAWN])
-        run(engine, [[2] * 17], DRAWN)
-        run(engine, [PROMPTS[0]], dataclasses.replace(GREEDY, max_tokens=None))
+        for length in range(1, max_model_len):
+            run(engine, [[7] * length], greedy)
+        run(engine, PROMPTS[:2], drawn)
+        run(engine, PROMPTS, [greedy, drawn, greedy])
+        run(engine, PROMPTS, dataclasses.replace(GREEDY, max_tokens=None))
 
 
 def test_no_transfer_happens_unasked(engine: Engine, alone: list[list[int]]):

@@ -1,6 +1,5 @@
 """Requests are checked against the model before anything runs."""
 
-import numpy as np
 import pytest
 
 from fdjax import RequestError, SamplingParams
@@ -16,14 +15,11 @@ LIMIT, VOCABULARY = 32, 131
         ([1] * LIMIT, f"prompt 7 has {LIMIT} tokens, but max_model_len is {LIMIT}"),
         ([1, VOCABULARY], f"token {VOCABULARY}, but the vocabulary has {VOCABULARY}"),
         ([-1], "names token -1"),
-        ([1.5], "give a text or a sequence of token ids"),
-        (["1"], "give a text or a sequence of token ids"),
-        (None, "prompt 7 is None"),
     ],
 )
-def test_prompts_that_cannot_be_served(engine: Engine, prompt: object, message: str):
+def test_prompts_that_cannot_be_served(engine: Engine, prompt: list[int], message: str):
     with pytest.raises(RequestError, match=message):
-        engine.request(7, prompt, SamplingParams())  # pyright: ignore[reportArgumentType]  (wrong on purpose)
+        engine.request(7, prompt, SamplingParams())
 
 
 def test_stop_tokens_must_exist(engine: Engine):
@@ -41,9 +37,3 @@ def test_output_ends_where_the_model_ends(
     request = engine.request(0, [1] * length, SamplingParams(max_tokens=wanted))
     assert request.max_tokens == allowed
     assert request.num_kv_tokens == length + allowed - 1
-
-
-def test_numpy_tokens_become_integers(engine: Engine):
-    request = engine.request(0, np.array([3, 4]), SamplingParams())  # pyright: ignore[reportArgumentType]  (not a Sequence, but works)
-    assert request.prompt == (3, 4)
-    assert all(type(token) is int for token in request.prompt)

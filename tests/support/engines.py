@@ -1,5 +1,6 @@
 """Small engines, and requests run to their ends."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from fdjax.engine.engine import Engine
 from fdjax.generate.params import SamplingParams
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.plan import MemoryPlan
-from fdjax.models import Decoder, load
+from fdjax.models import Decoder, load, random_weights
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
@@ -25,6 +26,14 @@ PROMPTS = ([5], [1, 9, 33, 77, 12, 8, 90, 41], [3, 100, 60, 7, 21, 22, 5, 64, 19
 def tiny_model(name: str = "llama") -> Decoder:
     """The random model of a fixture, in float32."""
     return load(FIXTURES / name, dtype=jnp.float32)
+
+
+@functools.cache
+def shallow_model() -> Decoder:
+    """The same with one layer, which compiles faster, and other weights."""
+    config = tiny_model().config
+    config = dataclasses.replace(config, num_layers=1, windows=config.windows[:1])
+    return random_weights(config, dtype=jnp.float32, seed=0)
 
 
 def layout_of(model: Decoder, *, num_pages: int, page_size: int) -> KVLayout:
@@ -41,6 +50,7 @@ def layout_of(model: Decoder, *, num_pages: int, page_size: int) -> KVLayout:
 
 
 def tiny_engine(
+    model: Decoder | None = None,
     *,
     max_model_len: int = 32,
     max_num_seqs: int = 4,
@@ -51,13 +61,14 @@ def tiny_engine(
     """An engine of a tiny model, its memory given and not planned.
 
     Args:
+        model: `tiny_model` by default.
         max_model_len: longest sequence, in tokens.
         max_num_seqs: most rows.
         page_size: tokens of a page.
         num_pages: of the KV array; room for every row by default.
         steps_per_launch: decode steps of one call.
     """
-    model = tiny_model()
+    model = model or tiny_model()
     widest = -(-max_model_len // page_size)
     layout = layout_of(
         model, num_pages=num_pages or widest * max_num_seqs, page_size=page_size

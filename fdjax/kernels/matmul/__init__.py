@@ -1,22 +1,44 @@
-"""The product of activations with a weight stored `[N, K]`, and its bias."""
+"""The product of activations with a weight stored `[N, K]`, its bias and a residual."""
+
+from collections.abc import Sequence
 
 import jax
 
-from fdjax.kernels.matmul import reference
+from fdjax.kernels.matmul import config, flat, gemv, reference
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
 
-OP = Op("matmul", reference.matmul)
+
+def _order(
+    x: Float[Array, "M K"],
+    weight: Float[Array, "N K"],
+    bias: Float[Array, " N"] | None,
+    residual: Float[Array, "M N"] | None,
+    *,
+    out_dtype: jax.typing.DTypeLike,
+) -> Sequence[str]:
+    """The implementations by the inflection points of `[N, K]`."""
+    del bias, residual, out_dtype
+    return config.choose(x.shape[0], *weight.shape)
+
+
+OP = Op(
+    "matmul",
+    reference.matmul,
+    {"gemv": gemv.IMPL, "flat": flat.IMPL},
+    order=_order,
+)
 
 
 def matmul(
     x: Float[Array, "M K"],
     weight: Float[Array, "N K"],
     bias: Float[Array, " N"] | None = None,
+    residual: Float[Array, "M N"] | None = None,
     *,
     out_dtype: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "M N"]:
-    """Computes `x @ weight.T + bias`, accumulating in float32.
+    """Computes `x @ weight.T + bias + residual`, accumulating in float32.
 
     Weights are stored `[N, K]`, as checkpoints hold them: a row is contiguous, so a
     flat product (small M) streams it once, coalesced (FlashDecoding++ section 4).
@@ -25,6 +47,7 @@ def matmul(
         x: activations.
         weight: the weight.
         bias: added to every row.
+        residual: added to the product, before it is rounded.
         out_dtype: type of the result; that of `x` by default.
 
     Raises:
@@ -38,4 +61,9 @@ def matmul(
         raise ValueError(
             f"matmul: bias has shape {bias.shape}, weight {weight.shape[0]} rows"
         )
-    return OP(x, weight, bias, out_dtype=out_dtype or x.dtype)
+    shape = (x.shape[0], weight.shape[0])
+    if residual is not None and residual.shape != shape:
+        raise ValueError(
+            f"matmul: residual has shape {residual.shape}, the product {shape}"
+        )
+    return OP(x, weight, bias, residual, out_dtype=out_dtype or x.dtype)

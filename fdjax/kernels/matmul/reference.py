@@ -11,6 +11,7 @@ def matmul(
     x: Float[Array, "M K"],
     weight: Float[Array, "N K"],
     bias: Float[Array, " N"] | None,
+    residual: Float[Array, "M N"] | None,
     *,
     out_dtype: jax.typing.DTypeLike,
 ) -> Float[Array, "M N"]:
@@ -23,6 +24,7 @@ def matmul(
         precision=exact,
         preferred_element_type=jnp.float32,
     )
-    if bias is not None:
-        product = product + bias.astype(jnp.float32)
+    for term in (bias, residual):
+        if term is not None:
+            product = product + term.astype(jnp.float32)
     return product.astype(out_dtype)

@@ -16,27 +16,25 @@ namespace fdjax {
 #if defined(__HIPCC__)
 #define FDJAX_GRID_CONSTANT
 using gpu_stream = hipStream_t;
+using gpu_error = hipError_t;
+inline constexpr gpu_error kGpuSuccess = hipSuccess;
+inline const char* gpu_error_string(gpu_error error) { return hipGetErrorString(error); }
 struct GpuFloats {
   using bfloat16 = __hip_bfloat16;
   using float16 = __half;
 };
-// The last launch's error, or nullptr.
-inline const char* launch_error() {
-  const hipError_t error = hipGetLastError();
-  return error == hipSuccess ? nullptr : hipGetErrorString(error);
-}
 #else
 #define FDJAX_GRID_CONSTANT __grid_constant__
 using gpu_stream = cudaStream_t;
+using gpu_error = cudaError_t;
+inline constexpr gpu_error kGpuSuccess = cudaSuccess;
+inline const char* gpu_error_string(gpu_error error) {
+  return cudaGetErrorString(error);
+}
 struct GpuFloats {
   using bfloat16 = __nv_bfloat16;
   using float16 = __half;
 };
-// The last launch's error, or nullptr.
-inline const char* launch_error() {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
-}
 #endif
 
 }  // namespace fdjax

@@ -1,12 +1,12 @@
 // Kernel launches with the attributes that <<<>>> cannot express.
 #pragma once
 
-#include <cuda_runtime.h>
+#include "fdjax/gpu.h"
 
 namespace fdjax {
 
 struct Launch {
-  cudaStream_t stream;
+  gpu_stream stream;
   dim3 grid;
   int threads;
   int shared_bytes = 0;
@@ -14,8 +14,16 @@ struct Launch {
   bool programmatic = false;  // may start before its predecessor ends (pdl.cuh)
 };
 
+#if defined(__HIPCC__)
+// ROCm has neither clusters nor programmatic launches; what needs a cluster is not built.
 template <typename... Args>
-cudaError_t launch(const Launch& how, void (*kernel)(Args...), Args... args) {
+gpu_error launch(const Launch& how, void (*kernel)(Args...), Args... args) {
+  kernel<<<how.grid, how.threads, how.shared_bytes, how.stream>>>(args...);
+  return hipGetLastError();
+}
+#else
+template <typename... Args>
+gpu_error launch(const Launch& how, void (*kernel)(Args...), Args... args) {
   if (how.shared_bytes > 48 * 1024) {  // more than a kernel gets without asking
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes);
@@ -42,5 +50,6 @@ cudaError_t launch(const Launch& how, void (*kernel)(Args...), Args... args) {
   }
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
+#endif
 
 }  // namespace fdjax

@@ -2,8 +2,8 @@
 //
 // A barrier completes a phase when its pending arrivals and its pending bytes are both
 // zero; it then starts the next phase by itself. A waiter names the parity of the phase
-// it waits for: 0 for the first, 1 for the second, 0 again, ... Waiting with parity 1 on
-// a fresh barrier returns at once: "the phase before the first" counts as complete.
+// it waits for: 0 for the first, 1 for the second, 0 again, ... Waiting with parity 1
+// on a fresh barrier returns at once: "the phase before the first" counts as complete.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 // With the launch attribute (launch.h), the blocks of a kernel start as soon as every
 // block of the kernel before it has called `pdl_release` (or has ended) and there is
 // room on the multiprocessors. Whatever does not depend on the predecessor, such as
-// weights, may be read at once; everything else after `pdl_wait`, which returns when the
-// predecessor has ended and its writes are visible. Nothing may be *written* before
+// weights, may be read at once; everything else after `pdl_wait`, which returns when
+// the predecessor has ended and its writes are visible. Nothing may be *written* before
 // `pdl_wait` either: the predecessor may still read the buffer that our result reuses.
 // Without the attribute both do nothing.
 #pragma once

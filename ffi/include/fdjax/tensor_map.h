@@ -31,6 +31,9 @@ inline TensorMapEncoder tensor_map_encoder() {
   return encoder;
 }
 
+// No promotion to larger L2 accesses: 256 bytes cost 7 % of the read bandwidth of an
+// H200 (4,320 instead of 4,665 GB/s, for TMA as for ordinary loads).
+//
 // Encodes a map whose tiles arrive in shared memory with the 128 byte swizzle: rows of
 // 128 bytes (tile_columns = 64) one after another, the 16 byte chunks of row r permuted
 // by chunk ^ (r % 8). Eight rows of the same columns then lie in different banks, which
@@ -45,12 +48,12 @@ inline bool encode_tensor_map(const TileSource& source, bool bfloat16,
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(source.tile_columns),
                              static_cast<cuuint32_t>(source.tile_rows)};
   const cuuint32_t steps[] = {1, 1};
-  const CUresult result =
-      encode(map,
-             bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-             2, const_cast<void*>(source.data), sizes, strides, tile, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(
+      map,
+      bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
+      const_cast<void*>(source.data), sizes, strides, tile, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS;
 }
 

@@ -2,8 +2,8 @@
 //
 // D[64, n] += A[64, 16] * B[n, 16]^T. Both operands lie in shared memory as rows of 64
 // elements along K (128 bytes) with the 128 byte swizzle of tensor_map.h. D is spread
-// over the 128 threads' registers: thread t of warp w holds, for each group of 8 columns
-// j, d[4 * j + 2 * i + c] = D[16 * w + t / 4 + 8 * i][8 * j + t % 4 * 2 + c].
+// over the 128 threads' registers: thread t of warp w holds, for each group of 8
+// columns j, d[4 * j + 2 * i + c] = D[16 * w + t / 4 + 8 * i][8 * j + t % 4 * 2 + c].
 //
 // The instructions are asynchronous: fence before the first one that uses registers
 // written otherwise, commit a group, wait for it before reading its registers or
@@ -48,6 +48,14 @@ __device__ inline void wgmma_wait() {
 #endif
 }
 
+// Keeps the compiler from moving other uses of accumulators between the instructions of
+// a group; it would have to serialise those (ptxas says so as C7515).
+template <int kCount>
+__device__ inline void wgmma_pin(float (&d)[kCount]) {
+#pragma unroll
+  for (float& value : d) asm volatile("" : "+f"(value)::"memory");
+}
+
 template <typename T, int kN>
 struct Wgmma;
 
@@ -57,21 +65,21 @@ struct Wgmma;
 #define FDJAX_D32(i) FDJAX_D16(i), FDJAX_D16(i + 16)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define FDJAX_WGMMA_ASM(type, n, registers, a_index, b_index, ...)               \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type   \
-               " {" registers "}, " a_index ", " b_index ", 1, 1, 1, 0, 0;"      \
-               : __VA_ARGS__                                                     \
+#define FDJAX_WGMMA_ASM(type, n, registers, a_index, b_index, ...)             \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+               " {" registers "}, " a_index ", " b_index ", 1, 1, 1, 0, 0;"    \
+               : __VA_ARGS__                                                   \
                : "l"(a), "l"(b))
 #else
 #define FDJAX_WGMMA_ASM(...)
 #endif
 
-#define FDJAX_WGMMA(T, type, n, registers, a_index, b_index, ...)                \
-  template <>                                                                    \
-  struct Wgmma<T, n> {                                                           \
-    __device__ static void add(float (&d)[n / 2], uint64_t a, uint64_t b) {      \
-      FDJAX_WGMMA_ASM(type, n, registers, a_index, b_index, __VA_ARGS__);        \
-    }                                                                            \
+#define FDJAX_WGMMA(T, type, n, registers, a_index, b_index, ...)           \
+  template <>                                                               \
+  struct Wgmma<T, n> {                                                      \
+    __device__ static void add(float (&d)[n / 2], uint64_t a, uint64_t b) { \
+      FDJAX_WGMMA_ASM(type, n, registers, a_index, b_index, __VA_ARGS__);   \
+    }                                                                       \
   };
 
 #define FDJAX_R4 "%0,%1,%2,%3"
@@ -80,10 +88,10 @@ struct Wgmma;
 #define FDJAX_R32 \
   FDJAX_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 
-#define FDJAX_WGMMA_OF(T, type)                                    \
-  FDJAX_WGMMA(T, type, 8, FDJAX_R4, "%4", "%5", FDJAX_D4(0))       \
-  FDJAX_WGMMA(T, type, 16, FDJAX_R8, "%8", "%9", FDJAX_D8(0))      \
-  FDJAX_WGMMA(T, type, 32, FDJAX_R16, "%16", "%17", FDJAX_D16(0))  \
+#define FDJAX_WGMMA_OF(T, type)                                   \
+  FDJAX_WGMMA(T, type, 8, FDJAX_R4, "%4", "%5", FDJAX_D4(0))      \
+  FDJAX_WGMMA(T, type, 16, FDJAX_R8, "%8", "%9", FDJAX_D8(0))     \
+  FDJAX_WGMMA(T, type, 32, FDJAX_R16, "%16", "%17", FDJAX_D16(0)) \
   FDJAX_WGMMA(T, type, 64, FDJAX_R32, "%32", "%33", FDJAX_D32(0))
 
 FDJAX_WGMMA_OF(GpuFloats::bfloat16, "bf16")

@@ -1,0 +1,124 @@
+"""Calls of `decode_attention` that real models make."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.kernels.cases import Case, Tag
+from fdjax.notation import Array
+
+
+def _case(
+    name: str,
+    *tags: Tag,
+    rows: int,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    tokens: int,
+    page_size: int = 16,
+    layers: int = 2,
+    alibi: bool = False,
+    soft_cap: float | None = None,
+    window: int | None = None,
+    dtype: jax.typing.DTypeLike = jnp.bfloat16,
+) -> Case:
+    width = -(-tokens // page_size)
+    shape = (rows * width + 1, layers, 2, page_size, kv_heads, head_dim)
+    args = (
+        jax.ShapeDtypeStruct((rows, q_heads, head_dim), dtype),
+        jax.ShapeDtypeStruct(shape, dtype),
+        jax.ShapeDtypeStruct((rows, width), jnp.int32),
+        jax.ShapeDtypeStruct((rows,), jnp.int32),
+        jax.ShapeDtypeStruct((q_heads if alibi else 0,), jnp.float32),
+    )
+    kwargs = {
+        "layer": layers - 1,
+        "scale": head_dim**-0.5,
+        "soft_cap": soft_cap,
+        "window": window,
+    }
+    return Case(name, args, kwargs, frozenset(tags))
+
+
+def _llama3_8b(*, rows: int, tokens: int, layers: int) -> Case:
+    return _case(
+        f"llama3_8b_{rows}x{tokens}",
+        "bench",
+        rows=rows,
+        q_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        tokens=tokens,
+        layers=layers,
+    )
+
+
+# fmt: off
+CASES: tuple[Case, ...] = (
+    # Layers enough that a step's reads do not fit the L2.
+    _llama3_8b(rows=1, tokens=1024, layers=32),
+    _llama3_8b(rows=8, tokens=1024, layers=32),
+    _llama3_8b(rows=32, tokens=1024, layers=16),
+    _llama3_8b(rows=64, tokens=1024, layers=8),
+    _llama3_8b(rows=128, tokens=1024, layers=8),
+    _llama3_8b(rows=256, tokens=1024, layers=8),
+    _llama3_8b(rows=1, tokens=32768, layers=8),
+    _llama3_8b(rows=8, tokens=32768, layers=8),
+    _case("llama2_7b", "ci", rows=3, q_heads=32, kv_heads=32, head_dim=128, tokens=96,
+          dtype=jnp.float16),
+    _case("llama3_8b", "ci", rows=5, q_heads=32, kv_heads=8, head_dim=128, tokens=200),
+    _case("chatglm2_6b", "ci", rows=4, q_heads=32, kv_heads=2, head_dim=128, tokens=300,
+          page_size=32),
+    _case("chatglm2_6b_float16", "ci", rows=3, q_heads=32, kv_heads=2, head_dim=128,
+          tokens=130, page_size=24, dtype=jnp.float16),
+    _case("gemma2_9b", "ci", rows=3, q_heads=16, kv_heads=8, head_dim=256, tokens=150,
+          soft_cap=50.0, window=64),
+    _case("gemma_2b_mqa", "ci", rows=3, q_heads=8, kv_heads=1, head_dim=256, tokens=140,
+          page_size=8, dtype=jnp.float16),
+    _case("wide_mqa", "ci", rows=2, q_heads=16, kv_heads=1, head_dim=256, tokens=90),
+    _case("wide_mqa_float16", "ci", rows=2, q_heads=16, kv_heads=1, head_dim=256,
+          tokens=90, dtype=jnp.float16),
+    _case("bloom_560m", "ci", rows=3, q_heads=16, kv_heads=16, head_dim=64, tokens=120,
+          alibi=True, dtype=jnp.float16),
+    _case("mistral_window", "ci", rows=4, q_heads=32, kv_heads=8, head_dim=128,
+          tokens=260, page_size=128, window=50),
+    _case("opt_2p7b", "ci", rows=3, q_heads=32, kv_heads=32, head_dim=80, tokens=70,
+          dtype=jnp.float16),
+    _case("phi3_mini", "ci", rows=3, q_heads=32, kv_heads=32, head_dim=96, tokens=70),
+    _case("tales_5m_bfloat16", "ci", rows=2, q_heads=4, kv_heads=2, head_dim=64,
+          tokens=48),
+    _case("odd_group", "ci", rows=3, q_heads=15, kv_heads=3, head_dim=64, tokens=40,
+          page_size=9),
+)
+# fmt: on
+
+
+def noise(random: np.random.Generator, struct: jax.ShapeDtypeStruct) -> Array:
+    """Normal numbers, repeated at a prime distance: quick also for gigabytes."""
+    block = random.standard_normal(65_521, np.float32).astype(struct.dtype)
+    return jnp.asarray(np.resize(block, struct.shape))
+
+
+def arguments(case: Case, *, seed: int = 0) -> tuple[Array | None, ...]:
+    """Arrays for a case: pages in random order, ragged lengths, the longest one full.
+
+    Pages beyond a row's length are absent.
+    """
+    q, kv, table, lengths, slopes = case.args
+    random = np.random.default_rng(seed)
+    rows, width = table.shape
+    page_size = kv.shape[3]
+    held = random.integers(0, width * page_size + 1, rows).astype(np.int32)
+    held[-1] = width * page_size
+    pages = random.permutation(kv.shape[0])[: rows * width].reshape(rows, width)
+    absent = np.arange(width) * page_size >= held[:, None]
+    pages = np.where(absent, kv.shape[0] + 7, pages).astype(np.int32)
+    del lengths
+    return (
+        noise(random, q),
+        noise(random, kv),
+        jnp.asarray(pages),
+        jnp.asarray(held),
+        -jnp.exp2(-jnp.arange(1.0, slopes.shape[0] + 1)) if slopes.shape[0] else None,
+    )

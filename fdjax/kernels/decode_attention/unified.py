@@ -1,0 +1,36 @@
+"""The unified maximum of the asynchronous softmax, and the range where it is exact."""
+
+import dataclasses
+
+# exp(60) times 2^25 tokens times float16's largest value is below float32's largest,
+# and a weight below float32's smallest normal number is below 2e-12 of the largest one.
+LIMIT = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class UnifiedMax:
+    """Softmax weights are `exp(score - phi)` (FlashDecoding++Next, section III).
+
+    A query head of a row keeps its result where its largest score lies strictly between
+    `phi + low` and `phi + high`; otherwise it is computed again with its own maximum.
+
+    Attributes:
+        phi: the constant all exponents are relative to.
+        low: `a` of the paper.
+        high: `b` of the paper.
+
+    Raises:
+        ValueError: `low` and `high` are not in order, or leave -60 to 60, where float32
+            holds every sum.
+    """
+
+    phi: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not -LIMIT <= self.low < self.high <= LIMIT:
+            raise ValueError(
+                f"UnifiedMax: low is {self.low} and high {self.high}; they must be in "
+                f"order and within -{LIMIT:g} to {LIMIT:g}"
+            )

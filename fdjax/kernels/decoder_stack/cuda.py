@@ -1,0 +1,162 @@
+"""`decoder_stack` as one chain of CUDA kernels, called through XLA's FFI."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.kernels import ffi
+from fdjax.kernels.activations import ACTIVATIONS
+from fdjax.kernels.decode_attention import config as attention_config
+from fdjax.kernels.decode_attention import cuda as attention_cuda
+from fdjax.kernels.decoder_stack.weights import LayerWeights
+from fdjax.kernels.matmul import config as matmul_config
+from fdjax.kernels.op import Impl
+from fdjax.kernels.rms_norm.cuda import MAX_ROW_BYTES
+from fdjax.notation import Array, Float, Int32
+
+NAME = "decoder_stack"
+
+GEMV = (0, 0, 0, 0, 0)  # a product of no tiles is A's
+
+
+def run(
+    x: Float[Array, "B E"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    positions: Int32[Array, " B"],
+    slots: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+    frequencies: Float[Array, " R2"],
+    layers: tuple[LayerWeights, ...],
+    *,
+    windows: tuple[int | None, ...],
+    scale: float,
+    soft_cap: float | None,
+    interleaved: bool,
+    epsilon: float,
+    scale_offset: float,
+    activation: str,
+) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
+    """See `fdjax.kernels.decoder_stack.decoder_stack`; `kv` is updated in place."""
+    rows, hidden = x.shape
+    _, num_layers, _, page_size, num_kv_heads, _ = kv.shape
+    first = layers[0]
+    mixed, gated = first.out.shape[1], first.down.shape[1]
+
+    def buffer(columns: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, columns), x.dtype)
+
+    recomputed = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
+    call = jax.ffi.ffi_call(
+        ffi.target(NAME),
+        (
+            buffer(hidden),
+            jax.ShapeDtypeStruct(kv.shape, kv.dtype),
+            buffer(hidden),
+            buffer(hidden),
+            buffer(first.qkv.shape[0]),
+            buffer(mixed),
+            buffer(mixed),
+            buffer(gated),
+            recomputed,
+        ),
+        input_output_aliases={1: 1},
+    )
+    cut = attention_config.heuristic(
+        attention_config.Call(rows, num_kv_heads, page_table.shape[1] * page_size)
+    )
+    window = windows[0]
+    out, kv, *_ = call(
+        x,
+        kv,
+        positions,
+        slots,
+        page_table,
+        lengths,
+        frequencies,
+        *flat_weights(layers),
+        interleaved=np.bool_(interleaved),
+        has_qkv_bias=np.bool_(first.qkv_bias is not None),
+        unified=np.bool_(False),
+        scale=np.float32(scale),
+        soft_cap=np.float32(soft_cap or 0.0),
+        epsilon=np.float32(epsilon),
+        scale_offset=np.float32(scale_offset),
+        phi=np.float32(0.0),
+        low=np.float32(-1.0),
+        high=np.float32(1.0),
+        activation=np.int64(list(ACTIVATIONS).index(activation)),
+        window=np.int64(window or 0),
+        attention_splits=np.int64(cut.splits),
+        attention_heads=np.int64(cut.heads_per_block),
+        products=np.asarray(products(rows, first), np.int64),
+    )
+    return out, kv
+
+
+def flat_weights(layers: Sequence[LayerWeights]) -> list[Array]:
+    """The weights in the order of the handler; an absent bias leaves no gap."""
+    return [leaf for layer in layers for leaf in jax.tree.leaves(layer)]
+
+
+def products(rows: int, layer: LayerWeights) -> list[int]:
+    """How each of a layer's four products is cut up."""
+    numbers: list[int] = []
+    for weight, gated in (
+        (layer.qkv, False),
+        (layer.out, False),
+        (layer.up, True),
+        (layer.down, False),
+    ):
+        n, k = weight.shape
+        if matmul_config.choose(rows, n, k)[0] == "gemv":
+            numbers += GEMV
+            continue
+        flat = matmul_config.flat_config(rows, n, k, gated=gated)
+        numbers += dataclasses.astuple(flat)
+    return numbers
+
+
+def refuse(
+    x: Float[Array, "B E"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    positions: Int32[Array, " B"],
+    slots: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+    frequencies: Float[Array, " R2"],
+    layers: tuple[LayerWeights, ...],
+    *,
+    windows: tuple[int | None, ...],
+    scale: float,
+    soft_cap: float | None,
+    interleaved: bool,
+    epsilon: float,
+    scale_offset: float,
+    activation: str,
+) -> str | None:
+    """Why the chain cannot serve this call, or `None`."""
+    del positions, slots, frequencies, scale, soft_cap, interleaved, epsilon
+    del scale_offset, activation
+    if reason := ffi.refuse(NAME, platform="gpu"):
+        return reason
+    if x.shape[0] > matmul_config.MAX_FLAT_M:
+        return f"{x.shape[0]} rows; the flat products take {matmul_config.MAX_FLAT_M}"
+    if len(set(windows)) > 1:
+        return "layers differ in their sliding windows"
+    if x.shape[1] * x.dtype.itemsize > MAX_ROW_BYTES:
+        return f"a row is {x.shape[1]} elements; rms_norm takes {MAX_ROW_BYTES} bytes"
+    first = layers[0]
+    for weight in (first.qkv, first.out, first.up, first.down):
+        n, k = weight.shape
+        if n % 16 or k % 8:
+            return f"a weight is [{n}, {k}]; it takes multiples of 16 and 8"
+    heads = first.out.shape[1] // kv.shape[5]
+    q = jax.ShapeDtypeStruct((x.shape[0], heads, kv.shape[5]), x.dtype)
+    return attention_cuda.refuse_arguments(q, kv, page_table, lengths)  # pyright: ignore[reportArgumentType]  (shapes are all it reads)
+
+
+IMPL = Impl(run, refuse)

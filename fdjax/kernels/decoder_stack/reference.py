@@ -1,0 +1,60 @@
+"""The definition of `decoder_stack`: the operations of one layer after another."""
+
+from fdjax.kernels.decode_attention import decode_attention
+from fdjax.kernels.decoder_stack.weights import LayerWeights
+from fdjax.kernels.gated_activation import gated_activation
+from fdjax.kernels.matmul import matmul
+from fdjax.kernels.rms_norm import rms_norm
+from fdjax.kernels.rope_kv_write import rope_kv_write
+from fdjax.notation import Array, Float, Int32
+
+
+def decoder_stack(
+    x: Float[Array, "B E"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    positions: Int32[Array, " B"],
+    slots: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+    frequencies: Float[Array, " R2"],
+    layers: tuple[LayerWeights, ...],
+    *,
+    windows: tuple[int | None, ...],
+    scale: float,
+    soft_cap: float | None,
+    interleaved: bool,
+    epsilon: float,
+    scale_offset: float,
+    activation: str,
+) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
+    """See `fdjax.kernels.decoder_stack.decoder_stack`."""
+
+    def normalised(x: Array, factor: Array) -> Array:
+        return rms_norm(x, factor, epsilon=epsilon, scale_offset=scale_offset)
+
+    rows, head_dim = x.shape[0], kv.shape[5]
+    for index, layer in enumerate(layers):
+        qkv = matmul(normalised(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
+        q, kv = rope_kv_write(
+            qkv.reshape(rows, -1, head_dim),
+            kv,
+            positions,
+            slots,
+            frequencies,
+            layer=index,
+            interleaved=interleaved,
+        )
+        mixed = decode_attention(
+            q,
+            kv,
+            page_table,
+            lengths,
+            layer=index,
+            scale=scale,
+            soft_cap=soft_cap,
+            window=windows[index],
+        )
+        x = x + matmul(mixed.reshape(rows, -1), layer.out)
+        up = matmul(normalised(x, layer.mlp_norm), layer.up)
+        x = x + matmul(gated_activation(up, activation=activation), layer.down)
+    return x, kv

@@ -1,0 +1,67 @@
+"""The fused gate and up product of a feed-forward part, and its gate."""
+
+from collections.abc import Sequence
+
+from fdjax.kernels.activations import activation as named_activation
+from fdjax.kernels.gated_matmul import flat, gemv, reference
+from fdjax.kernels.matmul import config
+from fdjax.kernels.op import Op
+from fdjax.notation import Array, Float
+
+
+def _order(
+    x: Float[Array, "M K"],
+    weight: Float[Array, "N K"],
+    bias: Float[Array, " N"] | None,
+    *,
+    activation: str,
+) -> Sequence[str]:
+    """The implementations by the inflection points of `[N, K]`."""
+    del bias, activation
+    return config.choose(x.shape[0], *weight.shape)
+
+
+OP = Op(
+    "gated_matmul",
+    reference.gated_matmul,
+    {"gemv": gemv.IMPL, "flat": flat.IMPL},
+    order=_order,
+)
+
+
+def gated_matmul(
+    x: Float[Array, "M K"],
+    weight: Float[Array, "N K"],
+    bias: Float[Array, " N"] | None = None,
+    *,
+    activation: str,
+) -> Float[Array, "M F"]:
+    """Computes `activation(gate) * up` where `[gate, up] = x @ weight.T + bias`.
+
+    The product itself is never written: a block computes gate and up of the same
+    columns.
+
+    Args:
+        x: activations.
+        weight: gate rows, then as many up rows: `N = 2 F`.
+        bias: of both.
+        activation: a name of `fdjax.kernels.activations`.
+
+    Raises:
+        ValueError: shapes do not fit together, or the activation is unknown.
+    """
+    if x.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"gated_matmul: x has {x.shape[1]} columns, weight {weight.shape[1]}; both "
+            "are K"
+        )
+    if weight.shape[0] % 2:
+        raise ValueError(
+            f"gated_matmul: weight has {weight.shape[0]} rows, not twice F"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"gated_matmul: bias has shape {bias.shape}, weight {weight.shape[0]} rows"
+        )
+    named_activation(activation)
+    return OP(x, weight, bias, activation=activation)

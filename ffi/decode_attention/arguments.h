@@ -1,0 +1,154 @@
+// The handler's signature and its checks.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "decode_attention/params.h"
+#include "fdjax/check.h"
+
+namespace fdjax::decode_attention {
+
+struct Attributes {
+  int64_t layer;
+  float scale, soft_cap;  // soft_cap 0: none
+  int64_t window;         // INT32_MAX: all tokens
+  std::string_view scheme;
+  float phi, low, high;
+  int64_t splits, heads_per_block, warps;
+};
+
+struct Arguments {
+  ffi::AnyBuffer q, kv;
+  ffi::Buffer<ffi::S32> page_table, lengths;
+  ffi::Buffer<ffi::F32> slopes;  // empty: no ALiBi
+  ffi::Result<ffi::AnyBuffer> out;
+  ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
+};
+
+struct Dims {
+  Dim rows{"B"}, q_heads{"Hq"}, head_dim{"D"}, pages{"P"}, layers{"L"}, two{"2", 2},
+      page_size{"Z"}, kv_heads{"Hkv"}, width{"W"};
+};
+
+inline ffi::Error invalid(std::string message) {
+  return ffi::Error::InvalidArgument(std::move(message));
+}
+
+// The value of `name` is `value`; it must be at least `low` and at most `high`.
+inline ffi::Error check_range(const char* name, int64_t value, int64_t low,
+                              int64_t high) {
+  if (value >= low && value <= high) return ffi::Error::Success();
+  return invalid(std::string(name) + " is " + std::to_string(value) +
+                 "; the handler takes " + std::to_string(low) + " to " +
+                 std::to_string(high));
+}
+
+inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("q", a.q.dimensions(), {&d->rows, &d->q_heads, &d->head_dim}));
+  FDJAX_RETURN_IF_ERROR(check_shape("kv", a.kv.dimensions(),
+                                    {&d->pages, &d->layers, &d->two, &d->page_size,
+                                     &d->kv_heads, &d->head_dim}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("page_table", a.page_table.dimensions(), {&d->rows, &d->width}));
+  FDJAX_RETURN_IF_ERROR(check_shape("lengths", a.lengths.dimensions(), {&d->rows}));
+  if (a.slopes.element_count() != 0) {
+    FDJAX_RETURN_IF_ERROR(check_shape("slopes", a.slopes.dimensions(), {&d->q_heads}));
+  }
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("out", a.out->dimensions(), {&d->rows, &d->q_heads, &d->head_dim}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("recomputed", a.recomputed->dimensions(), {&d->rows, &d->kv_heads}));
+  const ffi::DataType dtype = a.q.element_type();
+  FDJAX_RETURN_IF_ERROR(check_dtype("kv", a.kv.element_type(), "q", dtype));
+  return check_dtype("out", a.out->element_type(), "q", dtype);
+}
+
+inline ffi::Error check_values(const Attributes& a, const Dims& d) {
+  constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
+  FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, kInt32));
+  if (*d.q_heads % *d.kv_heads != 0) {
+    return invalid("q has Hq = " + std::to_string(*d.q_heads) +
+                   " heads, no multiple of Hkv = " + std::to_string(*d.kv_heads));
+  }
+  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, 16));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
+  FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
+  FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d.width * *d.page_size, 0, 1 << 25));
+  FDJAX_RETURN_IF_ERROR(check_range(
+      "P * L * 2 * Z", *d.pages * *d.layers * 2 * *d.page_size, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(check_range("layer", a.layer, 0, *d.layers - 1));
+  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(check_range("splits", a.splits, 1, 8));
+  if (a.warps != 4 && a.warps != 8 && a.warps != 16) {
+    return invalid("warps is " + std::to_string(a.warps) +
+                   "; the handler takes 4, 8 and 16");
+  }
+  FDJAX_RETURN_IF_ERROR(check_range("heads_per_block", a.heads_per_block, 1, 8));
+  if (a.warps % a.heads_per_block != 0 || *d.kv_heads % a.heads_per_block != 0) {
+    return invalid("heads_per_block is " + std::to_string(a.heads_per_block) +
+                   "; it must divide warps = " + std::to_string(a.warps) +
+                   " and Hkv = " + std::to_string(*d.kv_heads));
+  }
+  if (a.scheme != "unified" && a.scheme != "synchronised") {
+    return invalid("scheme is \"" + std::string(a.scheme) +
+                   "\"; the handler takes \"unified\" and \"synchronised\"");
+  }
+  return ffi::Error::Success();
+}
+
+inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d) {
+  const int64_t slot_bytes = *d.kv_heads * *d.head_dim * 2;
+  return {.q = in.q.untyped_data(),
+          .kv = static_cast<const char*>(in.kv.untyped_data()) +
+                a.layer * 2 * *d.page_size * slot_bytes,
+          .page_table = in.page_table.typed_data(),
+          .lengths = in.lengths.typed_data(),
+          .slopes = in.slopes.element_count() == 0 ? nullptr : in.slopes.typed_data(),
+          .out = in.out->untyped_data(),
+          .recomputed = in.recomputed->typed_data(),
+          .slot_bytes = slot_bytes,
+          .slots_per_page = static_cast<uint32_t>(*d.layers * 2 * *d.page_size),
+          .page_size = static_cast<uint32_t>(*d.page_size),
+          .num_pages = static_cast<uint32_t>(*d.pages),
+          .rows = static_cast<int>(*d.rows),
+          .kv_heads = static_cast<int>(*d.kv_heads),
+          .group = static_cast<int>(*d.q_heads / *d.kv_heads),
+          .head_dim = static_cast<int>(*d.head_dim),
+          .table_width = static_cast<int>(*d.width),
+          .window = static_cast<int>(a.window),
+          .scale = a.scale,
+          .soft_cap = a.soft_cap,
+          .unified = a.scheme == "unified",
+          .phi = a.phi,
+          .low = a.low,
+          .high = a.high};
+}
+
+// Attributes and buffers of the handler, after the platform's own context.
+template <typename Binding>
+auto bind_arguments(Binding&& binding) {
+  return std::forward<Binding>(binding)
+      .template Attr<int64_t>("layer")
+      .template Attr<float>("scale")
+      .template Attr<float>("soft_cap")
+      .template Attr<int64_t>("window")
+      .template Attr<std::string_view>("scheme")
+      .template Attr<float>("phi")
+      .template Attr<float>("low")
+      .template Attr<float>("high")
+      .template Attr<int64_t>("splits")
+      .template Attr<int64_t>("heads_per_block")
+      .template Attr<int64_t>("warps")
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::AnyBuffer>()
+      .template Arg<ffi::Buffer<ffi::S32>>()
+      .template Arg<ffi::Buffer<ffi::S32>>()
+      .template Arg<ffi::Buffer<ffi::F32>>()
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Buffer<ffi::S32>>();
+}
+
+}  // namespace fdjax::decode_attention

@@ -1,0 +1,135 @@
+// The handler's signature, and from buffers to the chain's parameters.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "decoder_stack/stack.cuh"
+#include "fdjax/check.h"
+
+namespace fdjax::decoder_stack {
+
+// Numbers of a product in the attribute `products`, those of matmul::FlatConfig.
+inline constexpr size_t kProductNumbers = 5;
+inline constexpr size_t kProducts = 4;  // qkv, out, up, down
+
+struct Attributes {
+  bool interleaved, has_qkv_bias, unified;
+  float scale, soft_cap, epsilon, scale_offset, phi, low, high;
+  int64_t activation, window, attention_splits, attention_heads;
+  ffi::Span<const int64_t> products;
+};
+
+struct Operands {
+  ffi::AnyBuffer x, kv;
+  ffi::Buffer<ffi::S32> positions, slots, page_table, lengths;
+  ffi::Buffer<ffi::F32> frequencies;
+  ffi::RemainingArgs weights;  // layer after layer, in the order of `Layer`
+};
+
+struct Results {
+  ffi::Result<ffi::AnyBuffer> x, kv, middle, normal, qkv, query, mixed, gated;
+  ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
+};
+
+inline ffi::Error invalid(std::string message) {
+  return ffi::Error::InvalidArgument("decoder_stack: " + std::move(message));
+}
+
+// Every size by its letter (fdjax/notation.py); the first buffer with it binds it.
+struct Dims {
+  Dim rows{"B"}, hidden{"E"}, pages{"P"}, layers{"L"}, two{"2", 2}, page_size{"Z"},
+      kv_heads{"Hkv"}, head_dim{"D"}, width{"W"}, frequencies{"R2"}, qkv{"N"},
+      mixed{"Hq * D"}, gated{"F"};
+};
+
+inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d) {
+  FDJAX_RETURN_IF_ERROR(check_shape("x", in.x.dimensions(), {&d->rows, &d->hidden}));
+  FDJAX_RETURN_IF_ERROR(check_shape("kv", in.kv.dimensions(),
+                                    {&d->pages, &d->layers, &d->two, &d->page_size,
+                                     &d->kv_heads, &d->head_dim}));
+  FDJAX_RETURN_IF_ERROR(check_shape("positions", in.positions.dimensions(), {&d->rows}));
+  FDJAX_RETURN_IF_ERROR(check_shape("slots", in.slots.dimensions(), {&d->rows}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("page_table", in.page_table.dimensions(), {&d->rows, &d->width}));
+  FDJAX_RETURN_IF_ERROR(check_shape("lengths", in.lengths.dimensions(), {&d->rows}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("frequencies", in.frequencies.dimensions(), {&d->frequencies}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("x (result)", out.x->dimensions(), {&d->rows, &d->hidden}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("middle", out.middle->dimensions(), {&d->rows, &d->hidden}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("normal", out.normal->dimensions(), {&d->rows, &d->hidden}));
+  FDJAX_RETURN_IF_ERROR(check_shape("qkv", out.qkv->dimensions(), {&d->rows, &d->qkv}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("query", out.query->dimensions(), {&d->rows, &d->mixed}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("mixed", out.mixed->dimensions(), {&d->rows, &d->mixed}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("gated", out.gated->dimensions(), {&d->rows, &d->gated}));
+  FDJAX_RETURN_IF_ERROR(check_shape("recomputed", out.recomputed->dimensions(),
+                                    {&d->layers, &d->rows, &d->kv_heads}));
+  if (in.kv.untyped_data() != out.kv->untyped_data()) {
+    return invalid("the result kv must alias the operand");
+  }
+  const ffi::DataType dtype = in.x.element_type();
+  for (const auto& buffer : {out.x, out.middle, out.normal, out.qkv, out.query,
+                             out.mixed, out.gated, out.kv}) {
+    FDJAX_RETURN_IF_ERROR(check_dtype("a result", buffer->element_type(), "x", dtype));
+  }
+  return ffi::Error::Success();
+}
+
+// One weight of a layer, checked.
+struct WeightReader {
+  const Operands& in;
+  size_t next = 0;
+
+  ffi::Error read(const char* name, std::initializer_list<Dim*> shape,
+                  const void** data) {
+    auto buffer = in.weights.get<ffi::AnyBuffer>(next++);
+    if (!buffer.has_value()) return invalid(std::string(name) + " is missing");
+    FDJAX_RETURN_IF_ERROR(check_shape(name, buffer->dimensions(), shape));
+    *data = buffer->untyped_data();
+    return check_dtype(name, buffer->element_type(), "x", in.x.element_type());
+  }
+};
+
+inline ffi::Error read_layers(const Operands& in, bool has_qkv_bias, Dims* d,
+                              std::vector<Layer>* layers) {
+  const size_t of_layer = has_qkv_bias ? 7 : 6;
+  if (in.weights.size() != of_layer * *d->layers) {
+    return invalid(std::to_string(in.weights.size()) + " weights for " +
+                   std::to_string(*d->layers) + " layers of " +
+                   std::to_string(of_layer));
+  }
+  Dim up{"2 * F", 2 * *d->gated};
+  WeightReader reader{in};
+  for (int64_t i = 0; i < *d->layers; ++i) {
+    Layer& w = layers->emplace_back();
+    FDJAX_RETURN_IF_ERROR(
+        reader.read("attention_norm", {&d->hidden}, &w.attention_norm));
+    FDJAX_RETURN_IF_ERROR(reader.read("qkv", {&d->qkv, &d->hidden}, &w.qkv));
+    if (has_qkv_bias) {
+      FDJAX_RETURN_IF_ERROR(reader.read("qkv_bias", {&d->qkv}, &w.qkv_bias));
+    }
+    FDJAX_RETURN_IF_ERROR(reader.read("out", {&d->hidden, &d->mixed}, &w.out));
+    FDJAX_RETURN_IF_ERROR(reader.read("mlp_norm", {&d->hidden}, &w.mlp_norm));
+    FDJAX_RETURN_IF_ERROR(reader.read("up", {&up, &d->hidden}, &w.up));
+    FDJAX_RETURN_IF_ERROR(reader.read("down", {&d->hidden, &d->gated}, &w.down));
+  }
+  return ffi::Error::Success();
+}
+
+inline matmul::FlatConfig product_from(const Attributes& a, size_t index) {
+  const int64_t* numbers = a.products.begin() + index * kProductNumbers;
+  return {.tiles = static_cast<int>(numbers[0]),
+          .boxes = static_cast<int>(numbers[1]),
+          .tile_rows = static_cast<int>(numbers[2]),
+          .splits = static_cast<int>(numbers[3]),
+          .stages = static_cast<int>(numbers[4])};
+}
+
+}  // namespace fdjax::decoder_stack

@@ -1,0 +1,94 @@
+// From a product's sizes and a configuration to a launch, for the handler of matmul and
+// for handlers that chain kernels.
+#pragma once
+
+#include <type_traits>
+
+#include "fdjax/gpu.h"
+#include "fdjax/launch.h"
+#include "fdjax/tensor_map.h"
+#include "matmul/flat.cuh"
+#include "matmul/gemv.cuh"
+#include "matmul/params.h"
+
+namespace fdjax::matmul {
+
+inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block
+
+inline int blocks_for(int columns, int columns_per_block) {
+  return (columns + columns_per_block - 1) / columns_per_block;
+}
+
+template <typename T, int kM>
+cudaError_t launch_gemv_of(const Params& p, const How& how) {
+  constexpr int kRows = gemv_rows(kM);
+  return launch({.stream = how.stream,
+                 .grid = dim3(blocks_for(p.columns, p.gated ? kRows / 2 : kRows)),
+                 .threads = kGemvThreads,
+                 .programmatic = how.programmatic},
+                gemv<T, kM, kRows>, p);
+}
+
+// M from 1 to 4.
+template <typename T>
+cudaError_t launch_gemv(const Params& p, const How& how) {
+  if (p.m == 1) return launch_gemv_of<T, 1>(p, how);
+  if (p.m == 2) return launch_gemv_of<T, 2>(p, how);
+  if (p.m <= 4) return launch_gemv_of<T, 4>(p, how);
+  return cudaErrorInvalidValue;
+}
+
+template <typename T, int kTiles, int kM, int kBoxes>
+cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How& how) {
+  using S = Shape<kTiles, kM, kBoxes>;
+  constexpr bool kBfloat16 = std::is_same_v<T, GpuFloats::bfloat16>;
+  CUtensorMap weights, x;
+  const TileSource weight_tiles{p.weight, p.n, p.k, config.tile_rows, kTileColumns};
+  const TileSource x_tiles{p.x, p.m, p.k, kM, kTileColumns};
+  const int shared_bytes = S::bytes(config.stages, config.tile_rows);
+  if (shared_bytes > kMaxSharedBytes ||
+      !encode_tensor_map(weight_tiles, kBfloat16, &weights) ||
+      !encode_tensor_map(x_tiles, kBfloat16, &x)) {
+    return cudaErrorInvalidValue;
+  }
+  const int rows = kTiles * config.tile_rows / (p.gated ? 2 : 1);
+  return launch({.stream = how.stream,
+                 .grid = dim3(config.splits, blocks_for(p.columns, rows)),
+                 .threads = S::kThreads,
+                 .shared_bytes = shared_bytes,
+                 .cluster = config.splits,
+                 .programmatic = how.programmatic},
+                flat<T, kTiles, kM, kBoxes>, weights, x, p, config);
+}
+
+template <typename T, int kTiles, int kBoxes>
+cudaError_t launch_flat_m(const Params& p, const FlatConfig& config, const How& how) {
+  if (p.m <= 8) return launch_flat_of<T, kTiles, 8, kBoxes>(p, config, how);
+  if (p.m <= 16) return launch_flat_of<T, kTiles, 16, kBoxes>(p, config, how);
+  if (p.m <= 32) return launch_flat_of<T, kTiles, 32, kBoxes>(p, config, how);
+  return launch_flat_of<T, kTiles, 64, kBoxes>(p, config, how);
+}
+
+inline bool is_valid(const Params& p, const FlatConfig& config) {
+  const auto within = [](int value, int low, int high) {
+    return low <= value && value <= high;
+  };
+  return within(p.m, 1, 64) && within(config.tiles, p.gated ? 2 : 1, 2) &&
+         within(config.boxes, 1, 2) && within(config.splits, 1, 8) &&
+         within(config.stages, 1, kMaxStages) &&
+         within(config.tile_rows, 8, kTileRows) && config.tile_rows % 8 == 0;
+}
+
+// M from 1 to 64.
+template <typename T>
+cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how) {
+  if (!is_valid(p, config)) return cudaErrorInvalidValue;
+  if (config.tiles == 1) {
+    return config.boxes == 1 ? launch_flat_m<T, 1, 1>(p, config, how)
+                             : launch_flat_m<T, 1, 2>(p, config, how);
+  }
+  return config.boxes == 1 ? launch_flat_m<T, 2, 1>(p, config, how)
+                           : launch_flat_m<T, 2, 2>(p, config, how);
+}
+
+}  // namespace fdjax::matmul

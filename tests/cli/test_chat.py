@@ -1,0 +1,111 @@
+"""`fdjax chat`: turns, what is forgotten, and how it ends."""
+
+from typing import Any
+
+import pytest
+
+from fdjax import LLM, SamplingParams
+from fdjax.cli.conversation import Conversation
+from fdjax.engine.engine import Engine
+from tests.cli.conftest import Invoke
+
+GREEDY = ("--temperature", "0", "--max-tokens", "12")
+SAMPLING = {"temperature": 0.0, "max_tokens": 12, "seed": 0}
+
+
+def expected(llm: LLM, prompt: str) -> str:
+    params = SamplingParams(temperature=0.0, max_tokens=12)
+    return llm.generate(prompt, params)[0].text or ""
+
+
+@pytest.fixture
+def conversation(shared: LLM) -> Conversation:
+    return Conversation(shared, SAMPLING, system=None)
+
+
+def test_answers_continue_the_whole_conversation(invoke: Invoke, shared: LLM):
+    result = invoke("chat", *GREEDY, text="Once upon a time\nThe king\n")
+    first = expected(shared, "Once upon a time")
+    second = expected(shared, f"Once upon a time\n{first}\nThe king")
+    assert result.exit_code == 0
+    assert result.stdout == f"{first}\n{second}\n"
+
+
+def test_reset_forgets(invoke: Invoke, shared: LLM):
+    result = invoke("chat", *GREEDY, text="The wood\n/reset\nThe king\n/exit\nA\n")
+    first, second = expected(shared, "The wood"), expected(shared, "The king")
+    assert result.stdout == f"{first}\n{second}\n"
+    assert "forgotten" in result.stderr
+
+
+def test_unknown_commands_are_not_messages(invoke: Invoke, shared: LLM):
+    result = invoke("chat", *GREEDY, text="/help me\n")
+    assert result.stdout == ""
+    assert "there is no command /help" in result.stderr
+
+
+def test_a_system_message_stands_before_all_turns(invoke: Invoke, shared: LLM):
+    result = invoke("chat", *GREEDY, "--system", "The wood", text="The king\n")
+    assert result.stdout == expected(shared, "The wood\nThe king") + "\n"
+
+
+def test_the_oldest_turns_are_dropped(
+    conversation: Conversation, capsys: pytest.CaptureFixture[str]
+):
+    for number in range(5):
+        conversation.answer(f"The king number {number} said " + "and so on " * 10)
+    contents = [turn["content"] for turn in conversation.turns]
+    assert "number 0" not in "".join(contents)
+    assert "number 4" in contents[-2]
+    assert conversation.turns[0]["role"] == "user"
+    stderr = capsys.readouterr().err
+    assert "[the conversation outgrew 128 tokens: 1 oldest turn was dropped]" in stderr
+
+
+def test_a_message_too_long_is_refused(
+    conversation: Conversation, capsys: pytest.CaptureFixture[str]
+):
+    conversation.answer("The king")
+    before = conversation.turns
+    capsys.readouterr()
+    conversation.answer("word " * 200)
+    captured = capsys.readouterr()
+    assert conversation.turns == before
+    assert captured.out == ""
+    assert "error: this message makes" in captured.err
+    assert "max_model_len is 128" in captured.err
+
+
+def test_an_interrupt_stops_the_answer_and_not_the_chat(
+    conversation: Conversation,
+    shared: LLM,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    run = Engine.run
+
+    def interrupted(engine: Engine, requests: Any) -> Any:
+        increments = run(engine, requests)
+        yield next(increments)
+        increments.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "run", interrupted)
+        conversation.answer("Once upon a time")
+    assert conversation.turns[-1] == {"role": "assistant", "content": " there"}
+    captured = capsys.readouterr()
+    assert captured.out == " there\n"
+    assert "[stopped]" in captured.err
+    assert shared.engine._pool.num_free == shared.engine._pool.num_pages
+    conversation.answer("The king")
+    assert len(conversation.turns) == 4
+
+
+def test_a_chat_needs_a_tokenizer(
+    invoke: Invoke, shared: LLM, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shared, "tokenizer", None)
+    result = invoke("chat", text="A\n")
+    assert result.exit_code == 1
+    assert "has no tokenizer, and a chat is text" in result.stderr

@@ -1,0 +1,129 @@
+"""`fdjax inspect`: a model from its configuration alone."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import typer
+
+from fdjax.cli.sizes import parse_bytes
+from tests.cli.conftest import Invoke
+
+LLAMA = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
+H200 = ("--device", "h200", "--budget", "141GB")
+
+
+@pytest.fixture
+def report(invoke: Invoke) -> dict[str, Any]:
+    result = invoke("inspect", str(LLAMA), *H200, "--max-num-seqs", "64", "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_parameters_add_up(report: dict[str, Any]):
+    rows = report["parameters"]
+    assert report["num_parameters"] == 8_030_261_248
+    assert sum(row["elements"] for row in rows) == report["num_parameters"]
+    (qkv,) = (row for row in rows if row["path"] == "layers.*.attention.qkv.weight")
+    assert (qkv["shape"], qkv["count"]) == ([6144, 4096], 32)
+    assert qkv["num_bytes"] == 2 * 32 * 6144 * 4096
+
+
+def test_memory_adds_up(report: dict[str, Any]):
+    memory = report["memory"]
+    parts = ("weight_bytes", "workspace_bytes", "kv_bytes", "unused_bytes")
+    assert sum(memory[part] for part in parts) == memory["budget_bytes"] == 141 * 10**9
+    assert memory["weight_bytes"] == 2 * report["num_parameters"]
+    assert memory["page_bytes"] == 2 * 2**20
+    assert memory["token_bytes"] == 2**17
+    assert memory["num_tokens"] == 16 * memory["num_pages"]
+    assert memory["max_num_seqs"] == 64
+
+
+def test_the_plan_is_for_the_device_named(report: dict[str, Any]):
+    assert report["device"] == "gpu (NVIDIA H200)"
+    assert report["dtype"] == "bfloat16"
+    (line,) = (line for line in report["kernels"] if line.startswith("rope_kv_write"))
+    assert "cpu" not in line.split(";")[0]
+
+
+def test_the_model_in_numbers(report: dict[str, Any]):
+    model = report["model"]
+    assert (model["family"], model["num_layers"]) == ("llama", 32)
+    assert (model["num_heads"], model["num_kv_heads"], model["head_dim"]) == (
+        32,
+        8,
+        128,
+    )
+
+
+def test_tables_for_people(invoke: Invoke):
+    result = invoke("inspect")
+    assert result.exit_code == 0
+    for text in ("tales-5m", "5,475,584", "20.9 MiB", "98,304 bytes", "KV cache"):
+        assert text in result.stdout
+    assert "layers.*.mlp.down.weight" in result.stdout, "nothing is cut off"
+
+
+@pytest.mark.parametrize("path", sorted(LLAMA.parent.iterdir()), ids=lambda p: p.stem)
+def test_every_published_model_can_be_inspected(invoke: Invoke, path: pathlib.Path):
+    sizes = ("--device", "h200", "--budget", "1TB", "--max-model-len", "1024", "--json")
+    result = invoke("inspect", str(path), *sizes)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["memory"]["unused_bytes"] >= 0
+
+
+def test_only_the_configuration_is_fetched(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+):
+    wanted: list[object] = []
+
+    def download(_: str, **options: Any) -> str:
+        wanted.append(options["allow_patterns"])
+        return str(pathlib.Path(__file__).parents[1] / "fixtures" / "llama")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert invoke("inspect", "org/model").exit_code == 0
+    assert wanted == [["config.json"]]
+
+
+def test_a_budget_too_small_is_an_error(invoke: Invoke):
+    result = invoke("inspect", "--budget", "10MB")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: the model does not fit: weights take 20.9")
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--budget", "lots"],
+        ["--device", "h200"],
+        ["--device", "tpu"],
+        ["--page-size", "0"],
+    ],
+)
+def test_wrong_usage(invoke: Invoke, arguments: list[str]):
+    assert invoke("inspect", *arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("141GB", 141 * 10**9),
+        ("80GiB", 80 * 2**30),
+        ("1.5 tb", 1_500_000_000_000),
+        ("512MiB", 2**29),
+        ("1000", 1000),
+        ("7B", 7),
+    ],
+)
+def test_sizes(text: str, num_bytes: int):
+    assert parse_bytes(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "1XB", "1e9", "nan"])
+def test_no_sizes(text: str):
+    with pytest.raises(typer.BadParameter, match="write it like 141GB"):
+        parse_bytes(text)

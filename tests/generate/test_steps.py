@@ -1,0 +1,123 @@
+"""`prefill`, `score` and `decode`: where keys and values lie changes no result."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fdjax.generate import steps
+from tests.support.engines import PROMPTS, layout_of, tiny_model
+from tests.support.numerics import assert_close
+
+PAGE_SIZE, NUM_PAGES, WIDTH, PADDED = 8, 14, 3, 16
+NEXT = ([11, 12, 13], [4, 5, 6], [99, 98, 97], [1, 2, 3])  # fed after the prompt
+REDUCTION = 77  # the longest sum, of the feed-forward part
+
+prefill, score, decode = (
+    jax.jit(function) for function in (steps.prefill, steps.score, steps.decode)
+)
+
+
+def tables(pages: list[int], *, width: int = WIDTH) -> jax.Array:
+    """The page table that deals `pages` to the prompts, three to each."""
+    table = np.full((len(PROMPTS), width), NUM_PAGES, np.int32)
+    table[:, :WIDTH] = np.array(pages[: WIDTH * len(PROMPTS)]).reshape(-1, WIDTH)
+    return jnp.asarray(table)
+
+
+def empty(*, page_size: int = PAGE_SIZE, num_pages: int = NUM_PAGES) -> jax.Array:
+    return layout_of(tiny_model(), num_pages=num_pages, page_size=page_size).allocate()
+
+
+def padded(prompts: list[list[int]]) -> tuple[jax.Array, jax.Array]:
+    tokens = np.zeros((len(prompts), PADDED), np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = prompt
+    return jnp.asarray(tokens), jnp.asarray([len(p) for p in prompts], jnp.int32)
+
+
+def logits_of(
+    kv: jax.Array, table: jax.Array, *, prompts: list[list[int]] | None = None
+) -> jax.Array:
+    """Logits `[B, 4, V]` after the prompts and after each token that follows."""
+    tokens, lengths = padded(list(PROMPTS) if prompts is None else prompts)
+    logits, kv = prefill(tiny_model(), kv, tokens, lengths, table)
+    collected = [logits]
+    for following in NEXT:
+        row_tokens = np.zeros(len(table), np.int32)
+        row_tokens[: len(following)] = following
+        logits, kv = decode(tiny_model(), kv, jnp.asarray(row_tokens), lengths, table)
+        lengths = jnp.where(lengths > 0, lengths + 1, 0)
+        collected.append(logits)
+    return jnp.stack(collected, axis=1)
+
+
+@functools.cache
+def expected() -> jax.Array:
+    return logits_of(empty(), tables(list(range(NUM_PAGES))))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.permutations(range(NUM_PAGES)))
+def test_the_order_of_pages_changes_not_a_bit(pages: list[int]):
+    np.testing.assert_array_equal(logits_of(empty(), tables(pages)), expected())
+
+
+@pytest.mark.parametrize("left_behind", [jnp.nan, jnp.inf, 1e30])
+def test_what_pages_held_before_changes_not_a_bit(left_behind: float):
+    kv = jnp.full_like(empty(), left_behind)
+    result = logits_of(kv, tables(list(range(NUM_PAGES))))
+    np.testing.assert_array_equal(result, expected())
+
+
+@pytest.mark.parametrize("page_size", [1, 5, 24])
+def test_page_size_changes_nothing(page_size: int):
+    width = -(-24 // page_size)
+    pages = np.arange(3 * width, dtype=np.int32)[::-1].reshape(3, width)
+    kv = empty(page_size=page_size, num_pages=3 * width)
+    result = logits_of(kv, jnp.asarray(pages))
+    assert_close(result, expected(), reduction=REDUCTION)
+
+
+def test_a_wider_page_table_changes_nothing():
+    table = tables(list(range(NUM_PAGES)), width=WIDTH + 2)
+    assert_close(logits_of(empty(), table), expected(), reduction=REDUCTION)
+
+
+def test_padding_rows_change_nothing_and_write_nothing():
+    table = tables(list(range(NUM_PAGES)))
+    absent = jnp.full((2, WIDTH), NUM_PAGES, jnp.int32)
+    table = jnp.concatenate([table, absent])
+    result = logits_of(empty(), table, prompts=[*PROMPTS, [], []])
+    assert_close(result[:3], expected(), reduction=REDUCTION)
+
+    tokens, lengths = padded([[], [], []])
+    absent = jnp.full((3, WIDTH), NUM_PAGES, jnp.int32)
+    _, kv = prefill(tiny_model(), empty(), tokens, lengths, absent)
+    assert not kv.any()
+    _, kv = decode(tiny_model(), kv, lengths, lengths, absent)
+    assert not kv.any()
+
+
+def test_prefill_is_the_last_token_of_score():
+    table = tables(list(range(NUM_PAGES)))
+    tokens, lengths = padded(list(PROMPTS))
+    logits, _ = score(tiny_model(), empty(), tokens, lengths, table)
+    last = jnp.stack([row[n - 1] for row, n in zip(logits, lengths, strict=True)])
+    assert_close(last, expected()[:, 0], reduction=REDUCTION)
+
+
+def test_decoding_is_scoring_of_what_was_decoded():
+    table = tables(list(range(NUM_PAGES)))
+    whole = [
+        [*prompt, *(following[row] for following in NEXT)]
+        for row, prompt in enumerate(PROMPTS)
+    ]
+    logits, _ = score(tiny_model(), empty(), *padded(whole), table)
+    for row, tokens in enumerate(whole):
+        scored = logits[row, len(tokens) - 5 : len(tokens)]
+        assert_close(scored, expected()[row], reduction=REDUCTION)

@@ -1,0 +1,154 @@
+"""The chain of all layers against the operations it is made of."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fdjax.kernels.decoder_stack import OP, LayerWeights, decoder_stack, reference
+from tests.support.numerics import assert_close
+
+PAGE_SIZE, NUM_PAGES, WIDTH = 16, 64 * 4 + 3, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Sizes of a small stack of the real kind."""
+
+    name: str
+    rows: int
+    hidden: int = 512
+    heads: int = 8
+    kv_heads: int = 2
+    head_dim: int = 64
+    intermediate: int = 1408
+    layers: int = 3
+    qkv_bias: bool = False
+    window: int | None = None
+    dtype: str = "bfloat16"
+
+
+SHAPES = [
+    Shape("one_row", 1),
+    Shape("two_rows", 2),
+    Shape("odd_rows", 5, head_dim=128),
+    Shape("bias", 8, qkv_bias=True),
+    Shape("window", 17, window=20),
+    Shape("heads_of_their_own", 33, kv_heads=8, dtype="float16"),
+    Shape("most_rows", 64, hidden=1024),
+]
+
+
+def _draw(shape: Shape) -> tuple[tuple[jax.Array, ...], tuple[LayerWeights, ...]]:
+    random = np.random.default_rng(shape.rows)
+
+    def normal(*size: int, scale: float = 1.0) -> jax.Array:
+        return jnp.asarray(random.normal(size=size) * scale, shape.dtype)
+
+    def weight(n: int, k: int) -> jax.Array:
+        return normal(n, k, scale=k**-0.5)
+
+    columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    mixed = shape.heads * shape.head_dim
+    layers = tuple(
+        LayerWeights(
+            attention_norm=1 + normal(shape.hidden, scale=0.1),
+            qkv=weight(columns, shape.hidden),
+            qkv_bias=normal(columns) if shape.qkv_bias else None,
+            out=weight(shape.hidden, mixed),
+            mlp_norm=1 + normal(shape.hidden, scale=0.1),
+            up=weight(2 * shape.intermediate, shape.hidden),
+            down=weight(shape.hidden, shape.intermediate),
+        )
+        for _ in range(shape.layers)
+    )
+    lengths = random.integers(1, WIDTH * PAGE_SIZE, shape.rows)
+    table = random.permutation(NUM_PAGES)[: shape.rows * WIDTH].reshape(-1, WIDTH)
+    positions = lengths - 1
+    rows = np.arange(shape.rows)
+    slots = table[rows, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+    kv_shape = (NUM_PAGES, shape.layers, 2, PAGE_SIZE, shape.kv_heads, shape.head_dim)
+    integers = (jnp.asarray(a, jnp.int32) for a in (positions, slots, table, lengths))
+    frequencies = 1e4 ** -(np.arange(0, shape.head_dim, 2) / shape.head_dim)
+    operands = (
+        normal(shape.rows, shape.hidden),
+        normal(*kv_shape),
+        *integers,
+        jnp.asarray(frequencies, jnp.float32),
+    )
+    return operands, layers
+
+
+def _options(shape: Shape) -> dict[str, object]:
+    return {
+        "windows": (shape.window,) * shape.layers,
+        "scale": shape.head_dim**-0.5,
+        "soft_cap": None,
+        "interleaved": False,
+        "epsilon": 1e-5,
+        "scale_offset": 0.0,
+        "activation": "silu",
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_the_chain_equals_its_operations(shape: Shape):
+    operands, layers = _draw(shape)
+    options = _options(shape)
+    reason = OP.refuse("cuda", *operands, layers, **options)
+    if reason is not None:
+        pytest.skip(f"cuda: {reason}")
+    # In float32, so that only the chain rounds to 16 bits between operations.
+    wide = jax.tree.map(
+        lambda a: a.astype(jnp.float32) if a.dtype == shape.dtype else a,
+        (operands, layers),
+    )
+    expected_x, expected_kv = jax.jit(
+        lambda o, w: reference.decoder_stack(*o, w, **options)
+    )(*wide)
+    with OP.using("cuda"):
+        run = jax.jit(lambda o, w: decoder_stack(*o, w, **options))
+        x, kv = run(operands, layers)
+        again, _ = run(operands, layers)
+    assert np.array_equal(np.asarray(x), np.asarray(again))
+    # Four roundings of a layer add up.
+    assert_close(x, expected_x, reduction=shape.hidden)
+    assert_close(kv, expected_kv, reduction=shape.hidden)
+
+
+def test_layers_must_match_the_kv_array():
+    operands, layers = _draw(SHAPES[0])
+    with pytest.raises(ValueError, match="2 layers, 3 windows, and a kv array of 3"):
+        decoder_stack(*operands, layers[:2], **_options(SHAPES[0]))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rows": 65}, "65 rows"),
+        ({"windows": (None, 4, None)}, "differ in their sliding windows"),
+    ],
+)
+def test_refusals_say_why(
+    change: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
+):
+    from fdjax.kernels.decoder_stack import cuda
+
+    monkeypatch.setattr(cuda.ffi, "refuse", lambda *_, **__: None)
+    shape = dataclasses.replace(SHAPES[0], rows=change.get("rows", 1))
+    shapes = jax.eval_shape(lambda: _draw(dataclasses.replace(shape, rows=1)))
+    operands, layers = shapes
+    x = jax.ShapeDtypeStruct((shape.rows, shape.hidden), shape.dtype)
+    options = {**_options(shape), **{k: v for k, v in change.items() if k != "rows"}}
+    said = cuda.refuse(x, *operands[1:], layers, **options)
+    assert said is not None
+    assert reason in said
+
+
+def test_a_cpu_runs_layers_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fdjax.device.platform", lambda: "cpu")
+    operands, layers = _draw(SHAPES[0])
+    assert OP.choice(*operands, layers, **_options(SHAPES[0])) == "reference"

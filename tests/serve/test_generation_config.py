@@ -1,0 +1,45 @@
+"""What a model's generation_config.json recommends."""
+
+import json
+import pathlib
+
+import pytest
+
+from fdjax import ConfigError
+from fdjax.models import SHIPPED, resolve
+from fdjax.serve.generation_config import recommended_sampling
+
+
+def folder_with(path: pathlib.Path, fields: object) -> pathlib.Path:
+    (path / "generation_config.json").write_text(json.dumps(fields))
+    return path
+
+
+def test_without_the_file_nothing_is_recommended(tmp_path: pathlib.Path):
+    assert recommended_sampling(tmp_path) == {}
+
+
+def test_the_shipped_model_only_names_its_end():
+    assert recommended_sampling(resolve(SHIPPED)) == {"stop_token_ids": [1]}
+
+
+def test_fields_become_parameters(tmp_path: pathlib.Path):
+    fields = {
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "top_k": None,
+        "eos_token_id": [128001, 128009],
+        "do_sample": True,
+        "max_length": 4096,
+    }
+    assert recommended_sampling(folder_with(tmp_path, fields)) == {
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "stop_token_ids": [128001, 128009],
+    }
+
+
+@pytest.mark.parametrize("fields", [{"temperature": -1}, {"eos_token_id": "x"}, []])
+def test_what_cannot_be_used_is_named(tmp_path: pathlib.Path, fields: object):
+    with pytest.raises(ConfigError, match=r"generation_config\.json cannot be used"):
+        recommended_sampling(folder_with(tmp_path, fields))

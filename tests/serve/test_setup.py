@@ -1,0 +1,68 @@
+"""Settings: what is decided before anything is allocated."""
+
+import pathlib
+
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+from fdjax import ConfigError, MemoryBudgetError
+from fdjax.models import SHIPPED
+from fdjax.serve.setup import Settings
+
+LLAMA = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
+H200 = AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+
+
+def test_a_cpu_computes_in_float32():
+    settings = Settings.of(SHIPPED)
+    assert settings.dtype == jnp.float32
+    assert settings.max_model_len == 1024
+    assert settings.weight_bytes == 4 * 5_475_584
+
+
+def test_a_gpu_keeps_the_checkpoint_s_type():
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=H200)):
+        settings = Settings.of(LLAMA)
+        assert settings.dtype == jnp.bfloat16
+        assert settings.max_num_seqs == 256
+        plan = settings.memory_plan(141 * 10**9)
+    assert plan.weight_bytes == 2 * 8_030_261_248
+    assert plan.layout.page_bytes == 2 * 2**20
+    assert plan.free_bytes >= 0
+    assert plan.layout.num_tokens > 800_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int8"}, "dtype is 'int8'; use one of auto"),
+        ({"max_model_len": 1025}, "1025, but the model was made for 1024"),
+        ({"max_model_len": 0}, "max_model_len is 0"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"page_size": -1}, "page_size is -1"),
+        ({"memory_fraction": 1.5}, "memory_fraction is 1.5"),
+    ],
+)
+def test_settings_out_of_range(options: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Settings.of(SHIPPED, **options)  # pyright: ignore[reportArgumentType]  (wrong on purpose)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1, "a": 2}', "\xff"])
+def test_a_lone_configuration_must_be_sound(tmp_path: pathlib.Path, text: str):
+    path = tmp_path / "model.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"model\.json cannot be read"):
+        Settings.of(path)
+
+
+def test_a_budget_too_small_is_refused():
+    settings = Settings.of(SHIPPED, max_model_len=64, max_num_seqs=1)
+    with pytest.raises(MemoryBudgetError, match="does not fit"):
+        settings.memory_plan(settings.weight_bytes)
+
+
+def test_an_override_reaches_the_model():
+    settings = Settings.of(SHIPPED, hf_overrides={"num_hidden_layers": 2})
+    assert settings.config.num_layers == 2
