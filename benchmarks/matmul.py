@@ -1,11 +1,12 @@
 """Flat products: ours (A and B), XLA's dot and cuBLAS, against the time of the bytes.
 
 Each product runs over several copies of the weight, together larger than the L2 cache,
-in one CUDA graph: for ours and XLA's, one jitted call; for cuBLAS, a graph of torch's.
+one after the other. Ours and XLA's are chained through the residual in a loop inside
+one jitted call, whose body is one CUDA graph; cuBLAS runs in a graph of torch's,
+without a residual. Results are bfloat16.
 """
 
 import argparse
-import functools
 import math
 import os
 import pathlib
@@ -14,9 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# One product after the other, as in a decode step, though these do not depend on each
-# other. Read when JAX's backend starts.
-_FLAG = "--xla_gpu_command_buffer_scheduling_mode=SERIALIZE"
+# Products that share x are not to become one. Read when JAX's backend starts.
+_FLAG = "--xla_gpu_dot_merger_threshold_mb=0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}"
 
 import jax  # noqa: E402
@@ -30,13 +30,12 @@ from fdjax.notation import Array  # noqa: E402
 # Measured on one H200: 12 GiB read by 1,056 blocks.
 READ_CEILING_GB_S = 4669.0
 ROTATED_BYTES = 1_000_000_000
-MAX_COPIES = 32
-# Products of one call: enough for the host to stay ahead of the device, and more than
-# the five that XLA makes a graph of.
-MIN_PRODUCTS, MIN_CALL_US = 16, 3_000
-CALLS, REPEATS = 4, 5
+# XLA makes a graph of no fewer than five kernels.
+MIN_COPIES, MAX_COPIES = 6, 32
+RUN_US, REPEATS = 15_000, 5
 
-type Product = Callable[[Array, Array], Array]
+# x, weight, residual -> y
+type Product = Callable[[Array, Array, Array], Array]
 
 
 def floor_us(n: int, k: int) -> float:
@@ -44,83 +43,87 @@ def floor_us(n: int, k: int) -> float:
     return 2 * n * k / READ_CEILING_GB_S / 1e3
 
 
+def num_copies(n: int, k: int) -> int:
+    """Copies of a weight that are more than the L2 cache holds."""
+    return min(MAX_COPIES, max(MIN_COPIES, ROTATED_BYTES // (2 * n * k)))
+
+
+def num_rounds(n: int, k: int) -> int:
+    """Rounds over the copies that take `RUN_US` at least."""
+    return math.ceil(RUN_US / floor_us(n, k) / num_copies(n, k))
+
+
 def weights(n: int, k: int) -> list[Array]:
-    """Copies of a random weight, more than the L2 cache holds."""
-    copies = min(MAX_COPIES, max(2, ROTATED_BYTES // (2 * n * k)))
+    """Copies of a random weight."""
     block = np.random.default_rng(0).standard_normal(1_000_003, np.float32)
     weight = jnp.asarray(np.resize(block.astype(jnp.bfloat16), (n, k)))
-    return [weight, *(weight.copy() for _ in range(copies - 1))]
-
-
-def rounds(n: int, k: int, copies: int) -> int:
-    """How often one call goes over the copies."""
-    products = max(MIN_PRODUCTS, MIN_CALL_US / floor_us(n, k))
-    return math.ceil(products / copies)
+    return [weight, *(weight.copy() for _ in range(num_copies(n, k) - 1))]
 
 
 def time_jax(product: Product, x: Array, copies: Sequence[Array]) -> float:
     """Microseconds of one product."""
     n, k = copies[0].shape
-    # A round has its own x: equal products would be computed once.
-    xs = [x + i for i in range(rounds(n, k, len(copies)))]
+    rounds = num_rounds(n, k)
 
-    def products(xs: list[Array], copies: Sequence[Array]) -> list[Array]:
-        return [product(x, weight) for x in xs for weight in copies]
+    @jax.jit
+    def run(x: Array, copies: Sequence[Array], y: Array) -> Array:
+        def one_round(_: Any, y: Array) -> Array:
+            for weight in copies:
+                y = product(x, weight, y)
+            return y
 
-    run = jax.jit(products)
-    for _ in range(3):  # compiled, then captured in a graph
-        jax.block_until_ready(run(xs, copies))
+        return jax.lax.fori_loop(0, rounds, one_round, y)
+
+    y = jnp.zeros((x.shape[0], n), x.dtype)
     times: list[float] = []
-    for _ in range(REPEATS):
+    for _ in range(REPEATS + 2):  # compiled, then captured in a graph
         start = time.perf_counter()
-        outputs = [run(xs, copies) for _ in range(CALLS)]
-        jax.block_until_ready(outputs)
+        run(x, copies, y).block_until_ready()
         times.append(time.perf_counter() - start)
-    return statistics.median(times) / CALLS / len(xs) / len(copies) * 1e6
+    return statistics.median(times[2:]) / rounds / len(copies) * 1e6
 
 
-def time_cublas(m: int, n: int, k: int, *, float32: bool) -> float | None:
+def time_cublas(m: int, n: int, k: int) -> float | None:
     """Microseconds of one product by cuBLAS, where torch is installed."""
     try:
         import torch
     except ImportError:
         return None
-    copies = min(MAX_COPIES, max(2, ROTATED_BYTES // (2 * n * k)))
+    copies, rounds = num_copies(n, k), num_rounds(n, k)
     options: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
     matrices = [torch.randn(n, k, **options) for _ in range(copies)]
     x = torch.randn(m, k, **options)
-    mm: Any = torch.mm  # its stubs do not know out_dtype
-    multiply = functools.partial(mm, out_dtype=torch.float32) if float32 else mm
-    multiply(x, matrices[0].T)
+    torch.mm(x, matrices[0].T)
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for matrix in matrices * rounds(n, k, copies):
-            multiply(x, matrix.T)
+        for matrix in matrices:
+            torch.mm(x, matrix.T)
     times: list[float] = []
     for _ in range(REPEATS + 2):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(rounds):
             graph.replay()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return statistics.median(times[2:]) / CALLS / copies / rounds(n, k, copies) * 1e6
+    return statistics.median(times[2:]) / rounds / copies * 1e6
 
 
-def forced(name: str, out_dtype: Any) -> Product:
+def forced(name: str) -> Product:
     """`matmul` by one implementation."""
 
-    def product(x: Array, weight: Array) -> Array:
+    def product(x: Array, weight: Array, residual: Array) -> Array:
         with OP.using(name):
-            return matmul(x, weight, out_dtype=out_dtype)
+            return matmul(x, weight, None, residual)
 
     return product
 
 
-def by_config(flat: config.FlatConfig, out_dtype: Any) -> Product:
+def by_config(flat: config.FlatConfig) -> Product:
     """B with one configuration."""
-    return lambda x, weight: call.product(
-        x, weight, None, None, activation=None, out_dtype=out_dtype, config=flat
+    return lambda x, weight, residual: call.product(
+        x, weight, None, residual, activation=None, out_dtype=x.dtype, config=flat
     )
 
 
@@ -128,7 +131,6 @@ def measure(
     m: int,
     n: int,
     k: int,
-    out_dtype: Any,
     copies: Sequence[Array],
     *,
     search: str,
@@ -138,14 +140,14 @@ def measure(
     x = jnp.asarray(np.random.default_rng(m).standard_normal((m, k)), jnp.bfloat16)
     row: dict[str, Any] = {"m": m, "floor_us": round(floor_us(n, k), 1)}
     if m <= config.MAX_GEMV_M:
-        row["gemv_us"] = time_jax(forced("gemv", out_dtype), x, copies)
-    row["flat_us"] = time_jax(forced("flat", out_dtype), x, copies)
+        row["gemv_us"] = time_jax(forced("gemv"), x, copies)
+    row["flat_us"] = time_jax(forced("flat"), x, copies)
     row["flat_config"] = vars(config.flat_config(m, n, k, gated=False))
     if xla:
-        row["xla_us"] = time_jax(forced("reference", out_dtype), x, copies)
+        row["xla_us"] = time_jax(forced("reference"), x, copies)
     if search == "all" and m in (8, 16, 32, 64):
         tried = {
-            flat: time_jax(by_config(flat, out_dtype), x, copies)
+            flat: time_jax(by_config(flat), x, copies)
             for flat in dict.fromkeys(config.candidates(m))
         }
         best = min(tried, key=lambda flat: tried[flat])
@@ -178,16 +180,13 @@ def main() -> None:
     """Measures, prints a line a product, and writes the results."""
     options = _parse()
     rows: list[dict[str, Any]] = []
-    for name, n, k, float32 in cases.LLAMA3_8B:
+    for name, n, k, _ in cases.LLAMA3_8B:
         if name not in options.shapes.split(","):
             continue
-        out_dtype = jnp.float32 if float32 else jnp.bfloat16
         copies = weights(n, k)
         for m in map(int, options.m.split(",")):
-            row = measure(
-                m, n, k, out_dtype, copies, search=options.search, xla=options.xla
-            )
-            row["cublas_us"] = time_cublas(m, n, k, float32=float32)
+            row = measure(m, n, k, copies, search=options.search, xla=options.xla)
+            row["cublas_us"] = time_cublas(m, n, k)
             rows.append({"shape": name, "n": n, "k": k, **row})
             print(_line(rows[-1]), flush=True)
         del copies

@@ -11,6 +11,7 @@ from fdjax.memory.plan import gib
 
 # Wide enough for every table where the output goes to a file.
 _FILE_WIDTH = 100
+_TITLE_WIDTH = 32
 
 
 def show(report: Report) -> None:
@@ -31,7 +32,9 @@ def show(report: Report) -> None:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None)
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    table.min_width = _TITLE_WIDTH
+    return table
 
 
 def _pairs(title: str, pairs: dict[str, str]) -> Table:
@@ -96,8 +99,11 @@ def _memory(memory: Memory, device: str) -> Table:
 
 
 def _kernels(report: Report) -> Table:
-    pairs: dict[str, str] = {}
+    table = _table("\nOperations of a decode step")
+    table.show_header = False
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
     for line in report.kernels:
         name, _, answer = line.partition(": ")
-        pairs[name] = answer
-    return _pairs("\nOperations of a decode step", pairs)
+        table.add_row(name, Text(answer))
+    return table

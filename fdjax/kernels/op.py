@@ -3,7 +3,7 @@
 The rule: an implementation forced by `Op.using` serves or raises `Unsupported`; else
 the first one, in the order given, whose `refuse` returns `None`; else the reference,
 with one warning per call signature when tracing for a GPU. An operation may order its
-implementations anew for each call.
+implementations anew for each call. Every choice is logged at level DEBUG.
 """
 
 import logging
@@ -107,11 +107,19 @@ class Op[**P, R]:
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """One line: what serves this call, and why the ones before it do not."""
-        name, refusals = self._choose(*args, **kwargs)
+        return self._explanation(*self._find(*args, **kwargs))
+
+    def _choose(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, dict[str, str]]:
+        name, refusals = self._find(*args, **kwargs)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s", self._explanation(name, refusals))
+        return name, refusals
+
+    def _explanation(self, name: str, refusals: Mapping[str, str]) -> str:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
         return f"{self.name}: {name}{reasons}"
 
-    def _choose(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, dict[str, str]]:
+    def _find(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, dict[str, str]]:
         forced = dict(_forced.value).get(self.name)
         if forced is not None:
             reason = self.refuse(forced, *args, **kwargs)

@@ -48,9 +48,9 @@ inline ffi::Error check_range(const char* name, int64_t value, int64_t low,
 inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
   FDJAX_RETURN_IF_ERROR(
       check_shape("q", a.q.dimensions(), {&d->rows, &d->q_heads, &d->head_dim}));
-  FDJAX_RETURN_IF_ERROR(check_shape("kv", a.kv.dimensions(),
-                                    {&d->pages, &d->layers, &d->two, &d->page_size,
-                                     &d->kv_heads, &d->head_dim}));
+  FDJAX_RETURN_IF_ERROR(check_shape(
+      "kv", a.kv.dimensions(),
+      {&d->pages, &d->layers, &d->two, &d->page_size, &d->kv_heads, &d->head_dim}));
   FDJAX_RETURN_IF_ERROR(
       check_shape("page_table", a.page_table.dimensions(), {&d->rows, &d->width}));
   FDJAX_RETURN_IF_ERROR(check_shape("lengths", a.lengths.dimensions(), {&d->rows}));
@@ -77,8 +77,8 @@ inline ffi::Error check_values(const Attributes& a, const Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
   FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
   FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d.width * *d.page_size, 0, 1 << 25));
-  FDJAX_RETURN_IF_ERROR(check_range(
-      "P * L * 2 * Z", *d.pages * *d.layers * 2 * *d.page_size, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(
+      check_range("P * L * 2 * Z", *d.pages * *d.layers * 2 * *d.page_size, 1, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("layer", a.layer, 0, *d.layers - 1));
   FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("splits", a.splits, 1, 8));

@@ -8,6 +8,8 @@
 // scores the tokens lane / 4 and lane / 4 + 8.
 #pragma once
 
+#include <type_traits>
+
 #include "decode_attention/tiles.cuh"
 
 namespace fdjax::decode_attention {
@@ -53,6 +55,17 @@ __device__ inline float column_sum(float x) {
   return x;
 }
 
+// 2^x as the product with the values will have it: what is rounded is also summed, so
+// that the weights of a row add up to one.
+template <typename T>
+__device__ float weight(float x) {
+  if constexpr (std::is_same_v<T, GpuFloats::bfloat16>) {
+    return __bfloat162float(__float2bfloat16_rn(exp2_approx(x)));
+  } else {
+    return __uint_as_float(to_tf32(exp2_approx(x)));
+  }
+}
+
 // --- The two schemes -----------------------------------------------------------------
 
 // FlashDecoding++Next, section III: weights relative to a constant. Nothing depends on
@@ -67,7 +80,7 @@ struct Unified {
       for (int i = 0; i < 4; ++i) {
         float& highest = partial.highest[n][i % 2];
         highest = fmaxf(highest, scores[n][i]);
-        scores[n][i] = exp2_approx(scores[n][i] - p.phi);
+        scores[n][i] = weight<typename G::T>(scores[n][i] - p.phi);
         partial.total[n][i % 2] += scores[n][i];
       }
   }
@@ -92,8 +105,8 @@ struct Running {
         const float base = raised == -INFINITY ? 0.0f : raised;  // nothing seen yet
         const float scale = exp2_approx(highest - base);
         highest = raised;
-        scores[n][j] = exp2_approx(scores[n][j] - base);
-        scores[n][j + 2] = exp2_approx(scores[n][j + 2] - base);
+        scores[n][j] = weight<typename G::T>(scores[n][j] - base);
+        scores[n][j + 2] = weight<typename G::T>(scores[n][j + 2] - base);
         partial.total[n][j] =
             partial.total[n][j] * scale + scores[n][j] + scores[n][j + 2];
 #pragma unroll
@@ -150,7 +163,8 @@ __device__ void transform(const Params& p, const Work& work, int first,
                           float (&scores)[G::kBlocks][4]) {
   const int lane = threadIdx.x % kLanes;
   float scale = p.scale;
-  if (p.soft_cap > 0.0f) {  // tanh(x) = 1 - 2 / (e^(2 x) + 1); tanh.approx is too coarse
+  if (p.soft_cap >
+      0.0f) {  // tanh(x) = 1 - 2 / (e^(2 x) + 1); tanh.approx is too coarse
     scale = 1.0f;
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n)
@@ -192,8 +206,8 @@ __device__ void load_slopes(const Params& p, int kv_head,
 
 // --- Weighted values -----------------------------------------------------------------
 
-// bfloat16 has float32's range: weights are rounded to it and turned, in registers, from
-// tokens as rows to tokens as columns.
+// bfloat16 has float32's range: weights are rounded to it and turned, in registers,
+// from tokens as rows to tokens as columns.
 template <typename G>
 __device__ void multiply_values(GpuFloats::bfloat16, uint32_t values,
                                 const float (&weights)[G::kBlocks][4],
@@ -227,8 +241,8 @@ __device__ inline float weight_of(float even, float odd, int token) {
 }
 
 // float16 does not hold exp(score - phi) over the range of the bounds; TF32 does, with
-// the same mantissa. A product's sum may take tokens in any order, so the pair of tokens
-// in a register becomes columns lane % 4 and lane % 4 + 4, and nothing moves.
+// the same mantissa. A product's sum may take tokens in any order, so the pair of
+// tokens in a register becomes columns lane % 4 and lane % 4 + 4, and nothing moves.
 template <typename G>
 __device__ void multiply_values(GpuFloats::float16, uint32_t values,
                                 const float (&weights)[G::kBlocks][4],
@@ -240,8 +254,8 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float even = weights[n][2 * half], odd = weights[n][2 * half + 1];
-      const uint32_t b0 = to_tf32(weight_of(even, odd, lane % 4 * 2));
-      const uint32_t b1 = to_tf32(weight_of(even, odd, lane % 4 * 2 + 1));
+      const uint32_t b0 = __float_as_uint(weight_of(even, odd, lane % 4 * 2));
+      const uint32_t b1 = __float_as_uint(weight_of(even, odd, lane % 4 * 2 + 1));
 #pragma unroll
       for (int m = 0; m < G::kHeadDim / 16; ++m) {
         uint32_t pairs[2];

@@ -1,10 +1,10 @@
 // From the warps' partial results to the output: first within a block, then within a
 // cluster, whose blocks hold the splits of the same row and heads.
 //
-// Nothing goes through device memory, nothing is counted and no order is left to chance:
-// a block sums its warps in shared memory, sends each block of the cluster the part of
-// the result that is that block's to finish, and sums what it was sent. All of it lies
-// where the rings were.
+// Nothing goes through device memory, nothing is counted and no order is left to
+// chance: a block sums its warps in shared memory, sends each block of the cluster the
+// part of the result that is that block's to finish, and sums what it was sent. All of
+// it lies where the rings were.
 #pragma once
 
 #include "decode_attention/attend.cuh"
@@ -96,8 +96,8 @@ __device__ void send(const Params& p, const Block& block, const Exchange<G>& e) 
   const int warps = block.warps_per_head;
   for (int i = threadIdx.x; i < block.splits * e.columns; i += blockDim.x) {
     const int to = i / e.columns, column = i % e.columns;
-    const Column sum = sum_warps<Scheme>(e, column / p.group * warps, warps,
-                                         column % p.group);
+    const Column sum =
+        sum_warps<Scheme>(e, column / p.group * warps, warps, column % p.group);
     *in_block(e.received + block.split * e.columns + column, to) = sum;
   }
   for (int unit = threadIdx.x; unit < e.units; unit += blockDim.x) {
@@ -144,8 +144,8 @@ __device__ inline uint2 pack(GpuFloats::float16, const float4& x, float factor) 
           reinterpret_cast<const uint32_t&>(high)};
 }
 
-// Writes this block's share of the columns for which `wanted(column)`. `all` holds every
-// column summed over the splits.
+// Writes this block's share of the columns for which `wanted(column)`. `all` holds
+// every column summed over the splits.
 template <typename Scheme, typename G, typename Wanted>
 __device__ void finish(const Params& p, const Block& block, const Exchange<G>& e,
                        const Column* all, Wanted wanted) {

@@ -4,20 +4,22 @@
 // that number may be a constant of the model, phi, instead of the row's largest score
 // (FlashDecoding++Next, section III). Then partial results are plain sums
 //     numerator[d] = sum_t exp(s_t - phi) v_t[d],   denominator = sum_t exp(s_t - phi)
-// and tiles, warps and blocks add theirs without knowing each other's maxima: nothing is
-// exchanged in the loop and nothing is rescaled.
+// and tiles, warps and blocks add theirs without knowing each other's maxima: nothing
+// is exchanged in the loop and nothing is rescaled.
 //
-// It is exact as long as float32 holds the sums. Every row's largest score m is watched:
+// It is exact as long as float32 holds the sums. Every row's largest score m is
+// watched:
 // * m >= phi + high: exp could overflow. The row is recomputed.
 // * m <= phi + low: the sums could underflow as a whole. The row is recomputed.
 // The second test needs the LARGEST score only. A score far below the others adds
 // exp(s - m) < exp(-87 - low) of the row's largest weight before its own weight is
-// flushed to zero: with low >= -60 that is under 2e-12, which no 16 bit result can show,
-// in this scheme or in any other. Testing each score would recompute rows for nothing.
+// flushed to zero: with low >= -60 that is under 2e-12, which no 16 bit result can
+// show, in this scheme or in any other. Testing each score would recompute rows for
+// nothing.
 //
-// Recomputation is the synchronised scheme (running maximum) over the same tokens by the
-// same blocks, decided together by the cluster that shares the row; rows of the group
-// that were within the bounds keep the result they have.
+// Recomputation is the synchronised scheme (running maximum) over the same tokens by
+// the same blocks, decided together by the cluster that shares the row; rows of the
+// group that were within the bounds keep the result they have.
 //
 //   tiles.cuh    pages -> shared memory, a ring a warp
 //   attend.cuh   scores, the two schemes, weighted values
@@ -32,7 +34,8 @@ namespace fdjax::decode_attention {
 // The block's query heads, a padded group for each key/value head; zeros as padding.
 template <typename G>
 __device__ void load_queries(const Params& p, const Block& block, char* queries) {
-  const uint4* source = static_cast<const uint4*>(p.q) + block.query_head(p) * G::kChunks;
+  const uint4* source =
+      static_cast<const uint4*>(p.q) + block.query_head(p) * G::kChunks;
   const int chunks = block.heads * G::kColumns * G::kChunks;
   for (int i = threadIdx.x; i < chunks; i += blockDim.x) {
     const int row = i / G::kChunks, chunk = i % G::kChunks;
@@ -76,8 +79,8 @@ __device__ bool check(const Params& p, const Block& block, const Exchange<G>& ex
   if (const int column = threadIdx.x; column < exchange.columns) {
     const Column sum = sum_splits<Unified>(exchange, column, block.splits);
     // -inf: the query sees no token, and its zeros are right.
-    recompute = sum.highest >= p.high ||
-                (sum.highest <= p.low && sum.highest != -INFINITY);
+    recompute =
+        sum.highest >= p.high || (sum.highest <= p.low && sum.highest != -INFINITY);
     columns[column] = sum;
     outside[column] = recompute;
   }

@@ -1,16 +1,16 @@
 // The way of keys and values: from scattered pages through shared memory.
 //
-// A tile is 16 tokens of one key/value head. Each warp has a ring of kStages tiles of its
-// own and nobody to wait for: no barrier of the block stands in the loop. Keys and values
-// of a tile are copied apart: a tile's keys make room for new ones while its values are
-// still on their way. Many warps with a short ring keep as many bytes on their way as few
-// with a long one, and hide each other's arithmetic too.
+// A tile is 16 tokens of one key/value head. Each warp has a ring of kStages tiles of
+// its own and nobody to wait for: no barrier of the block stands in the loop. Keys and
+// values of a tile are copied apart: a tile's keys make room for new ones while its
+// values are still on their way. Many warps with a short ring keep as many bytes on
+// their way as few with a long one, and hide each other's arithmetic too.
 //
-// Rows lie at a power of two, and the 16 byte chunks of row r trade places with those of
-// index XOR r % 8: any 8 rows of a column of matrices lie in different banks, and a line
-// of 128 bytes in memory is one in shared memory. (Padding rows by 16 bytes does the
-// first, but cuts lines and sectors in two on their way: 2.6 times the requests, 1.5
-// times the sectors, 5 % of the speed at 256 x 1024 on an H200.)
+// Rows lie at a power of two, and the 16 byte chunks of row r trade places with those
+// of index XOR r % 8: any 8 rows of a column of matrices lie in different banks, and a
+// line of 128 bytes in memory is one in shared memory. (Padding rows by 16 bytes does
+// the first, but cuts lines and sectors in two on their way: 2.6 times the
+// requests, 1.5 times the sectors, 5 % of the speed at 256 x 1024 on an H200.)
 #pragma once
 
 #include <cstdint>
@@ -130,9 +130,7 @@ class Loader {
   }
 
   // Starts the copies of the next tile's keys into `stage`.
-  __device__ void fetch_keys(int stage) {
-    copy(this->stage(stage), keys_);
-  }
+  __device__ void fetch_keys(int stage) { copy(this->stage(stage), keys_); }
 
   // The same of its values; the tile after it is the next one.
   __device__ void fetch_values(int stage) {
@@ -152,8 +150,8 @@ class Loader {
   // nor a slot that may hold anything.
   __device__ int locate(int tile) const {
     const int lane = threadIdx.x % kLanes;
-    const int token = (work_.first + tile * work_.step) * kTileTokens +
-                      lane % kTileTokens;
+    const int token =
+        (work_.first + tile * work_.step) * kTileTokens + lane % kTileTokens;
     if (tile >= work_.tiles || token < work_.begin || token >= work_.end) {
       return kAbsent;
     }

@@ -17,7 +17,7 @@ inline constexpr size_t kProducts = 4;  // qkv, out, up, down
 struct Attributes {
   bool interleaved, has_qkv_bias, unified;
   float scale, soft_cap, epsilon, scale_offset, phi, low, high;
-  int64_t activation, window, attention_splits, attention_heads;
+  int64_t activation, window, attention_splits, attention_heads, attention_warps;
   ffi::Span<const int64_t> products;
 };
 
@@ -46,10 +46,11 @@ struct Dims {
 
 inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d) {
   FDJAX_RETURN_IF_ERROR(check_shape("x", in.x.dimensions(), {&d->rows, &d->hidden}));
-  FDJAX_RETURN_IF_ERROR(check_shape("kv", in.kv.dimensions(),
-                                    {&d->pages, &d->layers, &d->two, &d->page_size,
-                                     &d->kv_heads, &d->head_dim}));
-  FDJAX_RETURN_IF_ERROR(check_shape("positions", in.positions.dimensions(), {&d->rows}));
+  FDJAX_RETURN_IF_ERROR(check_shape(
+      "kv", in.kv.dimensions(),
+      {&d->pages, &d->layers, &d->two, &d->page_size, &d->kv_heads, &d->head_dim}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("positions", in.positions.dimensions(), {&d->rows}));
   FDJAX_RETURN_IF_ERROR(check_shape("slots", in.slots.dimensions(), {&d->rows}));
   FDJAX_RETURN_IF_ERROR(
       check_shape("page_table", in.page_table.dimensions(), {&d->rows, &d->width}));

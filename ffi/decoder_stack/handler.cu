@@ -55,7 +55,8 @@ decode_attention::Params attention_of(const Attributes& a, const Operands& in,
   p.group = size.heads / size.kv_heads;
   p.head_dim = size.head_dim;
   p.table_width = static_cast<int>(*d.width);
-  p.window = a.window > 0 ? static_cast<int>(a.window) : std::numeric_limits<int>::max();
+  p.window =
+      a.window > 0 ? static_cast<int>(a.window) : std::numeric_limits<int>::max();
   p.scale = a.scale;
   p.soft_cap = a.soft_cap;
   p.phi = a.phi;
@@ -92,6 +93,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                .down = product_from(a, 3),
                .attention = {.splits = static_cast<int>(a.attention_splits),
                              .heads_per_block = static_cast<int>(a.attention_heads),
+                             .warps = static_cast<int>(a.attention_warps),
                              .programmatic = true}},
       .norm = {.rows = size.rows,
                .size = size.hidden,
@@ -127,8 +129,8 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                   float scale, float soft_cap, float epsilon, float scale_offset,
                   float phi, float low, float high, int64_t activation, int64_t window,
                   int64_t attention_splits, int64_t attention_heads,
-                  ffi::Span<const int64_t> products, ffi::AnyBuffer x,
-                  ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> positions,
+                  int64_t attention_warps, ffi::Span<const int64_t> products,
+                  ffi::AnyBuffer x, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> positions,
                   ffi::Buffer<ffi::S32> slots, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> frequencies,
                   ffi::RemainingArgs weights, ffi::Result<ffi::AnyBuffer> x_out,
@@ -138,10 +140,22 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                   ffi::Result<ffi::AnyBuffer> query, ffi::Result<ffi::AnyBuffer> mixed,
                   ffi::Result<ffi::AnyBuffer> gated,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
-  const Attributes attributes{
-      interleaved,  has_qkv_bias, unified, scale, soft_cap,   epsilon,
-      scale_offset, phi,          low,     high,  activation, window,
-      attention_splits, attention_heads, products};
+  const Attributes attributes{interleaved,
+                              has_qkv_bias,
+                              unified,
+                              scale,
+                              soft_cap,
+                              epsilon,
+                              scale_offset,
+                              phi,
+                              low,
+                              high,
+                              activation,
+                              window,
+                              attention_splits,
+                              attention_heads,
+                              attention_warps,
+                              products};
   return run(stream, attributes,
              {x, kv, positions, slots, page_table, lengths, frequencies, weights},
              {x_out, kv_out, middle, normal, qkv, query, mixed, gated, recomputed});
@@ -150,40 +164,40 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
 }  // namespace
 }  // namespace fdjax::decoder_stack
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    fdjax_decoder_stack_gpu, fdjax::decoder_stack::handle,
-    xla::ffi::Ffi::Bind()
-        .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-        .Attr<bool>("interleaved")
-        .Attr<bool>("has_qkv_bias")
-        .Attr<bool>("unified")
-        .Attr<float>("scale")
-        .Attr<float>("soft_cap")
-        .Attr<float>("epsilon")
-        .Attr<float>("scale_offset")
-        .Attr<float>("phi")
-        .Attr<float>("low")
-        .Attr<float>("high")
-        .Attr<int64_t>("activation")
-        .Attr<int64_t>("window")
-        .Attr<int64_t>("attention_splits")
-        .Attr<int64_t>("attention_heads")
-        .Attr<xla::ffi::Span<const int64_t>>("products")
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
-        .RemainingArgs()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::Buffer<xla::ffi::S32>>(),
-    {xla::ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::handle,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+                                  .Attr<bool>("interleaved")
+                                  .Attr<bool>("has_qkv_bias")
+                                  .Attr<bool>("unified")
+                                  .Attr<float>("scale")
+                                  .Attr<float>("soft_cap")
+                                  .Attr<float>("epsilon")
+                                  .Attr<float>("scale_offset")
+                                  .Attr<float>("phi")
+                                  .Attr<float>("low")
+                                  .Attr<float>("high")
+                                  .Attr<int64_t>("activation")
+                                  .Attr<int64_t>("window")
+                                  .Attr<int64_t>("attention_splits")
+                                  .Attr<int64_t>("attention_heads")
+                                  .Attr<int64_t>("attention_warps")
+                                  .Attr<xla::ffi::Span<const int64_t>>("products")
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
+                                  .RemainingArgs()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::Buffer<xla::ffi::S32>>(),
+                              {xla::ffi::Traits::kCmdBufferCompatible});

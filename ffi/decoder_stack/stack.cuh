@@ -1,8 +1,8 @@
 // All layers of a decode step as one chain of kernels; no XLA in here.
 //
-// A kernel of the chain is launched before its predecessor has ended (pdl.cuh): it loads
-// weights or pages, which nothing in the chain writes, and waits before it reads what
-// the predecessor makes. Eight kernels a layer:
+// A kernel of the chain is launched before its predecessor has ended (pdl.cuh): it
+// loads weights or pages, which nothing in the chain writes, and waits before it reads
+// what the predecessor makes. Eight kernels a layer:
 //
 //   x -- rms_norm -- qkv -- rope_kv_write -- decode_attention -- out + x --> middle
 //   middle -- rms_norm -- activation(gate) * up -- down + middle --> x
@@ -54,8 +54,8 @@ struct Stack {
   Sizes sizes;
   Buffers buffers;
   Plan plan;
-  rms_norm::Params norm;             // all but x, scale and out
-  rope_kv_write::Params rope;        // kv of layer 0
+  rms_norm::Params norm;               // all but x, scale and out
+  rope_kv_write::Params rope;          // kv of layer 0
   decode_attention::Params attention;  // kv of layer 0
   matmul::Activation activation;
   int64_t layer_bytes;  // of a page, from a layer's keys to the next layer's
@@ -97,8 +97,8 @@ cudaError_t normalise(const Stack& s, const void* x, const void* scale,
   return rms_norm::launch_rows<T>(s.stream, p, programmatic);
 }
 
-#define FDJAX_RETURN_IF_CUDA_ERROR(expression)                                    \
-  do {                                                                            \
+#define FDJAX_RETURN_IF_CUDA_ERROR(expression)                                         \
+  do {                                                                                 \
     if (const cudaError_t error_ = (expression); error_ != cudaSuccess) return error_; \
   } while (false)
 
@@ -140,8 +140,8 @@ cudaError_t feed_forward(const Stack& s, const Layer& layer) {
   const Buffers& b = s.buffers;
   FDJAX_RETURN_IF_CUDA_ERROR(
       normalise<T>(s, b.middle, layer.mlp_norm, /*programmatic=*/true));
-  matmul::Params up = product_of(s, b.normal, layer.up, b.gated, 2 * size.intermediate,
-                                 size.hidden);
+  matmul::Params up =
+      product_of(s, b.normal, layer.up, b.gated, 2 * size.intermediate, size.hidden);
   up.columns = size.intermediate;
   up.gated = true;
   up.activation = s.activation;

@@ -30,9 +30,12 @@ ffi::Error handle(gpu_stream stream, float epsilon, float scale_offset,
     return ffi::Error::InvalidArgument("x has too many rows");
   }
   if (*rows == 0 || *size == 0) return ffi::Error::Success();
-  const Params p{x.untyped_data(),       scale.untyped_data(),
-                 out->untyped_data(),    static_cast<int>(*rows),
-                 static_cast<int>(*size), epsilon,
+  const Params p{x.untyped_data(),
+                 scale.untyped_data(),
+                 out->untyped_data(),
+                 static_cast<int>(*rows),
+                 static_cast<int>(*size),
+                 epsilon,
                  scale_offset};
   return dispatch_float<GpuFloats>("x", dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -51,13 +54,12 @@ template gpu_error launch_rows<GpuFloats::float16>(gpu_stream, const Params&, bo
 
 }  // namespace fdjax::rms_norm
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    fdjax_rms_norm_gpu, fdjax::rms_norm::handle,
-    xla::ffi::Ffi::Bind()
-        .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-        .Attr<float>("epsilon")
-        .Attr<float>("scale_offset")
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>(),
-    {xla::ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_rms_norm_gpu, fdjax::rms_norm::handle,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+                                  .Attr<float>("epsilon")
+                                  .Attr<float>("scale_offset")
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>(),
+                              {xla::ffi::Traits::kCmdBufferCompatible});

@@ -44,8 +44,15 @@ def test_memory_adds_up(report: dict[str, Any]):
 def test_the_plan_is_for_the_device_named(report: dict[str, Any]):
     assert report["device"] == "gpu (NVIDIA H200)"
     assert report["dtype"] == "bfloat16"
-    (line,) = (line for line in report["kernels"] if line.startswith("rope_kv_write"))
-    assert "cpu" not in line.split(";")[0]
+    assert not any("traced for cpu" in line for line in report["kernels"])
+
+
+def test_every_operation_of_a_step_is_explained(invoke: Invoke):
+    kernels = json.loads(invoke("inspect", "--json").stdout)["kernels"]
+    names = {line.partition(": ")[0] for line in kernels}
+    assert {"matmul", "rms_norm", "rope_kv_write", "decode_attention"} <= names
+    assert "prefill_attention" not in names
+    assert len(set(kernels)) == len(kernels)
 
 
 def test_the_model_in_numbers(report: dict[str, Any]):
@@ -61,7 +68,13 @@ def test_the_model_in_numbers(report: dict[str, Any]):
 def test_tables_for_people(invoke: Invoke):
     result = invoke("inspect")
     assert result.exit_code == 0
-    for text in ("tales-5m", "5,475,584", "20.9 MiB", "98,304 bytes", "KV cache"):
+    for text in (
+        "tales-5m",
+        "5,475,584",
+        "20.9 MiB",
+        "98,304 bytes",
+        "of a decode step",
+    ):
         assert text in result.stdout
     assert "layers.*.mlp.down.weight" in result.stdout, "nothing is cut off"
 

@@ -94,7 +94,10 @@ def refuse_arguments(
             "int32",
         ),
         (rows > MAX_ROWS, f"{rows} rows; it takes {MAX_ROWS}"),
-        (tokens > MAX_TOKENS, f"pages for {tokens} tokens a row; it takes {MAX_TOKENS}"),
+        (
+            tokens > MAX_TOKENS,
+            f"pages for {tokens} tokens a row; it takes {MAX_TOKENS}",
+        ),
         (2 * slots > MAX_SLOTS, f"{2 * slots} slots; it takes {MAX_SLOTS}"),
     )
     return next((reason for wrong, reason in problems if wrong), None)

@@ -92,6 +92,7 @@ def run(
         window=np.int64(window or 0),
         attention_splits=np.int64(cut.splits),
         attention_heads=np.int64(cut.heads_per_block),
+        attention_warps=np.int64(cut.warps),
         products=np.asarray(products(rows, first), np.int64),
     )
     return out, kv
