@@ -19,7 +19,7 @@ END = "<!-- /results -->"
 
 HEADER = (
     "| model | batch x context | ms/step | tokens/s | of the read ceiling | spread "
-    "| prefill, ms |\n|---|---|---|---|---|---|---|"
+    "| prefill, ms | commit |\n|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -58,15 +58,14 @@ def _line(row: Mapping[str, Any]) -> str:
         f"{row['fraction_of_ceiling']:.0%}",
         f"{row['spread']:.1%}",
         f"{row['prefill_ms']:,.0f}",
+        row["commit"],
     )
     return f"| {' | '.join(cells)} |"
 
 
 def _provenance(rows: Sequence[Mapping[str, Any]]) -> str:
-    sources = {(row["date"], row["commit"], row["jax"]) for row in rows}
-    told = "; ".join(
-        f"{date}, commit {commit}, jax {jax}" for date, commit, jax in sorted(sources)
-    )
+    sources = sorted({(row["date"], row["jax"]) for row in rows})
+    told = "; ".join(f"{date}, jax {jax}" for date, jax in sources)
     return f"Measured {told}."
 
 

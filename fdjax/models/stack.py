@@ -1,6 +1,7 @@
 """All layers of a decode step as one call, for models of the kind that allows it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -57,7 +58,7 @@ def run_stack(
         jnp.asarray(rope_frequencies(positions)),
         tuple(_weights(layer) for layer in layers),
     )
-    options = {
+    options: dict[str, Any] = {
         "windows": config.windows,
         "scale": config.attention.scale,
         "soft_cap": config.attention.soft_cap,

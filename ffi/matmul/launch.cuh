@@ -74,7 +74,7 @@ inline bool is_valid(const Params& p, const FlatConfig& config) {
     return low <= value && value <= high;
   };
   return within(p.m, 1, 64) && within(config.tiles, p.gated ? 2 : 1, 2) &&
-         within(config.boxes, 1, 4) && within(config.splits, 1, 8) &&
+         within(config.boxes, 1, 2) && within(config.splits, 1, 8) &&
          within(config.stages, 1, kMaxStages) &&
          within(config.tile_rows, 8, kTileRows) && config.tile_rows % 8 == 0;
 }
@@ -83,19 +83,12 @@ inline bool is_valid(const Params& p, const FlatConfig& config) {
 template <typename T>
 cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how) {
   if (!is_valid(p, config)) return cudaErrorInvalidValue;
-  switch (10 * config.tiles + config.boxes) {
-    case 11:
-      return launch_flat_m<T, 1, 1>(p, config, how);
-    case 12:
-      return launch_flat_m<T, 1, 2>(p, config, how);
-    case 14:
-      return launch_flat_m<T, 1, 4>(p, config, how);
-    case 21:
-      return launch_flat_m<T, 2, 1>(p, config, how);
-    case 22:
-      return launch_flat_m<T, 2, 2>(p, config, how);
+  if (config.tiles == 1) {
+    return config.boxes == 1 ? launch_flat_m<T, 1, 1>(p, config, how)
+                             : launch_flat_m<T, 1, 2>(p, config, how);
   }
-  return cudaErrorInvalidValue;
+  return config.boxes == 1 ? launch_flat_m<T, 2, 1>(p, config, how)
+                           : launch_flat_m<T, 2, 2>(p, config, how);
 }
 
 }  // namespace fdjax::matmul

@@ -146,3 +146,29 @@ def test_asking_for_the_reference_is_silent(
         toy(LARGE, scale=1.0)
     Op("plain", _add(0))(LARGE, scale=1.0)
     assert not caplog.records
+
+
+# --- An order for each call -----------------------------------------------------------
+
+
+def _by_size(x: jax.Array, *, scale: float) -> tuple[str, ...]:
+    del scale
+    return ("second", "first") if x.size < 9 else ("reference", "first")
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_an_operation_orders_its_implementations_for_each_call(
+    caplog: pytest.LogCaptureFixture,
+):
+    impls = {
+        "first": Impl(_add(1), _only_vectors),
+        "second": Impl(_add(2), _only_small),
+    }
+    ordered = Op("ordered", _add(0), impls, order=_by_size)
+    assert ordered.explain(jnp.zeros(4), scale=1.0) == "ordered: second"
+    assert ordered.explain(jnp.zeros(5), scale=1.0).startswith("ordered: first; not")
+    with caplog.at_level(logging.WARNING):
+        assert float(ordered(VECTOR, scale=1.0)[0]) == 0
+    assert not caplog.records  # the reference was wanted, not fallen back to
+    with ordered.using("first"):
+        assert float(ordered(VECTOR, scale=1.0)[0]) == 1

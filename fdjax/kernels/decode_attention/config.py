@@ -60,7 +60,7 @@ def heuristic(call: Call) -> Config:
     more of them idle (8 x 32768: 246 us with 2 splits, 258 with 3, 277 with 8), and 16
     splits are slower than 8 everywhere (1 x 32768: 50 us against 41).
     """
-    pairs = call.rows * call.num_kv_heads
+    pairs = max(1, call.rows * call.num_kv_heads)
     if pairs >= 256:
         # Pairs alone fill the machine. Several heads in a block read whole slots:
         # 256 x 1024 takes 246.9 us with 8, 250.0 with 2; 64 x 1024 the most with 8.

@@ -18,7 +18,9 @@ namespace fdjax {
 using gpu_stream = hipStream_t;
 using gpu_error = hipError_t;
 inline constexpr gpu_error kGpuSuccess = hipSuccess;
-inline const char* gpu_error_string(gpu_error error) { return hipGetErrorString(error); }
+inline const char* gpu_error_string(gpu_error error) {
+  return hipGetErrorString(error);
+}
 struct GpuFloats {
   using bfloat16 = __hip_bfloat16;
   using float16 = __half;

@@ -15,7 +15,8 @@ struct Launch {
 };
 
 #if defined(__HIPCC__)
-// ROCm has neither clusters nor programmatic launches; what needs a cluster is not built.
+// ROCm has neither clusters nor programmatic launches; what needs a cluster is not
+// built.
 template <typename... Args>
 gpu_error launch(const Launch& how, void (*kernel)(Args...), Args... args) {
   kernel<<<how.grid, how.threads, how.shared_bytes, how.stream>>>(args...);

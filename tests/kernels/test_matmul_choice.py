@@ -1,0 +1,193 @@
+"""Flat products: refusals, errors, the choice among implementations, and the tables."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fdjax import device
+from fdjax.kernels import ffi
+from fdjax.kernels.gated_matmul import OP as GATED
+from fdjax.kernels.gated_matmul import gated_matmul
+from fdjax.kernels.matmul import OP, call, cases, config, matmul
+from fdjax.notation import Array
+
+IMPLS = [name for name in OP.names if name != "reference"]
+CI = [case for case in cases.CASES if "ci" in case.tags]
+STRUCT = jax.ShapeDtypeStruct
+
+
+# --- Refusals and errors --------------------------------------------------------------
+
+
+@pytest.fixture
+def on_h200(monkeypatch: pytest.MonkeyPatch):
+    """As if the extension had GPU handlers and the trace were for an H200."""
+    monkeypatch.setattr(device, "platform", lambda: "gpu")
+    monkeypatch.setattr(device, "kind", lambda: "NVIDIA H200")
+    monkeypatch.setattr(ffi, "refuse", lambda operation, platform: None)
+    monkeypatch.setattr(call, "refuse_below_sm90", lambda: None)
+
+
+def _refusal(
+    name: str,
+    *,
+    m: int = 1,
+    n: int = 64,
+    k: int = 64,
+    x: Any = jnp.bfloat16,
+    weight: Any = jnp.bfloat16,
+    bias: Any = jnp.bfloat16,
+    out: Any = jnp.bfloat16,
+) -> str:
+    args: Any = (STRUCT((m, k), x), STRUCT((n, k), weight), STRUCT((n,), bias), None)
+    return str(OP.refuse(name, *args, out_dtype=out))
+
+
+@pytest.mark.usefixtures("on_h200")
+@pytest.mark.parametrize("name", IMPLS)
+def test_refuses_what_the_handler_does_not_take(name: str):
+    limit = {"gemv": 4, "flat": 64}[name]
+    assert _refusal(name) == "None"
+    assert _refusal(name, m=limit, out=jnp.float32) == "None"
+    assert _refusal(name, m=limit + 1) == f"M is {limit + 1}; it takes 1 to {limit}"
+    assert _refusal(name, m=0) == f"M is 0; it takes 1 to {limit}"
+    assert _refusal(name, n=60) == "[N, K] is [60, 64]; it takes multiples of [8, 8]"
+    assert _refusal(name, k=60) == "[N, K] is [64, 60]; it takes multiples of [8, 8]"
+    assert "float32; it takes" in _refusal(
+        name, x=jnp.float32, weight=jnp.float32, bias=jnp.float32
+    )
+    assert "bfloat16, float16" in _refusal(name, weight=jnp.float16)
+    assert "bfloat16, float32" in _refusal(name, bias=jnp.float32)
+    assert "the result is float16" in _refusal(name, out=jnp.float16)
+
+
+def test_wgmma_needs_hopper():
+    if jax.default_backend() == "cpu":
+        assert "needs sm_90" in str(call.refuse_below_sm90())
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_gated_product_needs_whole_tiles_of_both_halves():
+    args: Any = (STRUCT((1, 64), jnp.bfloat16), STRUCT((24, 64), jnp.bfloat16), None)
+    reason = str(GATED.refuse("flat", *args, activation="silu"))
+    assert reason == "[N, K] is [24, 64]; it takes multiples of [16, 8]"
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a CPU")
+def test_on_a_cpu_the_reference_serves():
+    args: tuple[Any, ...] = cases.arguments(CI[0])
+    assert OP.explain(*args, **CI[0].kwargs).startswith("matmul: reference; not gemv:")
+
+
+def _zeros(*shape: int) -> Array:
+    return jnp.zeros(shape, jnp.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: matmul(_zeros(2, 8), _zeros(8, 16)), "8 columns, weight 16"),
+        (lambda: matmul(_zeros(2, 8), _zeros(16, 8), _zeros(8)), r"\(8,\), weight 16"),
+        (
+            lambda: matmul(_zeros(2, 8), _zeros(16, 8), None, _zeros(1, 16)),
+            r"residual has shape \(1, 16\), the product \(2, 16\)",
+        ),
+        (
+            lambda: gated_matmul(_zeros(2, 8), _zeros(15, 8), activation="silu"),
+            "15 rows, not twice F",
+        ),
+        (
+            lambda: gated_matmul(_zeros(2, 8), _zeros(16, 16), activation="silu"),
+            "8 columns, weight 16",
+        ),
+        (
+            lambda: gated_matmul(
+                _zeros(2, 8), _zeros(16, 8), _zeros(8), activation="silu"
+            ),
+            r"\(8,\), weight 16",
+        ),
+        (
+            lambda: gated_matmul(_zeros(2, 8), _zeros(16, 8), activation="mish"),
+            "no activation 'mish'",
+        ),
+    ],
+)
+def test_wrong_arguments_are_value_errors(function: Callable[[], Array], message: str):
+    with pytest.raises(ValueError, match=message):
+        function()
+
+
+# --- The choice -----------------------------------------------------------------------
+
+SHAPES = [(n, k) for _, n, k, _ in cases.LLAMA3_8B] + [
+    (8, 8),
+    (1032, 4104),
+    (12288, 4096),
+    (22016, 4096),
+    (4096, 11008),
+    (50272, 4096),
+    (250880, 4096),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32, 33, 64])
+def test_the_heuristic_fits_a_multiprocessor(m: int, shape: tuple[int, int]):
+    _check_config(config.heuristic(m, *shape), m)
+
+
+def _check_config(flat: config.FlatConfig, m: int) -> None:
+    assert flat.tiles in (1, 2)
+    assert flat.boxes in (1, 2)
+    assert flat.tile_rows in range(8, 65, 8)
+    assert flat.splits in range(1, 9)
+    assert flat.stages in range(2, config.MAX_STAGES + 1)
+    assert flat.shared_bytes(m) <= config.SHARED_BYTES
+
+
+@pytest.mark.parametrize("m", [1, 16, 64])
+def test_a_gated_product_gets_tiles_of_both_halves(m: int):
+    flat = config.flat_config(m, 2048, 4096, gated=True)
+    assert flat.tiles == 2
+    _check_config(flat, m)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_small_m_takes_a_then_b_then_c():
+    weight = STRUCT((4096, 4096), jnp.bfloat16)
+
+    def chosen(m: int) -> str:
+        args: Any = (STRUCT((m, 4096), jnp.bfloat16), weight, None, None)
+        return OP.explain(*args, out_dtype=jnp.bfloat16)
+
+    assert chosen(1) == "matmul: gemv"
+    assert chosen(8) == "matmul: flat"
+    assert chosen(65) == "matmul: reference"
+
+
+@pytest.mark.parametrize("path", sorted(config.TABLES.glob("*.json")), ids=str)
+def test_the_tables_are_valid(path: Any):
+    table = config.load(path)
+    assert table
+    for choice in table.values():
+        assert 0 <= choice.gemv_up_to <= config.MAX_GEMV_M
+        assert choice.gemv_up_to <= choice.flat_up_to <= config.MAX_FLAT_M
+        for m, flat in choice.flat.items():
+            assert config.padded_m(m) == m
+            _check_config(flat, m)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
+    flat = config.FlatConfig(1, 2, 48, 1, 7)
+    table = {(64, 64): config.Choice(2, 16, {8: flat})}
+    monkeypatch.setattr(config, "_table", lambda: table)
+    assert config.choose(2, 64, 64) == ("gemv", "flat")
+    assert config.choose(3, 64, 64) == ("flat", "gemv")
+    assert config.choose(16, 64, 64) == ("flat", "gemv")
+    assert config.choose(17, 64, 64) == ("reference",)
+    assert config.flat_config(5, 64, 64, gated=False) == flat
+    assert config.flat_config(9, 64, 64, gated=False) == config.heuristic(9, 64, 64)
