@@ -1,12 +1,11 @@
 """All layers of a decode step as one call, for models of the kind that allows it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 
 from fdjax.config import Rope
-from fdjax.kernels.decoder_stack import OP, LayerWeights, decoder_stack
+from fdjax.kernels.decoder_stack import OP, LayerWeights, StackSpec, decoder_stack
 from fdjax.kernels.op import REFERENCE
 from fdjax.layers import Batch
 from fdjax.layers.positions import rope_frequencies
@@ -58,18 +57,18 @@ def run_stack(
         jnp.asarray(rope_frequencies(positions)),
         tuple(_weights(layer) for layer in layers),
     )
-    options: dict[str, Any] = {
-        "windows": config.windows,
-        "scale": config.attention.scale,
-        "soft_cap": config.attention.soft_cap,
-        "interleaved": positions.interleaved,
-        "epsilon": config.norm.epsilon,
-        "scale_offset": config.norm.scale_offset,
-        "activation": config.mlp.activation,
-    }
-    if OP.choice(*operands, **options) == REFERENCE:
+    spec = StackSpec(
+        windows=config.windows,
+        scale=config.attention.scale,
+        soft_cap=config.attention.soft_cap,
+        interleaved=positions.interleaved,
+        epsilon=config.norm.epsilon,
+        scale_offset=config.norm.scale_offset,
+        activation=config.mlp.activation,
+    )
+    if OP.choice(*operands, spec=spec) == REFERENCE:
         return None
-    return decoder_stack(*operands, **options)
+    return decoder_stack(*operands, spec=spec)
 
 
 def _weights(layer: DecoderLayer) -> LayerWeights:

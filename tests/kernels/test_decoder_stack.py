@@ -8,7 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.kernels.decoder_stack import OP, LayerWeights, decoder_stack, reference
+from fdjax.kernels.decoder_stack import (
+    OP,
+    LayerWeights,
+    StackSpec,
+    decoder_stack,
+    reference,
+)
 from tests.support.numerics import assert_close
 
 PAGE_SIZE, NUM_PAGES, WIDTH = 16, 64 * 4 + 3, 4
@@ -83,24 +89,24 @@ def _draw(shape: Shape) -> tuple[Any, ...]:
     )
 
 
-def _options(shape: Shape) -> dict[str, Any]:
-    return {
-        "windows": (shape.window,) * shape.layers,
-        "scale": shape.head_dim**-0.5,
-        "soft_cap": None,
-        "interleaved": False,
-        "epsilon": 1e-5,
-        "scale_offset": 0.0,
-        "activation": "silu",
-    }
+def _spec(shape: Shape) -> StackSpec:
+    return StackSpec(
+        windows=(shape.window,) * shape.layers,
+        scale=shape.head_dim**-0.5,
+        soft_cap=None,
+        interleaved=False,
+        epsilon=1e-5,
+        scale_offset=0.0,
+        activation="silu",
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_the_chain_equals_its_operations(shape: Shape):
     operands = _draw(shape)
-    options = _options(shape)
-    reason = OP.refuse("cuda", *operands, **options)
+    spec = _spec(shape)
+    reason = OP.refuse("cuda", *operands, spec=spec)
     if reason is not None:
         pytest.skip(f"cuda: {reason}")
     # In float32, so that only the chain rounds to 16 bits between operations.
@@ -108,10 +114,10 @@ def test_the_chain_equals_its_operations(shape: Shape):
         lambda a: a.astype(jnp.float32) if a.dtype == shape.dtype else a, operands
     )
     expected_x, expected_kv = jax.jit(
-        lambda operands: reference.decoder_stack(*operands, **options)
+        lambda operands: reference.decoder_stack(*operands, spec=spec)
     )(wide)
     with OP.using("cuda"):
-        run = jax.jit(lambda operands: decoder_stack(*operands, **options))
+        run = jax.jit(lambda operands: decoder_stack(*operands, spec=spec))
         x, kv = run(operands)
         again, _ = run(operands)
     assert np.array_equal(np.asarray(x), np.asarray(again))
@@ -124,7 +130,7 @@ def test_layers_must_match_the_kv_array():
     drawn = _draw(SHAPES[0])
     operands: tuple[Any, ...] = (*drawn[:-1], drawn[-1][:2])
     with pytest.raises(ValueError, match="2 layers, 3 windows, and a kv array of 3"):
-        decoder_stack(*operands, **_options(SHAPES[0]))
+        decoder_stack(*operands, spec=_spec(SHAPES[0]))
 
 
 @pytest.mark.parametrize(
@@ -143,8 +149,9 @@ def test_refusals_say_why(
     shape = dataclasses.replace(SHAPES[0], rows=change.get("rows", 1))
     shapes = jax.eval_shape(lambda: _draw(dataclasses.replace(shape, rows=1)))
     x: Any = jax.ShapeDtypeStruct((shape.rows, shape.hidden), shape.dtype)
-    options = {**_options(shape), **{k: v for k, v in change.items() if k != "rows"}}
-    said = cuda.refuse(x, *shapes[1:], **options)
+    windows = change.get("windows", (None,) * shape.layers)
+    spec = dataclasses.replace(_spec(shape), windows=windows)
+    said = cuda.refuse(x, *shapes[1:], spec=spec)
     assert said is not None
     assert reason in said
 
@@ -152,4 +159,4 @@ def test_refusals_say_why(
 def test_a_cpu_runs_layers_one_by_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fdjax.device.platform", lambda: "cpu")
     operands = _draw(SHAPES[0])
-    assert OP.choice(*operands, **_options(SHAPES[0])) == "reference"
+    assert OP.choice(*operands, spec=_spec(SHAPES[0])) == "reference"

@@ -1,11 +1,11 @@
 """All layers of a decode step as one operation, so that their kernels can overlap."""
 
 from fdjax.kernels.decoder_stack import cuda, reference
-from fdjax.kernels.decoder_stack.weights import LayerWeights
+from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float, Int32
 
-__all__ = ["OP", "LayerWeights", "decoder_stack"]
+__all__ = ["OP", "LayerWeights", "StackSpec", "decoder_stack"]
 
 OP = Op("decoder_stack", reference.decoder_stack, {"cuda": cuda.IMPL})
 
@@ -20,13 +20,7 @@ def decoder_stack(
     frequencies: Float[Array, " R2"],
     layers: tuple[LayerWeights, ...],
     *,
-    windows: tuple[int | None, ...],
-    scale: float,
-    soft_cap: float | None,
-    interleaved: bool,
-    epsilon: float,
-    scale_offset: float,
-    activation: str,
+    spec: StackSpec,
 ) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
     """Runs one token a row through layers of the Llama kind.
 
@@ -45,13 +39,7 @@ def decoder_stack(
         lengths: tokens of each row, this one included.
         frequencies: of RoPE, see `rope_kv_write`.
         layers: the weights; sequential residuals, RMS norms, gated feed-forward parts.
-        windows: sliding window of each layer, `None` for full attention.
-        scale: factor of the scores.
-        soft_cap: of the scores, or `None`.
-        interleaved: pairing of RoPE.
-        epsilon: of the norms.
-        scale_offset: of the norms' scales.
-        activation: of the gate.
+        spec: what all layers have in common.
 
     Returns:
         The residual stream after the last layer, and the updated KV array.
@@ -59,10 +47,10 @@ def decoder_stack(
     Raises:
         ValueError: the number of layers does not match the KV array or the windows.
     """
-    if not len(layers) == len(windows) == kv.shape[1]:
+    if not len(layers) == len(spec.windows) == kv.shape[1]:
         raise ValueError(
-            f"decoder_stack: {len(layers)} layers, {len(windows)} windows, and a kv "
-            f"array of {kv.shape[1]} layers"
+            f"decoder_stack: {len(layers)} layers, {len(spec.windows)} windows, and a "
+            f"kv array of {kv.shape[1]} layers"
         )
     return OP(
         x,
@@ -73,11 +61,5 @@ def decoder_stack(
         lengths,
         frequencies,
         layers,
-        windows=windows,
-        scale=scale,
-        soft_cap=soft_cap,
-        interleaved=interleaved,
-        epsilon=epsilon,
-        scale_offset=scale_offset,
-        activation=activation,
+        spec=spec,
     )

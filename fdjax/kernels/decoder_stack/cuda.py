@@ -11,7 +11,7 @@ from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decode_attention import cuda as attention_cuda
-from fdjax.kernels.decoder_stack.weights import LayerWeights
+from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.op import Impl
 from fdjax.kernels.rms_norm.cuda import MAX_ROW_BYTES
@@ -32,13 +32,7 @@ def run(
     frequencies: Float[Array, " R2"],
     layers: tuple[LayerWeights, ...],
     *,
-    windows: tuple[int | None, ...],
-    scale: float,
-    soft_cap: float | None,
-    interleaved: bool,
-    epsilon: float,
-    scale_offset: float,
-    activation: str,
+    spec: StackSpec,
 ) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
     """See `fdjax.kernels.decoder_stack.decoder_stack`; `kv` is updated in place."""
     rows, hidden = x.shape
@@ -68,7 +62,7 @@ def run(
     cut = attention_config.heuristic(
         attention_config.Call(rows, num_kv_heads, page_table.shape[1] * page_size)
     )
-    window = windows[0]
+    window = spec.windows[0]
     out, kv, *_ = call(
         x,
         kv,
@@ -78,17 +72,17 @@ def run(
         lengths,
         frequencies,
         *flat_weights(layers),
-        interleaved=np.bool_(interleaved),
+        interleaved=np.bool_(spec.interleaved),
         has_qkv_bias=np.bool_(first.qkv_bias is not None),
         unified=np.bool_(False),
-        scale=np.float32(scale),
-        soft_cap=np.float32(soft_cap or 0.0),
-        epsilon=np.float32(epsilon),
-        scale_offset=np.float32(scale_offset),
+        scale=np.float32(spec.scale),
+        soft_cap=np.float32(spec.soft_cap or 0.0),
+        epsilon=np.float32(spec.epsilon),
+        scale_offset=np.float32(spec.scale_offset),
         phi=np.float32(0.0),
         low=np.float32(-1.0),
         high=np.float32(1.0),
-        activation=np.int64(list(ACTIVATIONS).index(activation)),
+        activation=np.int64(list(ACTIVATIONS).index(spec.activation)),
         window=np.int64(window or 0),
         attention_splits=np.int64(cut.splits),
         attention_heads=np.int64(cut.heads_per_block),
@@ -131,22 +125,15 @@ def refuse(
     frequencies: Float[Array, " R2"],
     layers: tuple[LayerWeights, ...],
     *,
-    windows: tuple[int | None, ...],
-    scale: float,
-    soft_cap: float | None,
-    interleaved: bool,
-    epsilon: float,
-    scale_offset: float,
-    activation: str,
+    spec: StackSpec,
 ) -> str | None:
     """Why the chain cannot serve this call, or `None`."""
-    del positions, slots, frequencies, scale, soft_cap, interleaved, epsilon
-    del scale_offset, activation
+    del positions, slots, frequencies
     if reason := ffi.refuse(NAME, platform="gpu"):
         return reason
     if x.shape[0] > matmul_config.MAX_FLAT_M:
         return f"{x.shape[0]} rows; the flat products take {matmul_config.MAX_FLAT_M}"
-    if len(set(windows)) > 1:
+    if len(set(spec.windows)) > 1:
         return "layers differ in their sliding windows"
     if x.shape[1] * x.dtype.itemsize > MAX_ROW_BYTES:
         return f"a row is {x.shape[1]} elements; rms_norm takes {MAX_ROW_BYTES} bytes"

@@ -1,7 +1,7 @@
 """The definition of `decoder_stack`: the operations of one layer after another."""
 
 from fdjax.kernels.decode_attention import decode_attention
-from fdjax.kernels.decoder_stack.weights import LayerWeights
+from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.gated_activation import gated_activation
 from fdjax.kernels.matmul import matmul
 from fdjax.kernels.rms_norm import rms_norm
@@ -19,18 +19,12 @@ def decoder_stack(
     frequencies: Float[Array, " R2"],
     layers: tuple[LayerWeights, ...],
     *,
-    windows: tuple[int | None, ...],
-    scale: float,
-    soft_cap: float | None,
-    interleaved: bool,
-    epsilon: float,
-    scale_offset: float,
-    activation: str,
+    spec: StackSpec,
 ) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
     """See `fdjax.kernels.decoder_stack.decoder_stack`."""
 
     def normalised(x: Array, factor: Array) -> Array:
-        return rms_norm(x, factor, epsilon=epsilon, scale_offset=scale_offset)
+        return rms_norm(x, factor, epsilon=spec.epsilon, scale_offset=spec.scale_offset)
 
     rows, head_dim = x.shape[0], kv.shape[5]
     for index, layer in enumerate(layers):
@@ -42,7 +36,7 @@ def decoder_stack(
             slots,
             frequencies,
             layer=index,
-            interleaved=interleaved,
+            interleaved=spec.interleaved,
         )
         mixed = decode_attention(
             q,
@@ -50,11 +44,11 @@ def decoder_stack(
             page_table,
             lengths,
             layer=index,
-            scale=scale,
-            soft_cap=soft_cap,
-            window=windows[index],
+            scale=spec.scale,
+            soft_cap=spec.soft_cap,
+            window=spec.windows[index],
         )
         x = x + matmul(mixed.reshape(rows, -1), layer.out)
         up = matmul(normalised(x, layer.mlp_norm), layer.up)
-        x = x + matmul(gated_activation(up, activation=activation), layer.down)
+        x = x + matmul(gated_activation(up, activation=spec.activation), layer.down)
     return x, kv

@@ -1,4 +1,6 @@
-"""The weights of one layer, as `decoder_stack` takes them."""
+"""What `decoder_stack` is told of a model: the weights of a layer, and constants."""
+
+from dataclasses import dataclass
 
 from fdjax.notation import Array, Float
 from fdjax.pytree import pytree
@@ -25,3 +27,26 @@ class LayerWeights:
     mlp_norm: Float[Array, " E"]
     up: Float[Array, "F2 E"]
     down: Float[Array, "E F"]
+
+
+@dataclass(frozen=True)
+class StackSpec:
+    """What all layers have in common; static.
+
+    Attributes:
+        windows: sliding window of each layer, `None` for full attention.
+        scale: factor of the scores.
+        soft_cap: of the scores, or `None`.
+        interleaved: pairing of RoPE.
+        epsilon: of the norms.
+        scale_offset: of the norms' scales.
+        activation: of the gate.
+    """
+
+    windows: tuple[int | None, ...]
+    scale: float
+    soft_cap: float | None
+    interleaved: bool
+    epsilon: float
+    scale_offset: float
+    activation: str
