@@ -86,7 +86,7 @@ def time_jax(product: Product, x: Array, copies: Sequence[Array]) -> float:
 def time_cublas(m: int, n: int, k: int) -> float | None:
     """Microseconds of one product by cuBLAS, where torch is installed."""
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]  (group parity)
     except ImportError:
         return None
     copies, rounds = num_copies(n, k), num_rounds(n, k)
