@@ -13,6 +13,12 @@ import pytest
 FDJAX = (sys.executable, "-m", "fdjax")
 SMALL = ("--max-model-len", "1024", "--max-num-seqs", "1", "--temperature", "0")
 LONG = ("generate", "Once upon a time", *SMALL, "--max-tokens", "1000", "--ignore-eos")
+# Shells start background jobs with Ctrl-C ignored, and children inherit that.
+HEEDING_CTRL_C = (
+    "import os, signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+    "os.execv(sys.executable, [sys.executable, '-m', 'fdjax', *sys.argv[1:]])\n"
+)
 HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 
@@ -62,7 +68,10 @@ def test_an_interrupt_leaves_the_terminal_clean():
     terminal, its_end = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     process = subprocess.Popen(
-        [*FDJAX, *LONG], stdout=its_end, stderr=its_end, env=environment
+        [sys.executable, "-c", HEEDING_CTRL_C, *LONG],
+        stdout=its_end,
+        stderr=its_end,
+        env=environment,
     )
     os.close(its_end)
     seen = _read_until(terminal, b" there ")
