@@ -31,8 +31,8 @@ DTYPES = ("auto", "bfloat16", "float16", "float32")
 # A CPU gains little from more rows; a GPU reads its weights once for all of them.
 MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
 MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
-# A loop of steps on a GPU costs 0.1 ms a step over launching each ahead of its results;
-# on a CPU, where steps are launched by the cores that compute them, it saves as much.
+# On an H200 a loop of 8 steps of 256 small calls took 2.79 ms a step, one step a call,
+# launched ahead, 2.69. A CPU launches with the cores that compute: fewer, longer calls.
 STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
 
 
