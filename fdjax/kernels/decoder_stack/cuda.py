@@ -1,6 +1,5 @@
 """`decoder_stack` as one chain of CUDA kernels, called through XLA's FFI."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -9,8 +8,8 @@ import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS
-from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decode_attention import cuda as attention_cuda
+from fdjax.kernels.decoder_stack import config
 from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.op import Impl
@@ -18,8 +17,6 @@ from fdjax.kernels.rms_norm.cuda import MAX_ROW_BYTES
 from fdjax.notation import Array, Float, Int32
 
 NAME = "decoder_stack"
-
-GEMV = (0, 0, 0, 0, 0)  # a product of no tiles is A's
 
 
 def run(
@@ -35,8 +32,23 @@ def run(
     spec: StackSpec,
 ) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
     """See `fdjax.kernels.decoder_stack.decoder_stack`; `kv` is updated in place."""
+    operands = (x, kv, positions, slots, page_table, lengths, frequencies)
+    max_tokens = page_table.shape[1] * kv.shape[3]
+    cuts = config.choose(x.shape[0], kv.shape[4], max_tokens, layers[0])
+    return call(operands, layers, spec=spec, cuts=cuts)
+
+
+def call(
+    operands: tuple[Array, ...],
+    layers: tuple[LayerWeights, ...],
+    *,
+    spec: StackSpec,
+    cuts: config.Cuts,
+) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
+    """`run` with the work cut as told; `operands` are its arguments up to `layers`."""
+    x, kv = operands[:2]
     rows, hidden = x.shape
-    _, num_layers, _, page_size, num_kv_heads, _ = kv.shape
+    _, num_layers, _, _, num_kv_heads, _ = kv.shape
     first = layers[0]
     mixed, gated = first.out.shape[1], first.down.shape[1]
 
@@ -44,7 +56,7 @@ def run(
         return jax.ShapeDtypeStruct((rows, columns), x.dtype)
 
     recomputed = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
-    call = jax.ffi.ffi_call(
+    chain = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
             buffer(hidden),
@@ -59,18 +71,9 @@ def run(
         ),
         input_output_aliases={1: 1},
     )
-    cut = attention_config.heuristic(
-        attention_config.Call(rows, num_kv_heads, page_table.shape[1] * page_size)
-    )
     window = spec.windows[0]
-    out, kv, *_ = call(
-        x,
-        kv,
-        positions,
-        slots,
-        page_table,
-        lengths,
-        frequencies,
+    out, kv, *_ = chain(
+        *operands,
         *flat_weights(layers),
         interleaved=np.bool_(spec.interleaved),
         has_qkv_bias=np.bool_(first.qkv_bias is not None),
@@ -84,10 +87,10 @@ def run(
         high=np.float32(1.0),
         activation=np.int64(list(ACTIVATIONS).index(spec.activation)),
         window=np.int64(window or 0),
-        attention_splits=np.int64(cut.splits),
-        attention_heads=np.int64(cut.heads_per_block),
-        attention_warps=np.int64(cut.warps),
-        products=np.asarray(products(rows, first), np.int64),
+        attention_splits=np.int64(cuts.attention.splits),
+        attention_heads=np.int64(cuts.attention.heads_per_block),
+        attention_warps=np.int64(cuts.attention.warps),
+        products=np.asarray(cuts.products, np.int64),
     )
     return out, kv
 
@@ -95,24 +98,6 @@ def run(
 def flat_weights(layers: Sequence[LayerWeights]) -> list[Array]:
     """The weights in the order of the handler; an absent bias leaves no gap."""
     return [leaf for layer in layers for leaf in jax.tree.leaves(layer)]
-
-
-def products(rows: int, layer: LayerWeights) -> list[int]:
-    """How each of a layer's four products is cut up."""
-    numbers: list[int] = []
-    for weight, gated in (
-        (layer.qkv, False),
-        (layer.out, False),
-        (layer.up, True),
-        (layer.down, False),
-    ):
-        n, k = weight.shape
-        if matmul_config.choose(rows, n, k)[0] == "gemv":
-            numbers += GEMV
-            continue
-        flat = matmul_config.flat_config(rows, n, k, gated=gated)
-        numbers += dataclasses.astuple(flat)
-    return numbers
 
 
 def refuse(
