@@ -2,15 +2,15 @@
 
 What is fastest alone need not be fastest in a chain whose kernels overlap: a kernel's
 blocks take room that its successor's first loads would use. This measures the whole
-chain, with each of its parts cut otherwise in turn, and prints the fastest.
+chain, with each of its parts cut otherwise in turn, and keeps what is fastest.
 """
 
 import argparse
 import dataclasses
+import itertools
 import pathlib
 import statistics
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,10 @@ from fdjax.notation import Array
 PAGE_SIZE = 16
 PRODUCTS = ("qkv", "out", "up", "down")
 CASES = "1x1024,8x1024,64x1024,1x32768,8x32768"
-CALLS = 10
+CHAINS, CALLS, REPEATS = 4, 3, 3
+# What a block's ring may hold: an nth of a multiprocessor's shared memory.
+RINGS = tuple(int(matmul_config.SHARED_BYTES / part) - 1024 for part in (3, 2, 1.5, 1))
+LEAST_IN_FLIGHT = 48 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,23 +111,36 @@ def spec_of(sizes: Sizes) -> StackSpec:
     )
 
 
-def attention_variants(case: Case, sizes: Sizes) -> Iterator[attention_config.Config]:
+def attention_cuts(case: Case, sizes: Sizes) -> list[attention_config.Config]:
     """Cuts of attention that leave no multiprocessor without work."""
     call = attention_config.Call(case.batch, sizes.kv_heads, case.max_model_len)
-    for cut in attention_config.candidates(call):
-        blocks = case.batch * sizes.kv_heads // cut.heads_per_block * cut.splits
-        if 48 <= blocks <= max(400, case.batch * sizes.kv_heads):
-            yield cut
+    pairs = case.batch * sizes.kv_heads
+    return [
+        cut
+        for cut in attention_config.candidates(call)
+        if 48 <= pairs // cut.heads_per_block * cut.splits <= max(400, pairs)
+    ]
 
 
-def product_variants(rows: int, name: str) -> Iterator[tuple[int, ...]]:
-    """Cuts of one product."""
-    if rows <= matmul_config.MAX_GEMV_M:
-        yield GEMV
-    for flat in matmul_config.candidates(rows):
-        if name == "up" and flat.tiles == 1:
+def product_cuts(rows: int, weight: Array, *, gated: bool) -> list[tuple[int, ...]]:
+    """Cuts of one product: shapes of blocks, and how much their rings hold."""
+    cuts: list[tuple[int, ...]] = []
+    shapes = itertools.product((1, 2), (1, 2), (48, 56, 64), (1, 2), RINGS)
+    for tiles, boxes, tile_rows, splits, ring in shapes:
+        flat = matmul_config.FlatConfig(tiles, boxes, tile_rows, splits, 1)
+        stages = [
+            count
+            for count in range(1, matmul_config.MAX_STAGES + 1)
+            if dataclasses.replace(flat, stages=count).shared_bytes(rows) <= ring
+        ]
+        blocks = -(-weight.shape[0] // (tiles * tile_rows)) * splits
+        if len(stages) < 2 or (gated and tiles == 1) or not 60 <= blocks <= 1100:
             continue
-        yield dataclasses.astuple(flat)
+        on_one = min(matmul_config.SHARED_BYTES // ring, -(-blocks // 132))
+        cut = dataclasses.astuple(dataclasses.replace(flat, stages=len(stages)))
+        if on_one * ring >= LEAST_IN_FLIGHT and cut not in cuts:
+            cuts.append(cut)
+    return cuts
 
 
 class Bench:
@@ -146,93 +162,122 @@ class Bench:
             self.layers[0],
         )
 
-    def microseconds(self, cuts: Cuts) -> tuple[float, float]:
-        """Of one chain: median, and spread."""
+    def starts(self) -> list[tuple[str, Cuts]]:
+        """The default; all products by A; all by B, from where the search begins.
+
+        A kernel of A's many small blocks and one of B's few large ones leave each other
+        little room, so a search that changes one product at a time would never change
+        all.
+        """
+        default = self.default()
+        gemv = dataclasses.replace(default, products=GEMV * len(PRODUCTS))
+        flat = default
+        for name in PRODUCTS:
+            n, k = getattr(self.layers[0], name).shape
+            cut = matmul_config.flat_config(self.case.batch, n, k, gated=name == "up")
+            flat = with_part(flat, name, dataclasses.astuple(cut))
+        starts = [("default", default), ("gemv", gemv), ("flat", flat)]
+        few = self.case.batch <= matmul_config.MAX_GEMV_M
+        return starts if few else [starts[0], starts[2]]
+
+    def microseconds(self, cuts: Cuts) -> float:
+        """Median of one chain, several of which follow each other in a program."""
 
         @partial(jax.jit, donate_argnums=0)
         def run(
             kv: Array, rest: tuple[Array, ...], layers: tuple[LayerWeights, ...]
         ) -> tuple[Array, Array]:
             x, *others = rest
-            return cuda.call((x, kv, *others), layers, spec=self.spec, cuts=cuts)
+            for _ in range(CHAINS):
+                x, kv = cuda.call((x, kv, *others), layers, spec=self.spec, cuts=cuts)
+            return x, kv
 
         x, kv, *others = self.operands
         rest = (x, *others)
         out, kv = run(kv, rest, self.layers)
         jax.block_until_ready(out)
         times: list[float] = []
-        for _ in range(5):
+        for _ in range(REPEATS):
             start = time.perf_counter()
             for _ in range(CALLS):
                 out, kv = run(kv, rest, self.layers)
             jax.block_until_ready(out)
-            times.append((time.perf_counter() - start) / CALLS * 1e6)
+            times.append((time.perf_counter() - start) / (CALLS * CHAINS) * 1e6)
         self.operands = (x, kv, *others)
-        median = statistics.median(times)
-        return median, (max(times) - min(times)) / median
+        return round(statistics.median(times), 1)
 
-    def variants(self) -> Iterator[tuple[str, Cuts]]:
-        """The default, then one part after the other cut otherwise."""
-        default = self.default()
-        yield "default", default
-        for attention in attention_variants(self.case, self.sizes):
-            cut = dataclasses.astuple(attention)
-            yield f"attention {cut}", dataclasses.replace(default, attention=attention)
-        for index, name in enumerate(PRODUCTS):
-            for cut in product_variants(self.case.batch, name):
-                products = list(default.products)
-                products[index * 5 : index * 5 + 5] = cut
-                yield (
-                    f"{name} {cut}",
-                    dataclasses.replace(default, products=tuple(products)),
-                )
+    def candidates(self, part: str) -> list[Any]:
+        """What to try for attention, or for one product."""
+        if part == "attention":
+            return attention_cuts(self.case, self.sizes)
+        weight = getattr(self.layers[0], part)
+        return product_cuts(self.case.batch, weight, gated=part == "up")
 
 
-def search(bench: Bench, *, only: str) -> list[dict[str, Any]]:
-    """Measures every variant whose name begins with one of `only`."""
-    rows: list[dict[str, Any]] = []
-    for name, cuts in bench.variants():
-        if only and not name.startswith(("default", *only.split(","))):
-            continue
-        us, spread = bench.microseconds(cuts)
-        rows.append(
-            {
-                "batch": bench.case.batch,
-                "context": bench.case.context,
-                "variant": name,
-                "us": round(us, 1),
-                "spread": round(spread, 4),
-                **results.provenance(),
-            }
-        )
+def with_part(cuts: Cuts, part: str, cut: Any) -> Cuts:
+    """`cuts` with one part cut otherwise."""
+    if part == "attention":
+        return dataclasses.replace(cuts, attention=cut)
+    products = list(cuts.products)
+    at = PRODUCTS.index(part) * len(GEMV)
+    products[at : at + len(GEMV)] = cut
+    return dataclasses.replace(cuts, products=tuple(products))
+
+
+def descend(bench: Bench, parts: list[str], *, keep: int) -> list[dict[str, Any]]:
+    """Cuts one part after the other as is fastest; then again, among the best few."""
+    starts = bench.starts()
+    rows = [_row(bench, name, None, bench.microseconds(c)) for name, c in starts]
+    best, least = starts[-1][1], rows[-1]["us"]
+    print(*((row["part"], row["us"]) for row in rows), flush=True)
+    few: dict[str, list[Any]] = {}
+    for sweep in range(2):
+        for part in parts:
+            tried = few.get(part) or bench.candidates(part)
+            timed = [(bench.microseconds(with_part(best, part, c)), c) for c in tried]
+            timed.sort(key=lambda pair: pair[0])
+            few[part] = [cut for _, cut in timed[:keep]]
+            rows += [_row(bench, part, cut, us, sweep) for us, cut in timed]
+            if timed[0][0] < least:
+                least, best = timed[0][0], with_part(best, part, timed[0][1])
+            print(f"{bench.case.batch}x{bench.case.context} {part}:", *timed[:5])
+    rows.append(_row(bench, "best", dataclasses.astuple(best), least))
+    print(
+        f"{bench.case.batch}x{bench.case.context}: {rows[0]['us']} -> {least}, {best}"
+    )
     return rows
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """The default, and the three fastest of each part."""
-    head = rows[0]
-    print(f"{head['batch']}x{head['context']}: default {head['us']} us")
-    for part in ("attention", *PRODUCTS):
-        best = sorted(
-            (r for r in rows if r["variant"].startswith(part)), key=lambda r: r["us"]
-        )
-        print("  ", *(f"{r['variant']}: {r['us']}" for r in best[:4]), sep="  ")
+def _row(
+    bench: Bench, part: str, cut: Any, us: float, sweep: int = 0
+) -> dict[str, Any]:
+    if dataclasses.is_dataclass(cut) and not isinstance(cut, type):
+        cut = dataclasses.astuple(cut)
+    return {
+        "batch": bench.case.batch,
+        "context": bench.case.context,
+        "part": part,
+        "cut": cut,
+        "sweep": sweep,
+        "us": us,
+        **results.provenance(),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     default = results.RESULTS / results.device_slug() / "decoder_stack.json"
     parser.add_argument("--cases", default=CASES)
-    parser.add_argument("--only", default="", help="parts: attention,qkv,out,up,down")
+    parser.add_argument("--parts", default="qkv,out,up,down,attention")
+    parser.add_argument("--keep", type=int, default=6, help="for the second sweep")
     parser.add_argument("--out", type=pathlib.Path, default=default)
     arguments = parser.parse_args()
     device.claim_memory(0.9)
     layers = draw_layers(Sizes())
     rows: list[dict[str, Any]] = []
     for case in parse_cases(arguments.cases, steps=PAGE_SIZE):
-        found = search(Bench(case, layers), only=arguments.only)
-        show(found)
-        rows += found
+        parts = arguments.parts.split(",")
+        rows += descend(Bench(case, layers), parts, keep=arguments.keep)
         results.write(arguments.out, rows)
 
 
