@@ -17,6 +17,8 @@ from fdjax.kernels.rms_norm.cuda import MAX_ROW_BYTES
 from fdjax.notation import Array, Float, Int32
 
 NAME = "decoder_stack"
+# Elements where blocks of the dense part count themselves, and leave sums (Scratch).
+SCRATCH_PER_LAYER, SCRATCH = 3, 2 * 256 * 32
 
 
 def run(
@@ -68,6 +70,9 @@ def call(
             buffer(mixed),
             buffer(gated),
             recomputed,
+            jax.ShapeDtypeStruct(
+                (SCRATCH_PER_LAYER * num_layers + SCRATCH,), jnp.int32
+            ),
         ),
         input_output_aliases={1: 1},
     )
@@ -91,6 +96,7 @@ def call(
         attention_heads=np.int64(cuts.attention.heads_per_block),
         attention_warps=np.int64(cuts.attention.warps),
         products=np.asarray(cuts.products, np.int64),
+        dense=np.asarray(cuts.dense.numbers() if cuts.dense else (), np.int64),
     )
     return out, kv
 

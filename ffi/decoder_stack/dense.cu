@@ -1,0 +1,59 @@
+// The launch of a layer's dense part.
+#include <algorithm>
+
+#include "decoder_stack/dense.cuh"
+#include "fdjax/launch.h"
+#include "fdjax/tensor_map.h"
+
+namespace fdjax::decoder_stack {
+namespace {
+
+template <int kM>
+cudaError_t launch_tokens(cudaStream_t stream, const DenseMaps& maps,
+                          const DenseParams& p) {
+  int blocks = 0;
+  for (int i = 0; i < p.count; ++i) blocks = std::max(blocks, p.segments[i].blocks());
+  // Blocks wait for each other: all of them must be on the machine.
+  int device = 0, multiprocessors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (blocks > multiprocessors) return cudaErrorCooperativeLaunchTooLarge;
+  const int bytes = p.stages * p.slot_bytes + kWarpgroups * kSumFloats<kM> * 4 + 1024;
+  return launch({.stream = stream,
+                 .grid = dim3(blocks),
+                 .threads = kDenseThreads,
+                 .shared_bytes = bytes,
+                 .programmatic = true},
+                dense<kM>, maps, p);
+}
+
+}  // namespace
+
+cudaError_t launch_dense(cudaStream_t stream, DenseParams p, const void* const* x,
+                         const void* const* weights) {
+  const int tokens = padded_tokens(p.m);
+  DenseMaps maps;
+  p.slot_bytes = 0;
+  for (int i = 0; i < p.count; ++i) {
+    Segment& s = p.segments[i];
+    s.boxes = kWarpgroups / s.tiles;
+    s.slots = (s.k / kBoxColumns + s.boxes - 1) / s.boxes;
+    p.slot_bytes = std::max(p.slot_bytes, s.weight_bytes() + s.x_bytes(tokens));
+    const BoxSource weight{weights[i], s.n, s.k, s.tile_rows, s.boxes};
+    const BoxSource tokens_of_x{x[i], p.m, s.k, tokens, s.boxes};
+    if (!encode_box_map(weight, &maps.weights[i]) ||
+        !encode_box_map(tokens_of_x, &maps.x[i])) {
+      return cudaErrorInvalidValue;
+    }
+  }
+  switch (tokens) {
+    case 8:
+      return launch_tokens<8>(stream, maps, p);
+    case 16:
+      return launch_tokens<16>(stream, maps, p);
+    default:
+      return launch_tokens<32>(stream, maps, p);
+  }
+}
+
+}  // namespace fdjax::decoder_stack

@@ -1,0 +1,407 @@
+// The dense part of a layer as one persistent kernel: out, up, down, and the next
+// layer's qkv, with the norms between them.
+//
+// Four products one kernel after the other leave memory idle at every boundary: the
+// last blocks drain, the next ones start, and until x is there only as much of the next
+// weight is loaded as its ring holds. Here one block stays on each multiprocessor and
+// its ring does not know of the boundaries: while the blocks wait for each other's
+// results, the copy engine goes on to load the next product's weights.
+//
+//   weights  one thread: every slot of every product in order, as slots become free
+//   x        one thread: the same slots, but not before the product's x is complete
+//   four warpgroups multiply (the operands swapped as in matmul/flat.cuh), add up, and
+//   finish a block's columns; then the block counts itself in `counters`.
+//
+// A norm in between needs a row's sum of squares, which no block has. So the product
+// before it writes x * scale and the sums of squares of its columns, and the product
+// after it multiplies its results by 1 / rms: (x / rms * scale) W^T is the same as
+// (x * scale) W^T / rms, and rounding to bfloat16 is relative, before or after.
+//
+// All blocks must be on the machine at once, or those that wait would wait forever: one
+// block a multiprocessor, and no more blocks than multiprocessors. Blocks of other
+// kernels delay a start but do not depend on it: kernels after this one are launched
+// when all of its blocks have started (pdl_release).
+#pragma once
+
+#include "decoder_stack/dense_params.h"
+#include "fdjax/gpu.h"
+#include "fdjax/mbarrier.cuh"
+#include "fdjax/pdl.cuh"
+#include "fdjax/tma.cuh"
+#include "fdjax/vector.cuh"
+#include "fdjax/wgmma.cuh"
+#include "matmul/epilogue.cuh"
+
+namespace fdjax::decoder_stack {
+
+using Element = GpuFloats::bfloat16;
+
+inline constexpr int kConsumers = kWarpgroups * 128;
+inline constexpr int kDenseThreads = kConsumers + 64;  // and two warps that load
+inline constexpr int kUnit = 8;                        // columns that a thread finishes
+inline constexpr int kPitch = 64 + 4;  // floats: accumulators spread over all banks
+
+template <int kM>
+inline constexpr int kSumFloats = kM * kPitch;  // of a warpgroup
+
+template <int kM>
+struct DenseShared {
+  unsigned char* ring;
+  float* sums;      // [kWarpgroups][kM][kPitch]
+  uint64_t* full;   // weights and x of a slot have arrived
+  uint64_t* empty;  // the consumers are done with it
+  float* inverse;   // [kSegments][kM]: 1 / rms
+  float* squares;   // [kConsumers]
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// A position in the ring: which slot, and the parity of its current use.
+struct DenseCursor {
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance(int stages) {
+    if (++slot == stages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Where along K the i-th slot of a product lies. Blocks start at different places, so
+// that they do not all ask for the same columns of rows a power of two apart.
+__device__ inline int depth_of(const Segment& s, int i) {
+  const int at = i + static_cast<int>(blockIdx.x) * 5 % s.slots;
+  return (at < s.slots ? at : at - s.slots) * s.boxes;
+}
+
+__device__ inline void load_weights(const DenseParams& p, const DenseMaps& maps,
+                                    unsigned char* ring, uint64_t* full,
+                                    uint64_t* empty) {
+  DenseCursor cursor;
+#pragma unroll 1
+  for (int index = 0; index < p.count; ++index) {
+    const Segment& s = p.segments[index];
+    const int tile_bytes = s.boxes * s.tile_rows * kBoxColumns * 2;
+    const int row = blockIdx.x * s.rows();
+#pragma unroll 1
+    for (int i = 0; i < s.slots; ++i) {
+      mbarrier_wait(&empty[cursor.slot], cursor.parity ^ 1);
+      mbarrier_arrive_expect(&full[cursor.slot], s.weight_bytes());
+      unsigned char* target = ring + cursor.slot * p.slot_bytes;
+#pragma unroll 1
+      for (int t = 0; t < s.tiles; ++t) {
+        const bool second = s.gated && t >= s.tiles / 2;
+        const int tile = second ? t - s.tiles / 2 : t;
+        tma_load(
+            target + t * tile_bytes, &maps.weights[index],
+            {0, (second ? s.columns : 0) + row + tile * s.tile_rows, depth_of(s, i)},
+            &full[cursor.slot], CachePolicy::kEvictFirst);
+      }
+      cursor.advance(p.stages);
+    }
+  }
+}
+
+__device__ inline int32_t load_acquire(const int32_t* address) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+               : "=r"(value)
+               : "l"(address)
+               : "memory");
+  return value;
+}
+
+__device__ inline void add_release(int32_t* address) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(address) : "memory");
+}
+
+// What threads wrote, the copy engine may read, and the reverse.
+__device__ inline void proxy_fence() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// 1 / rms of every token from the blocks' sums of squares, in a fixed order. A warp.
+template <int kM>
+__device__ void inverse_rms(const DenseParams& p, const float* squares,
+                            float* inverse) {
+  constexpr int kParts = 32 / kM;
+  const int lane = threadIdx.x % 32, token = lane % kM;
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int block = lane / kM; block < static_cast<int>(gridDim.x); block += kParts) {
+    sum += __ldcg(squares + block * kM + token);
+  }
+#pragma unroll
+  for (int distance = kM; distance < 32; distance *= 2) {
+    sum += __shfl_xor_sync(~0u, sum, distance);
+  }
+  if (lane < kM) inverse[token] = rsqrtf(sum / p.norm_size + p.epsilon);
+}
+
+// A warp; its first lane asks for the copies.
+template <int kM>
+__device__ void load_x(const DenseParams& p, const DenseMaps& maps,
+                       const DenseShared<kM>& shared) {
+  const bool asking = threadIdx.x % 32 == 0;
+  DenseCursor cursor;
+#pragma unroll 1
+  for (int index = 0; index < p.count; ++index) {
+    const Segment& s = p.segments[index];
+    if (s.wait_for != kNoCounter) {
+      if (asking) {
+        while (load_acquire(p.counters + s.wait_for) < static_cast<int>(gridDim.x)) {
+        }
+      }
+      __syncwarp();
+      proxy_fence();
+    }
+#pragma unroll 1
+    for (int i = 0; i < s.slots; ++i) {
+      // The last slot's arrival tells the consumers that `inverse` stands.
+      if (i == s.slots - 1 && s.squares_before != nullptr) {
+        inverse_rms<kM>(p, s.squares_before, shared.inverse + index * kM);
+        __syncwarp();
+      }
+      if (asking) {
+        mbarrier_wait(&shared.empty[cursor.slot], cursor.parity ^ 1);
+        mbarrier_arrive_expect(&shared.full[cursor.slot], s.x_bytes(kM));
+        tma_load(shared.ring + cursor.slot * p.slot_bytes + s.weight_bytes(),
+                 &maps.x[index], {0, 0, depth_of(s, i)}, &shared.full[cursor.slot],
+                 CachePolicy::kEvictLast);
+      }
+      cursor.advance(p.stages);
+    }
+  }
+}
+
+// A warpgroup's tile and box of every slot of a product.
+template <int kM>
+__device__ void multiply(const DenseParams& p, const Segment& s,
+                         const DenseShared<kM>& shared, DenseCursor& cursor,
+                         float (&sums)[kM / 2]) {
+  const int group = threadIdx.x / 128;
+  const int a_offset = group * s.tile_rows * kBoxColumns * 2;
+  const int b_offset = s.weight_bytes() + group % s.boxes * kM * kBoxColumns * 2;
+  const bool speaker = threadIdx.x % 32 == 0;
+  int previous = -1;
+#pragma unroll
+  for (float& sum : sums) sum = 0.0f;
+  wgmma_pin(sums);
+#pragma unroll 1
+  for (int i = 0; i < s.slots; ++i) {
+    mbarrier_wait(&shared.full[cursor.slot], cursor.parity);
+    const unsigned char* slot = shared.ring + cursor.slot * p.slot_bytes;
+    const uint64_t a = wgmma_matrix(slot + a_offset);
+    const uint64_t b = wgmma_matrix(slot + b_offset);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kBoxColumns / 16; ++step) {
+      Wgmma<Element, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (previous >= 0 && speaker) mbarrier_arrive(&shared.empty[previous]);
+    previous = cursor.slot;
+    cursor.advance(p.stages);
+  }
+  wgmma_wait<0>();
+  wgmma_pin(sums);
+  if (speaker) mbarrier_arrive(&shared.empty[previous]);
+}
+
+__device__ inline void sync_consumers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
+}
+
+// From the accumulators' layout to [kM][kPitch], tokens by weight rows.
+template <int kM>
+__device__ void store_sums(const float (&sums)[kM / 2], float* target) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kM / 2; ++i) {
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
+    target[column * kPitch + row] = sums[i];
+  }
+}
+
+// What a thread finishes: kUnit columns of one token.
+struct Unit {
+  int token, row, column;  // row: in the block; column: of y
+  bool active;
+
+  __device__ Unit(const DenseParams& p, const Segment& s) {
+    const int units = s.rows() / kUnit;
+    token = threadIdx.x / units;
+    row = threadIdx.x % units * kUnit;
+    column = blockIdx.x * s.rows() + row;
+    active = token < p.m && column < s.columns;
+  }
+};
+
+using Pack = Vec<Element, kUnit>;
+
+// What the end of a product reads beside the sums, asked for before they are stored.
+// (Before the product it would cost registers, and attention needs room beside us.)
+struct Beside {
+  Pack residual, scale;
+
+  __device__ Beside(const Segment& s, const Unit& unit) {
+    if (!unit.active) return;
+    const int64_t at = static_cast<int64_t>(unit.token) * s.columns + unit.column;
+    // Other blocks' results of this very launch: not by way of L1.
+    if (s.residual != nullptr) {
+      const float4 bits = __ldcg(reinterpret_cast<const float4*>(
+          static_cast<const Element*>(s.residual) + at));
+      residual = reinterpret_cast<const Pack&>(bits);
+    }
+    if (s.scale != nullptr) {
+      scale = *reinterpret_cast<const Pack*>(static_cast<const Element*>(s.scale) +
+                                             unit.column);
+    }
+  }
+};
+
+// Sums of `kUnit` weight rows over the boxes.
+template <int kM>
+__device__ void gather(const Segment& s, const float* sums, int tile, int token,
+                       int row, float factor, float (&values)[kUnit]) {
+#pragma unroll
+  for (float& value : values) value = 0.0f;
+  const float* source = sums + tile * s.boxes * kSumFloats<kM> + token * kPitch + row;
+#pragma unroll 1
+  for (int box = 0; box < s.boxes; ++box) {
+#pragma unroll
+    for (int i = 0; i < kUnit; i += 4) {
+      const float4 part = *reinterpret_cast<const float4*>(source + i);
+      values[i] += part.x, values[i + 1] += part.y;
+      values[i + 2] += part.z, values[i + 3] += part.w;
+    }
+    source += kSumFloats<kM>;
+  }
+#pragma unroll
+  for (float& value : values) value *= factor;
+}
+
+// Writes the unit's columns of y and, scaled, of the norm's input. Returns the sum of
+// y's squares.
+template <int kM>
+__device__ float finish(const DenseParams& p, const Segment& s, const Unit& unit,
+                        const Beside& beside, const DenseShared<kM>& shared,
+                        float factor) {
+  if (!unit.active) return 0.0f;
+  const int tile = unit.row / s.tile_rows, row = unit.row % s.tile_rows;
+  float values[kUnit];
+  gather<kM>(s, shared.sums, tile, unit.token, row, factor, values);
+  matmul::add<Element>(s.bias, unit.column, values);
+  if (s.gated) {
+    float second[kUnit];
+    gather<kM>(s, shared.sums, tile + s.tiles / 2, unit.token, row, factor, second);
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+      values[i] = matmul::activate(p.activation, values[i]) * second[i];
+    }
+  }
+  Pack y, scaled;
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) {
+    if (s.residual != nullptr) values[i] += to_float(beside.residual.values[i]);
+    y.values[i] = from_float<Element>(values[i]);
+    if (s.scale != nullptr) {
+      const float rounded = to_float(y.values[i]);
+      squares += rounded * rounded;
+      scaled.values[i] = from_float<Element>(
+          rounded * (to_float(beside.scale.values[i]) + p.scale_offset));
+    }
+  }
+  const int64_t at = static_cast<int64_t>(unit.token) * s.columns + unit.column;
+  *reinterpret_cast<Pack*>(static_cast<Element*>(s.y) + at) = y;
+  if (s.scale != nullptr) {
+    *reinterpret_cast<Pack*>(static_cast<Element*>(s.scaled) + at) = scaled;
+  }
+  return squares;
+}
+
+// The block's sum of squares of every token, unit by unit.
+template <int kM>
+__device__ void write_squares(const Segment& s, float squares, float* shared) {
+  shared[threadIdx.x] = squares;
+  sync_consumers();
+  const int units = s.rows() / kUnit, token = threadIdx.x;
+  if (token >= kM) return;
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int i = 0; i < units; ++i) sum += shared[token * units + i];
+  s.squares[blockIdx.x * kM + token] = sum;
+}
+
+template <int kM>
+__device__ void consume(const DenseParams& p, const DenseShared<kM>& shared) {
+  DenseCursor cursor;
+#pragma unroll 1
+  for (int index = 0; index < p.count; ++index) {
+    const Segment& s = p.segments[index];
+    float sums[kM / 2];
+    multiply<kM>(p, s, shared, cursor, sums);
+    const Unit unit(p, s);
+    const Beside beside(s, unit);
+    store_sums<kM>(sums, shared.sums + threadIdx.x / 128 * kSumFloats<kM>);
+    sync_consumers();
+    const float factor = s.squares_before != nullptr && unit.active
+                             ? shared.inverse[index * kM + unit.token]
+                             : 1.0f;
+    const float squares = finish<kM>(p, s, unit, beside, shared, factor);
+    if (s.scale != nullptr) write_squares<kM>(s, squares, shared.squares);
+    if (index == p.count - 1) return;
+    proxy_fence();
+    sync_consumers();  // everything is written, and the sums are read
+    if (s.signal != kNoCounter && threadIdx.x == 0) {
+      __threadfence();
+      add_release(p.counters + s.signal);
+    }
+  }
+}
+#endif
+
+template <int kM>
+__global__ void __launch_bounds__(kDenseThreads, 2)
+    dense(FDJAX_GRID_CONSTANT const DenseMaps maps,
+          FDJAX_GRID_CONSTANT const DenseParams p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ unsigned char dynamic[];
+  __shared__ uint64_t barriers[2 * kMaxDenseStages];
+  __shared__ float inverse[kSegments * kM];
+  __shared__ float squares[kConsumers];
+  unsigned char* ring = dynamic + (-shared_address(dynamic) & 1023);
+  const DenseShared<kM> shared{
+      .ring = ring,
+      .sums = reinterpret_cast<float*>(ring + p.stages * p.slot_bytes),
+      .full = barriers,
+      .empty = barriers + kMaxDenseStages,
+      .inverse = inverse,
+      .squares = squares};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.stages; ++i) {
+      mbarrier_init(&shared.full[i], 2);  // weights, x
+      mbarrier_init(&shared.empty[i], kConsumers / 32);
+    }
+    mbarrier_init_fence();
+  }
+  pdl_release();
+  __syncthreads();
+  if (threadIdx.x == kConsumers) {
+    load_weights(p, maps, shared.ring, shared.full, shared.empty);
+  } else if (threadIdx.x >= kConsumers + 32) {
+    pdl_wait();
+    load_x<kM>(p, maps, shared);
+  } else if (threadIdx.x < kConsumers) {
+    pdl_wait();
+    consume<kM>(p, shared);
+  }
+#endif
+}
+
+}  // namespace fdjax::decoder_stack
