@@ -31,7 +31,7 @@ PAGE_SIZE = 16
 PRODUCTS = ("qkv", "out", "up", "down")
 CASES = "1x1024,8x1024,64x1024,1x32768,8x32768"
 CHAINS, CALLS, REPEATS = 4, 3, 3
-STAGES = (3, 4, 5, 6, 7)  # of the dense part
+STAGES = range(3, 13)  # of the dense part
 # What a block's ring may hold: an nth of a multiprocessor's shared memory.
 RINGS = tuple(int(matmul_config.SHARED_BYTES / part) - 1024 for part in (3, 2, 1.5, 1))
 LEAST_IN_FLIGHT = 48 * 1024
@@ -215,7 +215,11 @@ class Bench:
         if part == "dense":
             dense = config.dense(self.case.batch, self.layers[0])
             assert dense is not None
-            return [dataclasses.replace(dense, stages=n) for n in STAGES]
+            return [
+                dataclasses.replace(dense, stages=n)
+                for n in STAGES
+                if n <= dense.stages
+            ]
         weight = getattr(self.layers[0], part)
         return product_cuts(self.case.batch, weight, gated=part == "up")
 

@@ -156,11 +156,11 @@ inline DensePlan dense_from(const Attributes& a) {
 inline ffi::Error check_product(const char* name, const Tiles& cut, int columns, int k,
                                 bool gated, int tokens) {
   const int rows = (gated ? cut.tiles / 2 : cut.tiles) * cut.tile_rows;
-  const bool fits = (cut.tiles == 1 || cut.tiles == 2 || cut.tiles == 4) &&
-                    cut.tile_rows >= 8 && cut.tile_rows <= 64 &&
-                    cut.tile_rows % 8 == 0 && rows > 0 && columns % 8 == 0 &&
-                    k % kBoxColumns == 0 && rows / 8 * tokens <= kWarpgroups * 128 &&
-                    (columns + rows - 1) / rows <= kMaxDenseBlocks;
+  const bool fits =
+      (cut.tiles == 1 || cut.tiles == 2 || cut.tiles == 4) && cut.tile_rows >= 8 &&
+      cut.tile_rows <= 64 && cut.tile_rows % 8 == 0 && rows > 0 && columns % 8 == 0 &&
+      k % kBoxColumns == 0 && (gated || rows / 4 * tokens <= kWarpgroups * 128) &&
+      (columns + rows - 1) / rows <= kMaxDenseBlocks;
   if (fits) return ffi::Error::Success();
   return invalid(std::string(name) + ", " + std::to_string(columns) + " x " +
                  std::to_string(k) + ", cannot be cut into " +

@@ -36,11 +36,10 @@ cudaError_t launch_dense(cudaStream_t stream, DenseParams p, const void* const* 
   p.slot_bytes = 0;
   for (int i = 0; i < p.count; ++i) {
     Segment& s = p.segments[i];
-    s.boxes = kWarpgroups / s.tiles;
-    s.slots = (s.k / kBoxColumns + s.boxes - 1) / s.boxes;
-    p.slot_bytes = std::max(p.slot_bytes, s.weight_bytes() + s.x_bytes(tokens));
-    const BoxSource weight{weights[i], s.n, s.k, s.tile_rows, s.boxes};
-    const BoxSource tokens_of_x{x[i], p.m, s.k, tokens, s.boxes};
+    s.depth = (s.k / kBoxColumns + kBoxes - 1) / kBoxes;
+    p.slot_bytes = std::max(p.slot_bytes, s.weight_bytes() + x_bytes(tokens));
+    const BoxSource weight{weights[i], s.n, s.k, s.tile_rows, kBoxes};
+    const BoxSource tokens_of_x{x[i], p.m, s.k, tokens, kBoxes};
     if (!encode_box_map(weight, &maps.weights[i]) ||
         !encode_box_map(tokens_of_x, &maps.x[i])) {
       return cudaErrorInvalidValue;

@@ -38,7 +38,7 @@ using Element = GpuFloats::bfloat16;
 
 inline constexpr int kConsumers = kWarpgroups * 128;
 inline constexpr int kDenseThreads = kConsumers + 64;  // and two warps that load
-inline constexpr int kUnit = 8;                        // columns that a thread finishes
+inline constexpr int kUnit = 4;        // columns that a thread finishes at a time
 inline constexpr int kPitch = 64 + 4;  // floats: accumulators spread over all banks
 
 template <int kM>
@@ -61,21 +61,29 @@ struct DenseCursor {
   int slot = 0;
   uint32_t parity = 0;
 
-  __device__ void advance(int stages) {
-    if (++slot == stages) {
-      slot = 0;
+  __device__ void advance(int stages, int count = 1) {
+    slot += count;
+    while (slot >= stages) {
+      slot -= stages;
       parity ^= 1;
     }
   }
 };
 
-// Where along K the i-th slot of a product lies. Blocks start at different places, so
-// that they do not all ask for the same columns of rows a power of two apart.
-__device__ inline int depth_of(const Segment& s, int i) {
-  const int at = i + static_cast<int>(blockIdx.x) * 5 % s.slots;
-  return (at < s.slots ? at : at - s.slots) * s.boxes;
-}
+// What the i-th slot of a product holds: the next tile of the block, or the first tile
+// of the next columns. Blocks start at different columns, so that they do not all ask
+// for the same ones of rows that lie a power of two apart.
+struct SlotPlace {
+  int tile, box;
 
+  __device__ SlotPlace(const Segment& s, int i) : tile(i % s.tiles) {
+    int at = i / s.tiles + static_cast<int>(blockIdx.x) * 5 % s.depth;
+    if (at >= s.depth) at -= s.depth;
+    box = at * kBoxes;
+  }
+};
+
+// One thread.
 __device__ inline void load_weights(const DenseParams& p, const DenseMaps& maps,
                                     unsigned char* ring, uint64_t* full,
                                     uint64_t* empty) {
@@ -83,22 +91,16 @@ __device__ inline void load_weights(const DenseParams& p, const DenseMaps& maps,
 #pragma unroll 1
   for (int index = 0; index < p.count; ++index) {
     const Segment& s = p.segments[index];
-    const int tile_bytes = s.boxes * s.tile_rows * kBoxColumns * 2;
-    const int row = blockIdx.x * s.rows();
+    const int first = blockIdx.x * s.rows(), slots = s.slots();
 #pragma unroll 1
-    for (int i = 0; i < s.slots; ++i) {
+    for (int i = 0; i < slots; ++i) {
+      const SlotPlace place(s, i);
+      int row = first + place.tile * s.tile_rows;
+      if (s.gated && place.tile >= s.tiles / 2) row += s.columns - s.rows();
       mbarrier_wait(&empty[cursor.slot], cursor.parity ^ 1);
       mbarrier_arrive_expect(&full[cursor.slot], s.weight_bytes());
-      unsigned char* target = ring + cursor.slot * p.slot_bytes;
-#pragma unroll 1
-      for (int t = 0; t < s.tiles; ++t) {
-        const bool second = s.gated && t >= s.tiles / 2;
-        const int tile = second ? t - s.tiles / 2 : t;
-        tma_load(
-            target + t * tile_bytes, &maps.weights[index],
-            {0, (second ? s.columns : 0) + row + tile * s.tile_rows, depth_of(s, i)},
-            &full[cursor.slot], CachePolicy::kEvictFirst);
-      }
+      tma_load(ring + cursor.slot * p.slot_bytes, &maps.weights[index],
+               {0, row, place.box}, &full[cursor.slot], CachePolicy::kEvictFirst);
       cursor.advance(p.stages);
     }
   }
@@ -126,11 +128,11 @@ __device__ inline void proxy_fence() {
 template <int kM>
 __device__ void inverse_rms(const DenseParams& p, const float* squares,
                             float* inverse) {
-  constexpr int kParts = 32 / kM;
+  constexpr int kUnits = 32 / kM;
   const int lane = threadIdx.x % 32, token = lane % kM;
   float sum = 0.0f;
 #pragma unroll 4
-  for (int block = lane / kM; block < static_cast<int>(gridDim.x); block += kParts) {
+  for (int block = lane / kM; block < static_cast<int>(gridDim.x); block += kUnits) {
     sum += __ldcg(squares + block * kM + token);
   }
 #pragma unroll
@@ -157,18 +159,19 @@ __device__ void load_x(const DenseParams& p, const DenseMaps& maps,
       __syncwarp();
       proxy_fence();
     }
+    const int slots = s.slots();
 #pragma unroll 1
-    for (int i = 0; i < s.slots; ++i) {
-      // The last slot's arrival tells the consumers that `inverse` stands.
-      if (i == s.slots - 1 && s.squares_before != nullptr) {
+    for (int i = 0; i < slots; ++i) {
+      // A tile's last slot tells its warpgroups that `inverse` stands.
+      if (i == slots - s.tiles && s.squares_before != nullptr) {
         inverse_rms<kM>(p, s.squares_before, shared.inverse + index * kM);
         __syncwarp();
       }
       if (asking) {
         mbarrier_wait(&shared.empty[cursor.slot], cursor.parity ^ 1);
-        mbarrier_arrive_expect(&shared.full[cursor.slot], s.x_bytes(kM));
+        mbarrier_arrive_expect(&shared.full[cursor.slot], x_bytes(kM));
         tma_load(shared.ring + cursor.slot * p.slot_bytes + s.weight_bytes(),
-                 &maps.x[index], {0, 0, depth_of(s, i)}, &shared.full[cursor.slot],
+                 &maps.x[index], {0, 0, SlotPlace(s, i).box}, &shared.full[cursor.slot],
                  CachePolicy::kEvictLast);
       }
       cursor.advance(p.stages);
@@ -176,39 +179,47 @@ __device__ void load_x(const DenseParams& p, const DenseMaps& maps,
   }
 }
 
-// A warpgroup's tile and box of every slot of a product.
+// A warpgroup's boxes of every slot of its tile. `cursor` is at the product's first
+// slot, and afterwards at the next one's.
 template <int kM>
 __device__ void multiply(const DenseParams& p, const Segment& s,
                          const DenseShared<kM>& shared, DenseCursor& cursor,
                          float (&sums)[kM / 2]) {
-  const int group = threadIdx.x / 128;
-  const int a_offset = group * s.tile_rows * kBoxColumns * 2;
-  const int b_offset = s.weight_bytes() + group % s.boxes * kM * kBoxColumns * 2;
+  const int group = threadIdx.x / 128, boxes = s.tiles;  // boxes of a slot for each
+  const int tile = group / s.owners(), first = group % s.owners() * boxes;
+  const int a_offset = first * s.tile_rows * kBoxColumns * 2;
+  const int b_offset = s.weight_bytes() + first * kM * kBoxColumns * 2;
   const bool speaker = threadIdx.x % 32 == 0;
-  int previous = -1;
+  DenseCursor mine = cursor;
+  mine.advance(p.stages, tile);
+  cursor.advance(p.stages, s.slots());
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
   wgmma_pin(sums);
 #pragma unroll 1
-  for (int i = 0; i < s.slots; ++i) {
-    mbarrier_wait(&shared.full[cursor.slot], cursor.parity);
-    const unsigned char* slot = shared.ring + cursor.slot * p.slot_bytes;
-    const uint64_t a = wgmma_matrix(slot + a_offset);
-    const uint64_t b = wgmma_matrix(slot + b_offset);
-    wgmma_fence();
+  for (int i = 0; i < s.depth; ++i) {
+    mbarrier_wait(&shared.full[mine.slot], mine.parity);
+    const unsigned char* slot = shared.ring + mine.slot * p.slot_bytes;
+    uint64_t a = wgmma_matrix(slot + a_offset);
+    uint64_t b = wgmma_matrix(slot + b_offset);
+#pragma unroll 1
+    for (int box = 0; box < boxes; ++box) {
+      wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kBoxColumns / 16; ++step) {
-      Wgmma<Element, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
+      for (int step = 0; step < kBoxColumns / 16; ++step) {
+        Wgmma<Element, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
+      }
+      a += s.tile_rows * kBoxColumns * 2 / 16;  // descriptors count 16 bytes
+      b += kM * kBoxColumns * 2 / 16;
+      wgmma_commit();
     }
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (previous >= 0 && speaker) mbarrier_arrive(&shared.empty[previous]);
-    previous = cursor.slot;
-    cursor.advance(p.stages);
+    // Not one slot later: a slot that waits for the next one to arrive is a slot less
+    // on its way, and the tensor cores have time.
+    wgmma_wait<0>();
+    if (speaker) mbarrier_arrive(&shared.empty[mine.slot], s.tiles);
+    mine.advance(p.stages, s.tiles);
   }
-  wgmma_wait<0>();
   wgmma_pin(sums);
-  if (speaker) mbarrier_arrive(&shared.empty[previous]);
 }
 
 __device__ inline void sync_consumers() {
@@ -232,10 +243,10 @@ struct Unit {
   int token, row, column;  // row: in the block; column: of y
   bool active;
 
-  __device__ Unit(const DenseParams& p, const Segment& s) {
+  __device__ Unit(const DenseParams& p, const Segment& s, int index) {
     const int units = s.rows() / kUnit;
-    token = threadIdx.x / units;
-    row = threadIdx.x % units * kUnit;
+    token = index / units;
+    row = index % units * kUnit;
     column = blockIdx.x * s.rows() + row;
     active = token < p.m && column < s.columns;
   }
@@ -243,56 +254,61 @@ struct Unit {
 
 using Pack = Vec<Element, kUnit>;
 
-// What the end of a product reads beside the sums, asked for before they are stored.
-// (Before the product it would cost registers, and attention needs room beside us.)
-struct Beside {
-  Pack residual, scale;
-
-  __device__ Beside(const Segment& s, const Unit& unit) {
-    if (!unit.active) return;
-    const int64_t at = static_cast<int64_t>(unit.token) * s.columns + unit.column;
-    // Other blocks' results of this very launch: not by way of L1.
-    if (s.residual != nullptr) {
-      const float4 bits = __ldcg(reinterpret_cast<const float4*>(
-          static_cast<const Element*>(s.residual) + at));
-      residual = reinterpret_cast<const Pack&>(bits);
-    }
-    if (s.scale != nullptr) {
-      scale = *reinterpret_cast<const Pack*>(static_cast<const Element*>(s.scale) +
-                                             unit.column);
-    }
-  }
-};
-
-// Sums of `kUnit` weight rows over the boxes.
+// Sums of `kUnit` weight rows over the warpgroups of their tile.
 template <int kM>
 __device__ void gather(const Segment& s, const float* sums, int tile, int token,
                        int row, float factor, float (&values)[kUnit]) {
-#pragma unroll
-  for (float& value : values) value = 0.0f;
-  const float* source = sums + tile * s.boxes * kSumFloats<kM> + token * kPitch + row;
+  const float* source =
+      sums + tile * s.owners() * kSumFloats<kM> + token * kPitch + row;
+  float4 sum{0, 0, 0, 0};
 #pragma unroll 1
-  for (int box = 0; box < s.boxes; ++box) {
-#pragma unroll
-    for (int i = 0; i < kUnit; i += 4) {
-      const float4 part = *reinterpret_cast<const float4*>(source + i);
-      values[i] += part.x, values[i + 1] += part.y;
-      values[i + 2] += part.z, values[i + 3] += part.w;
-    }
+  for (int owner = 0; owner < s.owners(); ++owner) {
+    const float4 part = *reinterpret_cast<const float4*>(source);
+    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     source += kSumFloats<kM>;
   }
-#pragma unroll
-  for (float& value : values) value *= factor;
+  values[0] = sum.x * factor, values[1] = sum.y * factor;
+  values[2] = sum.z * factor, values[3] = sum.w * factor;
 }
 
-// Writes the unit's columns of y and, scaled, of the norm's input. Returns the sum of
-// y's squares.
+__device__ inline Pack load_pack(const void* source, int64_t at) {
+  // Maybe other blocks' results of this very launch: not by way of L1.
+  const float2 bits =
+      __ldcg(reinterpret_cast<const float2*>(static_cast<const Element*>(source) + at));
+  return reinterpret_cast<const Pack&>(bits);
+}
+
+// Writes columns [column, column + kUnit) of y and, scaled, of the norm's input.
+// Returns the sum of y's squares.
+__device__ inline float write(const DenseParams& p, const Segment& s, int64_t at,
+                              int column, float (&values)[kUnit]) {
+  Pack y;
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) y.values[i] = from_float<Element>(values[i]);
+  *reinterpret_cast<Pack*>(static_cast<Element*>(s.y) + at) = y;
+  if (s.scale == nullptr) return 0.0f;
+  const Pack scale = load_pack(s.scale, column);
+  Pack scaled;
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) {
+    const float rounded = to_float(y.values[i]);
+    squares += rounded * rounded;
+    scaled.values[i] =
+        from_float<Element>(rounded * (to_float(scale.values[i]) + p.scale_offset));
+  }
+  *reinterpret_cast<Pack*>(static_cast<Element*>(s.scaled) + at) = scaled;
+  return squares;
+}
+
+// Finishes a unit. Returns the sum of its squares.
 template <int kM>
 __device__ float finish(const DenseParams& p, const Segment& s, const Unit& unit,
-                        const Beside& beside, const DenseShared<kM>& shared,
-                        float factor) {
-  if (!unit.active) return 0.0f;
+                        const DenseShared<kM>& shared, float factor) {
   const int tile = unit.row / s.tile_rows, row = unit.row % s.tile_rows;
+  const int64_t at = static_cast<int64_t>(unit.token) * s.columns + unit.column;
+  Pack residual;
+  if (s.residual != nullptr) residual = load_pack(s.residual, at);
   float values[kUnit];
   gather<kM>(s, shared.sums, tile, unit.token, row, factor, values);
   matmul::add<Element>(s.bias, unit.column, values);
@@ -304,38 +320,36 @@ __device__ float finish(const DenseParams& p, const Segment& s, const Unit& unit
       values[i] = matmul::activate(p.activation, values[i]) * second[i];
     }
   }
-  Pack y, scaled;
-  float squares = 0.0f;
+  if (s.residual != nullptr) {
 #pragma unroll
-  for (int i = 0; i < kUnit; ++i) {
-    if (s.residual != nullptr) values[i] += to_float(beside.residual.values[i]);
-    y.values[i] = from_float<Element>(values[i]);
-    if (s.scale != nullptr) {
-      const float rounded = to_float(y.values[i]);
-      squares += rounded * rounded;
-      scaled.values[i] = from_float<Element>(
-          rounded * (to_float(beside.scale.values[i]) + p.scale_offset));
-    }
+    for (int i = 0; i < kUnit; ++i) values[i] += to_float(residual.values[i]);
   }
-  const int64_t at = static_cast<int64_t>(unit.token) * s.columns + unit.column;
-  *reinterpret_cast<Pack*>(static_cast<Element*>(s.y) + at) = y;
-  if (s.scale != nullptr) {
-    *reinterpret_cast<Pack*>(static_cast<Element*>(s.scaled) + at) = scaled;
-  }
-  return squares;
+  return write(p, s, at, unit.column, values);
 }
 
-// The block's sum of squares of every token, unit by unit.
+// All of the block's columns, and the sum of squares of every token, unit by unit.
 template <int kM>
-__device__ void write_squares(const Segment& s, float squares, float* shared) {
-  shared[threadIdx.x] = squares;
+__device__ void finish(const DenseParams& p, const Segment& s, int index,
+                       const DenseShared<kM>& shared) {
+  const int units = s.rows() / kUnit;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < units * kM; i += kConsumers) {
+    const Unit unit(p, s, i);
+    float squares = 0.0f;
+    if (unit.active) {
+      const float factor =
+          s.squares_before == nullptr ? 1.0f : shared.inverse[index * kM + unit.token];
+      squares = finish<kM>(p, s, unit, shared, factor);
+    }
+    if (s.scale != nullptr) shared.squares[i] = squares;
+  }
+  if (s.scale == nullptr) return;
   sync_consumers();
-  const int units = s.rows() / kUnit, token = threadIdx.x;
-  if (token >= kM) return;
+  if (threadIdx.x >= kM) return;
   float sum = 0.0f;
 #pragma unroll 1
-  for (int i = 0; i < units; ++i) sum += shared[token * units + i];
-  s.squares[blockIdx.x * kM + token] = sum;
+  for (int i = 0; i < units; ++i) sum += shared.squares[threadIdx.x * units + i];
+  s.squares[blockIdx.x * kM + threadIdx.x] = sum;
 }
 
 template <int kM>
@@ -346,15 +360,9 @@ __device__ void consume(const DenseParams& p, const DenseShared<kM>& shared) {
     const Segment& s = p.segments[index];
     float sums[kM / 2];
     multiply<kM>(p, s, shared, cursor, sums);
-    const Unit unit(p, s);
-    const Beside beside(s, unit);
     store_sums<kM>(sums, shared.sums + threadIdx.x / 128 * kSumFloats<kM>);
     sync_consumers();
-    const float factor = s.squares_before != nullptr && unit.active
-                             ? shared.inverse[index * kM + unit.token]
-                             : 1.0f;
-    const float squares = finish<kM>(p, s, unit, beside, shared, factor);
-    if (s.scale != nullptr) write_squares<kM>(s, squares, shared.squares);
+    finish<kM>(p, s, index, shared);
     if (index == p.count - 1) return;
     proxy_fence();
     sync_consumers();  // everything is written, and the sums are read
@@ -369,12 +377,32 @@ __device__ void consume(const DenseParams& p, const DenseShared<kM>& shared) {
 template <int kM>
 __global__ void __launch_bounds__(kDenseThreads, 2)
     dense(FDJAX_GRID_CONSTANT const DenseMaps maps,
-          FDJAX_GRID_CONSTANT const DenseParams p) {
+          FDJAX_GRID_CONSTANT const DenseParams params) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ unsigned char dynamic[];
   __shared__ uint64_t barriers[2 * kMaxDenseStages];
   __shared__ float inverse[kSegments * kM];
   __shared__ float squares[kConsumers];
+  // A copy near by: parameters are constants, and the first use of each line of those
+  // takes a microsecond when memory is busy, in the way of every product's end.
+  __shared__ DenseParams p;
+  static_assert(sizeof(p) % 4 == 0 && sizeof(p) / 4 <= kDenseThreads);
+  if (threadIdx.x < sizeof(p) / 4) {
+    reinterpret_cast<int*>(&p)[threadIdx.x] =
+        reinterpret_cast<const int*>(&params)[threadIdx.x];
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < params.stages; ++i) {
+      mbarrier_init(&barriers[i], 2);  // weights, x
+      mbarrier_init(&barriers[kMaxDenseStages + i], kConsumers / 32);
+    }
+    mbarrier_init_fence();
+  } else if (threadIdx.x >= kConsumers && threadIdx.x < kConsumers + params.count) {
+    prefetch_tensor_map(&maps.weights[threadIdx.x - kConsumers]);
+    prefetch_tensor_map(&maps.x[threadIdx.x - kConsumers]);
+  }
+  pdl_release();
+  __syncthreads();
   unsigned char* ring = dynamic + (-shared_address(dynamic) & 1023);
   const DenseShared<kM> shared{
       .ring = ring,
@@ -383,15 +411,6 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
       .empty = barriers + kMaxDenseStages,
       .inverse = inverse,
       .squares = squares};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-      mbarrier_init(&shared.full[i], 2);  // weights, x
-      mbarrier_init(&shared.empty[i], kConsumers / 32);
-    }
-    mbarrier_init_fence();
-  }
-  pdl_release();
-  __syncthreads();
   if (threadIdx.x == kConsumers) {
     load_weights(p, maps, shared.ring, shared.full, shared.empty);
   } else if (threadIdx.x >= kConsumers + 32) {

@@ -12,11 +12,12 @@ GEMV = (0, 0, 0, 0, 0)  # a product of no tiles is A's
 
 # Of the dense part (dense_params.h).
 WARPGROUPS = 4
-UNIT = 8
+UNIT = 4
+ROWS = 8
 MAX_DENSE_ROWS = 32
 MAX_TILE_ROWS = 64
-BOX_COLUMNS = 64
-DENSE_STAGES = 4
+BOX_COLUMNS, BOXES = 64, 4
+MAX_DENSE_STAGES = 12
 
 
 class Tiles(NamedTuple):
@@ -113,19 +114,33 @@ def dense(rows: int, layer: LayerWeights) -> Dense | None:
     up = tiles(rows, layer.down.shape[1], gated=True)
     if qkv is None or out is None or up is None:
         return None
-    return Dense(DENSE_STAGES, qkv, out, up, out)
+    return Dense(stages(rows, (qkv, out, up)), qkv, out, up, out)
+
+
+def stages(rows: int, cuts: tuple[Tiles, ...]) -> int:
+    """Slots of the ring that fit beside the sums (`dense.cuh`).
+
+    Deeper is faster, though attention's blocks then find no room before the dense part
+    has ended.
+    """
+    padded = _padded(rows)
+    sums = WARPGROUPS * padded * (MAX_TILE_ROWS + 4) * 4
+    rest = 1024 + 4096  # alignment; barriers, parameters and the like
+    slot = BOXES * (max(cut.tile_rows for cut in cuts) + padded) * BOX_COLUMNS * 2
+    return min((matmul_config.SHARED_BYTES - sums - rest) // slot, MAX_DENSE_STAGES)
 
 
 def tiles(rows: int, columns: int, *, gated: bool = False) -> Tiles | None:
     """The fewest columns for each block that one block a multiprocessor can cover."""
-    share = _round_up(-(-columns // device.multiprocessors()), UNIT)
+    share = _round_up(-(-columns // device.multiprocessors()), ROWS)
     for count in (1, 2, WARPGROUPS):
         shares = count // 2 if gated else count
         if not shares:
             continue
-        tile_rows = _round_up(-(-share // shares), UNIT)
+        tile_rows = _round_up(-(-share // shares), ROWS)
         units = shares * tile_rows // UNIT * _padded(rows)
-        if tile_rows <= MAX_TILE_ROWS and units <= WARPGROUPS * 128:
+        fits = gated or units <= WARPGROUPS * 128  # of what a norm follows
+        if tile_rows <= MAX_TILE_ROWS and fits:
             return Tiles(count, tile_rows)
     return None
 
