@@ -61,10 +61,9 @@ struct DenseCursor {
   int slot = 0;
   uint32_t parity = 0;
 
-  __device__ void advance(int stages, int count = 1) {
-    slot += count;
-    while (slot >= stages) {
-      slot -= stages;
+  __device__ void advance(int stages) {
+    if (++slot == stages) {
+      slot = 0;
       parity ^= 1;
     }
   }
@@ -179,8 +178,7 @@ __device__ void load_x(const DenseParams& p, const DenseMaps& maps,
   }
 }
 
-// A warpgroup's boxes of every slot of its tile. `cursor` is at the product's first
-// slot, and afterwards at the next one's.
+// A warpgroup's boxes of every slot of its tile.
 template <int kM>
 __device__ void multiply(const DenseParams& p, const Segment& s,
                          const DenseShared<kM>& shared, DenseCursor& cursor,
@@ -189,35 +187,39 @@ __device__ void multiply(const DenseParams& p, const Segment& s,
   const int tile = group / s.owners(), first = group % s.owners() * boxes;
   const int a_offset = first * s.tile_rows * kBoxColumns * 2;
   const int b_offset = s.weight_bytes() + first * kM * kBoxColumns * 2;
+  const int slots = s.slots();
   const bool speaker = threadIdx.x % 32 == 0;
-  DenseCursor mine = cursor;
-  mine.advance(p.stages, tile);
-  cursor.advance(p.stages, s.slots());
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
   wgmma_pin(sums);
+  int at = 0;  // the slot's tile
 #pragma unroll 1
-  for (int i = 0; i < s.depth; ++i) {
-    mbarrier_wait(&shared.full[mine.slot], mine.parity);
-    const unsigned char* slot = shared.ring + mine.slot * p.slot_bytes;
-    uint64_t a = wgmma_matrix(slot + a_offset);
-    uint64_t b = wgmma_matrix(slot + b_offset);
+  for (int i = 0; i < slots; ++i) {
+    // Other tiles' slots are waited for and released too: with a parity, a barrier of
+    // which a phase was missed cannot be told from one that has yet to complete it.
+    mbarrier_wait(&shared.full[cursor.slot], cursor.parity);
+    if (at == tile) {
+      const unsigned char* slot = shared.ring + cursor.slot * p.slot_bytes;
+      uint64_t a = wgmma_matrix(slot + a_offset);
+      uint64_t b = wgmma_matrix(slot + b_offset);
 #pragma unroll 1
-    for (int box = 0; box < boxes; ++box) {
-      wgmma_fence();
+      for (int box = 0; box < boxes; ++box) {
+        wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < kBoxColumns / 16; ++step) {
-        Wgmma<Element, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
+        for (int step = 0; step < kBoxColumns / 16; ++step) {
+          Wgmma<Element, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
+        }
+        a += s.tile_rows * kBoxColumns * 2 / 16;  // descriptors count 16 bytes
+        b += kM * kBoxColumns * 2 / 16;
+        wgmma_commit();
       }
-      a += s.tile_rows * kBoxColumns * 2 / 16;  // descriptors count 16 bytes
-      b += kM * kBoxColumns * 2 / 16;
-      wgmma_commit();
+      // Not one slot later: a slot that waits for the next one to arrive is a slot less
+      // on its way, and the tensor cores have time.
+      wgmma_wait<0>();
     }
-    // Not one slot later: a slot that waits for the next one to arrive is a slot less
-    // on its way, and the tensor cores have time.
-    wgmma_wait<0>();
-    if (speaker) mbarrier_arrive(&shared.empty[mine.slot], s.tiles);
-    mine.advance(p.stages, s.tiles);
+    if (speaker) mbarrier_arrive(&shared.empty[cursor.slot]);
+    cursor.advance(p.stages);
+    at = at + 1 == s.tiles ? 0 : at + 1;
   }
   wgmma_pin(sums);
 }

@@ -27,12 +27,9 @@ __device__ inline void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Counts as `times` arrivals.
-__device__ inline void mbarrier_arrive(uint64_t* barrier, int times = 1) {
-  asm volatile(
-      "mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(times)
-      : "memory");
+__device__ inline void mbarrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
 }
 
 // Arrives, and adds bytes that copies must deliver before the phase completes.
