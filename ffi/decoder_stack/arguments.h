@@ -154,12 +154,12 @@ inline DensePlan dense_from(const Attributes& a) {
 }
 
 inline ffi::Error check_product(const char* name, const Tiles& cut, int columns, int k,
-                                bool gated, int tokens) {
+                                bool gated) {
   const int rows = (gated ? cut.tiles / 2 : cut.tiles) * cut.tile_rows;
   const bool fits =
       (cut.tiles == 1 || cut.tiles == 2 || cut.tiles == 4) && cut.tile_rows >= 8 &&
       cut.tile_rows <= 64 && cut.tile_rows % 8 == 0 && rows > 0 && columns % 8 == 0 &&
-      k % kBoxColumns == 0 && (gated || rows / 4 * tokens <= kWarpgroups * 128) &&
+      k % kBoxColumns == 0 && (gated || rows / 4 * kTokens <= kWarpgroups * 128) &&
       (columns + rows - 1) / rows <= kMaxDenseBlocks;
   if (fits) return ffi::Error::Success();
   return invalid(std::string(name) + ", " + std::to_string(columns) + " x " +
@@ -171,20 +171,19 @@ inline ffi::Error check_product(const char* name, const Tiles& cut, int columns,
 inline ffi::Error check_dense(const Stack& s) {
   const Sizes& size = s.sizes;
   const DensePlan& plan = s.plan.dense;
-  if (size.rows > kMaxTokens || plan.stages > kMaxDenseStages) {
-    return invalid("the dense part takes 32 rows and " +
+  if (size.rows > kTokens || plan.stages > kMaxDenseStages) {
+    return invalid("the dense part takes " + std::to_string(kTokens) + " rows and " +
                    std::to_string(kMaxDenseStages) + " stages; there are " +
                    std::to_string(size.rows) + " and " + std::to_string(plan.stages));
   }
-  const int tokens = padded_tokens(size.rows);
   FDJAX_RETURN_IF_ERROR(
-      check_product("qkv", plan.qkv, size.qkv_columns(), size.hidden, false, tokens));
+      check_product("qkv", plan.qkv, size.qkv_columns(), size.hidden, false));
   FDJAX_RETURN_IF_ERROR(
-      check_product("out", plan.out, size.hidden, size.mixed_columns(), false, tokens));
+      check_product("out", plan.out, size.hidden, size.mixed_columns(), false));
   FDJAX_RETURN_IF_ERROR(
-      check_product("up", plan.up, size.intermediate, size.hidden, true, tokens));
+      check_product("up", plan.up, size.intermediate, size.hidden, true));
   FDJAX_RETURN_IF_ERROR(
-      check_product("down", plan.down, size.hidden, size.intermediate, false, tokens));
+      check_product("down", plan.down, size.hidden, size.intermediate, false));
   // A thread finishes the same place of both: it adds what it wrote itself.
   if (plan.out.tiles != plan.down.tiles || plan.out.tile_rows != plan.down.tile_rows) {
     return invalid("out and down must be cut alike");

@@ -8,8 +8,7 @@
 namespace fdjax::decoder_stack {
 namespace {
 
-template <int kM>
-cudaError_t launch_tokens(cudaStream_t stream, const DenseMaps& maps,
+cudaError_t launch_blocks(cudaStream_t stream, const DenseMaps& maps,
                           const DenseParams& p) {
   int blocks = 0;
   for (int i = 0; i < p.count; ++i) blocks = std::max(blocks, p.segments[i].blocks());
@@ -18,41 +17,33 @@ cudaError_t launch_tokens(cudaStream_t stream, const DenseMaps& maps,
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (blocks > multiprocessors) return cudaErrorCooperativeLaunchTooLarge;
-  const int bytes = p.stages * p.slot_bytes + kWarpgroups * kSumFloats<kM> * 4 + 1024;
+  const int bytes = p.stages * p.slot_bytes + kWarpgroups * kSumFloats * 4 + 1024;
   return launch({.stream = stream,
                  .grid = dim3(blocks),
                  .threads = kDenseThreads,
                  .shared_bytes = bytes,
                  .programmatic = true},
-                dense<kM>, maps, p);
+                dense, maps, p);
 }
 
 }  // namespace
 
 cudaError_t launch_dense(cudaStream_t stream, DenseParams p, const void* const* x,
                          const void* const* weights) {
-  const int tokens = padded_tokens(p.m);
   DenseMaps maps;
   p.slot_bytes = 0;
   for (int i = 0; i < p.count; ++i) {
     Segment& s = p.segments[i];
     s.depth = (s.k / kBoxColumns + kBoxes - 1) / kBoxes;
-    p.slot_bytes = std::max(p.slot_bytes, s.weight_bytes() + x_bytes(tokens));
+    p.slot_bytes = std::max(p.slot_bytes, s.weight_bytes() + x_bytes());
     const BoxSource weight{weights[i], s.n, s.k, s.tile_rows, kBoxes};
-    const BoxSource tokens_of_x{x[i], p.m, s.k, tokens, kBoxes};
+    const BoxSource tokens{x[i], p.m, s.k, kTokens, kBoxes};
     if (!encode_box_map(weight, &maps.weights[i]) ||
-        !encode_box_map(tokens_of_x, &maps.x[i])) {
+        !encode_box_map(tokens, &maps.x[i])) {
       return cudaErrorInvalidValue;
     }
   }
-  switch (tokens) {
-    case 8:
-      return launch_tokens<8>(stream, maps, p);
-    case 16:
-      return launch_tokens<16>(stream, maps, p);
-    default:
-      return launch_tokens<32>(stream, maps, p);
-  }
+  return launch_blocks(stream, maps, p);
 }
 
 }  // namespace fdjax::decoder_stack

@@ -41,16 +41,14 @@ inline constexpr int kDenseThreads = kConsumers + 64;  // and two warps that loa
 inline constexpr int kUnit = 4;        // columns that a thread finishes at a time
 inline constexpr int kPitch = 64 + 4;  // floats: accumulators spread over all banks
 
-template <int kM>
-inline constexpr int kSumFloats = kM * kPitch;  // of a warpgroup
+inline constexpr int kSumFloats = kTokens * kPitch;  // of a warpgroup
 
-template <int kM>
 struct DenseShared {
   unsigned char* ring;
-  float* sums;      // [kWarpgroups][kM][kPitch]
+  float* sums;      // [kWarpgroups][kTokens][kPitch]
   uint64_t* full;   // weights and x of a slot have arrived
   uint64_t* empty;  // the consumers are done with it
-  float* inverse;   // [kSegments][kM]: 1 / rms
+  float* inverse;   // [kSegments][kTokens]: 1 / rms
   float* squares;   // [kConsumers]
 };
 
@@ -118,33 +116,33 @@ __device__ inline void add_release(int32_t* address) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(address) : "memory");
 }
 
-// What threads wrote, the copy engine may read, and the reverse.
+// Between what other blocks' threads wrote, seen by load_acquire, and the copy engine's
+// reads.
 __device__ inline void proxy_fence() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 // 1 / rms of every token from the blocks' sums of squares, in a fixed order. A warp.
-template <int kM>
-__device__ void inverse_rms(const DenseParams& p, const float* squares,
-                            float* inverse) {
-  constexpr int kUnits = 32 / kM;
-  const int lane = threadIdx.x % 32, token = lane % kM;
+__device__ inline void inverse_rms(const DenseParams& p, const float* squares,
+                                   float* inverse) {
+  constexpr int kUnits = 32 / kTokens;
+  const int lane = threadIdx.x % 32, token = lane % kTokens;
   float sum = 0.0f;
 #pragma unroll 4
-  for (int block = lane / kM; block < static_cast<int>(gridDim.x); block += kUnits) {
-    sum += __ldcg(squares + block * kM + token);
+  for (int block = lane / kTokens; block < static_cast<int>(gridDim.x);
+       block += kUnits) {
+    sum += __ldcg(squares + block * kTokens + token);
   }
 #pragma unroll
-  for (int distance = kM; distance < 32; distance *= 2) {
+  for (int distance = kTokens; distance < 32; distance *= 2) {
     sum += __shfl_xor_sync(~0u, sum, distance);
   }
-  if (lane < kM) inverse[token] = rsqrtf(sum / p.norm_size + p.epsilon);
+  if (lane < kTokens) inverse[token] = rsqrtf(sum / p.norm_size + p.epsilon);
 }
 
 // A warp; its first lane asks for the copies.
-template <int kM>
-__device__ void load_x(const DenseParams& p, const DenseMaps& maps,
-                       const DenseShared<kM>& shared) {
+__device__ inline void load_x(const DenseParams& p, const DenseMaps& maps,
+                              const DenseShared& shared) {
   const bool asking = threadIdx.x % 32 == 0;
   DenseCursor cursor;
 #pragma unroll 1
@@ -163,12 +161,12 @@ __device__ void load_x(const DenseParams& p, const DenseMaps& maps,
     for (int i = 0; i < slots; ++i) {
       // A tile's last slot tells its warpgroups that `inverse` stands.
       if (i == slots - s.tiles && s.squares_before != nullptr) {
-        inverse_rms<kM>(p, s.squares_before, shared.inverse + index * kM);
+        inverse_rms(p, s.squares_before, shared.inverse + index * kTokens);
         __syncwarp();
       }
       if (asking) {
         mbarrier_wait(&shared.empty[cursor.slot], cursor.parity ^ 1);
-        mbarrier_arrive_expect(&shared.full[cursor.slot], x_bytes(kM));
+        mbarrier_arrive_expect(&shared.full[cursor.slot], x_bytes());
         tma_load(shared.ring + cursor.slot * p.slot_bytes + s.weight_bytes(),
                  &maps.x[index], {0, 0, SlotPlace(s, i).box}, &shared.full[cursor.slot],
                  CachePolicy::kEvictLast);
@@ -179,14 +177,13 @@ __device__ void load_x(const DenseParams& p, const DenseMaps& maps,
 }
 
 // A warpgroup's boxes of every slot of its tile.
-template <int kM>
-__device__ void multiply(const DenseParams& p, const Segment& s,
-                         const DenseShared<kM>& shared, DenseCursor& cursor,
-                         float (&sums)[kM / 2]) {
+__device__ inline void multiply(const DenseParams& p, const Segment& s,
+                                const DenseShared& shared, DenseCursor& cursor,
+                                float (&sums)[kTokens / 2]) {
   const int group = threadIdx.x / 128, boxes = s.tiles;  // boxes of a slot for each
   const int tile = group / s.owners(), first = group % s.owners() * boxes;
   const int a_offset = first * s.tile_rows * kBoxColumns * 2;
-  const int b_offset = s.weight_bytes() + first * kM * kBoxColumns * 2;
+  const int b_offset = s.weight_bytes() + first * kTokens * kBoxColumns * 2;
   const int slots = s.slots();
   const bool speaker = threadIdx.x % 32 == 0;
 #pragma unroll
@@ -207,10 +204,11 @@ __device__ void multiply(const DenseParams& p, const Segment& s,
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < kBoxColumns / 16; ++step) {
-          Wgmma<Element, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
+          Wgmma<Element, kTokens>::add(sums, a + step * kWgmmaStepK,
+                                       b + step * kWgmmaStepK);
         }
         a += s.tile_rows * kBoxColumns * 2 / 16;  // descriptors count 16 bytes
-        b += kM * kBoxColumns * 2 / 16;
+        b += kTokens * kBoxColumns * 2 / 16;
         wgmma_commit();
       }
       // Not one slot later: a slot that waits for the next one to arrive is a slot less
@@ -228,12 +226,11 @@ __device__ inline void sync_consumers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
 }
 
-// From the accumulators' layout to [kM][kPitch], tokens by weight rows.
-template <int kM>
-__device__ void store_sums(const float (&sums)[kM / 2], float* target) {
+// From the accumulators' layout to [kTokens][kPitch], tokens by weight rows.
+__device__ inline void store_sums(const float (&sums)[kTokens / 2], float* target) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
-  for (int i = 0; i < kM / 2; ++i) {
+  for (int i = 0; i < kTokens / 2; ++i) {
     const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
     const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
     target[column * kPitch + row] = sums[i];
@@ -257,17 +254,15 @@ struct Unit {
 using Pack = Vec<Element, kUnit>;
 
 // Sums of `kUnit` weight rows over the warpgroups of their tile.
-template <int kM>
-__device__ void gather(const Segment& s, const float* sums, int tile, int token,
-                       int row, float factor, float (&values)[kUnit]) {
-  const float* source =
-      sums + tile * s.owners() * kSumFloats<kM> + token * kPitch + row;
+__device__ inline void gather(const Segment& s, const float* sums, int tile, int token,
+                              int row, float factor, float (&values)[kUnit]) {
+  const float* source = sums + tile * s.owners() * kSumFloats + token * kPitch + row;
   float4 sum{0, 0, 0, 0};
 #pragma unroll 1
   for (int owner = 0; owner < s.owners(); ++owner) {
     const float4 part = *reinterpret_cast<const float4*>(source);
     sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    source += kSumFloats<kM>;
+    source += kSumFloats;
   }
   values[0] = sum.x * factor, values[1] = sum.y * factor;
   values[2] = sum.z * factor, values[3] = sum.w * factor;
@@ -304,19 +299,18 @@ __device__ inline float write(const DenseParams& p, const Segment& s, int64_t at
 }
 
 // Finishes a unit. Returns the sum of its squares.
-template <int kM>
-__device__ float finish(const DenseParams& p, const Segment& s, const Unit& unit,
-                        const DenseShared<kM>& shared, float factor) {
+__device__ inline float finish(const DenseParams& p, const Segment& s, const Unit& unit,
+                               const DenseShared& shared, float factor) {
   const int tile = unit.row / s.tile_rows, row = unit.row % s.tile_rows;
   const int64_t at = static_cast<int64_t>(unit.token) * s.columns + unit.column;
   Pack residual;
   if (s.residual != nullptr) residual = load_pack(s.residual, at);
   float values[kUnit];
-  gather<kM>(s, shared.sums, tile, unit.token, row, factor, values);
+  gather(s, shared.sums, tile, unit.token, row, factor, values);
   matmul::add<Element>(s.bias, unit.column, values);
   if (s.gated) {
     float second[kUnit];
-    gather<kM>(s, shared.sums, tile + s.tiles / 2, unit.token, row, factor, second);
+    gather(s, shared.sums, tile + s.tiles / 2, unit.token, row, factor, second);
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
       values[i] = matmul::activate(p.activation, values[i]) * second[i];
@@ -330,60 +324,57 @@ __device__ float finish(const DenseParams& p, const Segment& s, const Unit& unit
 }
 
 // All of the block's columns, and the sum of squares of every token, unit by unit.
-template <int kM>
-__device__ void finish(const DenseParams& p, const Segment& s, int index,
-                       const DenseShared<kM>& shared) {
+__device__ inline void finish(const DenseParams& p, const Segment& s, int index,
+                              const DenseShared& shared) {
   const int units = s.rows() / kUnit;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < units * kM; i += kConsumers) {
+  for (int i = threadIdx.x; i < units * kTokens; i += kConsumers) {
     const Unit unit(p, s, i);
     float squares = 0.0f;
     if (unit.active) {
-      const float factor =
-          s.squares_before == nullptr ? 1.0f : shared.inverse[index * kM + unit.token];
-      squares = finish<kM>(p, s, unit, shared, factor);
+      const float factor = s.squares_before == nullptr
+                               ? 1.0f
+                               : shared.inverse[index * kTokens + unit.token];
+      squares = finish(p, s, unit, shared, factor);
     }
     if (s.scale != nullptr) shared.squares[i] = squares;
   }
   if (s.scale == nullptr) return;
   sync_consumers();
-  if (threadIdx.x >= kM) return;
+  if (threadIdx.x >= kTokens) return;
   float sum = 0.0f;
 #pragma unroll 1
   for (int i = 0; i < units; ++i) sum += shared.squares[threadIdx.x * units + i];
-  s.squares[blockIdx.x * kM + threadIdx.x] = sum;
+  s.squares[blockIdx.x * kTokens + threadIdx.x] = sum;
 }
 
-template <int kM>
-__device__ void consume(const DenseParams& p, const DenseShared<kM>& shared) {
+__device__ inline void consume(const DenseParams& p, const DenseShared& shared) {
   DenseCursor cursor;
 #pragma unroll 1
   for (int index = 0; index < p.count; ++index) {
     const Segment& s = p.segments[index];
-    float sums[kM / 2];
-    multiply<kM>(p, s, shared, cursor, sums);
-    store_sums<kM>(sums, shared.sums + threadIdx.x / 128 * kSumFloats<kM>);
+    float sums[kTokens / 2];
+    multiply(p, s, shared, cursor, sums);
+    store_sums(sums, shared.sums + threadIdx.x / 128 * kSumFloats);
     sync_consumers();
-    finish<kM>(p, s, index, shared);
+    finish(p, s, index, shared);
     if (index == p.count - 1) return;
-    proxy_fence();
     sync_consumers();  // everything is written, and the sums are read
     if (s.signal != kNoCounter && threadIdx.x == 0) {
-      __threadfence();
       add_release(p.counters + s.signal);
     }
   }
 }
 #endif
 
-template <int kM>
+// Two blocks' registers: one of attention finds room beside us.
 __global__ void __launch_bounds__(kDenseThreads, 2)
     dense(FDJAX_GRID_CONSTANT const DenseMaps maps,
           FDJAX_GRID_CONSTANT const DenseParams params) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ unsigned char dynamic[];
   __shared__ uint64_t barriers[2 * kMaxDenseStages];
-  __shared__ float inverse[kSegments * kM];
+  __shared__ float inverse[kSegments * kTokens];
   __shared__ float squares[kConsumers];
   // A copy near by: parameters are constants, and the first use of each line of those
   // takes a microsecond when memory is busy, in the way of every product's end.
@@ -406,7 +397,7 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
   pdl_release();
   __syncthreads();
   unsigned char* ring = dynamic + (-shared_address(dynamic) & 1023);
-  const DenseShared<kM> shared{
+  const DenseShared shared{
       .ring = ring,
       .sums = reinterpret_cast<float*>(ring + p.stages * p.slot_bytes),
       .full = barriers,
@@ -417,10 +408,10 @@ __global__ void __launch_bounds__(kDenseThreads, 2)
     load_weights(p, maps, shared.ring, shared.full, shared.empty);
   } else if (threadIdx.x >= kConsumers + 32) {
     pdl_wait();
-    load_x<kM>(p, maps, shared);
+    load_x(p, maps, shared);
   } else if (threadIdx.x < kConsumers) {
     pdl_wait();
-    consume<kM>(p, shared);
+    consume(p, shared);
   }
 #endif
 }

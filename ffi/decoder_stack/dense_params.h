@@ -16,7 +16,7 @@ inline constexpr int kBoxColumns = 64;
 // Of a slot: a row's 512 bytes in a row. Reading 128 bytes of each row at a time, and
 // of more rows instead, reaches 4.0 TB/s on an H200; this, 4.66.
 inline constexpr int kBoxes = 4;
-inline constexpr int kMaxTokens = 32;
+inline constexpr int kTokens = 8;  // of a launch at most: the columns of a wgmma
 inline constexpr int kMaxDenseStages = 12;
 inline constexpr int kNoCounter = -1;
 
@@ -34,7 +34,7 @@ struct Segment {
   // squares of y; its 1 / rms is a factor of the next product's results.
   const void* scale;            // [columns] or nullptr: no norm follows
   void* scaled;                 // [m, columns]
-  float* squares;               // [blocks, tokens]
+  float* squares;               // [blocks, kTokens]
   const float* squares_before;  // what the norm before left, or nullptr: no factor
   int wait_for, signal;         // counters; kNoCounter: none
 
@@ -49,8 +49,8 @@ struct Segment {
   }
 };
 
-__host__ __device__ inline constexpr int x_bytes(int tokens) {
-  return kBoxes * tokens * kBoxColumns * 2;
+__host__ __device__ inline constexpr int x_bytes() {  // of a slot
+  return kBoxes * kTokens * kBoxColumns * 2;
 }
 
 struct DenseParams {
@@ -69,9 +69,6 @@ struct DenseMaps {
   CUtensorMap weights[kSegments];
   CUtensorMap x[kSegments];
 };
-
-// The tokens that a block is compiled for.
-inline constexpr int padded_tokens(int m) { return m <= 8 ? 8 : (m <= 16 ? 16 : 32); }
 
 // `x` is what the segments multiply, each [m, k]; `weights` likewise, [n, k]. Both are
 // bfloat16. The launch may start before its predecessor ends; that must write no

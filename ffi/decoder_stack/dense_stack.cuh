@@ -11,9 +11,9 @@ inline constexpr int kCounters = 3;  // of a layer
 // Blocks count themselves, and leave sums of squares, in here.
 struct Scratch {
   int32_t* counters;        // [layers, kCounters]
-  float *of_middle, *of_x;  // [kMaxDenseBlocks, kMaxTokens] each
+  float *of_middle, *of_x;  // [kMaxDenseBlocks, kTokens] each
 
-  static constexpr int64_t kSquares = int64_t{kMaxDenseBlocks} * kMaxTokens;
+  static constexpr int64_t kSquares = int64_t{kMaxDenseBlocks} * kTokens;
   static constexpr int64_t counters_of(int64_t layers) { return layers * kCounters; }
   static constexpr int64_t size(int64_t layers) {
     return counters_of(layers) + 2 * kSquares;

@@ -46,8 +46,8 @@ SHAPES = [
     Shape("heads_of_their_own", 33, kv_heads=8, dtype="float16"),
     Shape("most_rows", 64, hidden=1024),
     # More columns than one tile a block: two tiles of gate rows, two of qkv.
-    Shape("two_gates", 12, intermediate=9216),
-    Shape("two_tiles", 31, heads=64, kv_heads=16, head_dim=128, layers=2),
+    Shape("two_gates", 7, intermediate=9216),
+    Shape("two_tiles", 8, heads=64, kv_heads=16, head_dim=128, layers=2),
     Shape("uneven", 3, hidden=576, intermediate=1536),
 ]
 

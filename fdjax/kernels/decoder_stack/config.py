@@ -12,9 +12,10 @@ GEMV = (0, 0, 0, 0, 0)  # a product of no tiles is A's
 
 # Of the dense part (dense_params.h).
 WARPGROUPS = 4
+TOKENS = 8
 UNIT = 4
 ROWS = 8
-MAX_DENSE_ROWS = 32
+DENSE_ROWS = range(2, 9)
 MAX_TILE_ROWS = 64
 BOX_COLUMNS, BOXES = 64, 4
 MAX_DENSE_STAGES = 12
@@ -104,33 +105,32 @@ def dense(rows: int, layer: LayerWeights) -> Dense | None:
     """The cut of the dense part, or `None` where it does not fit."""
     sizes = (layer.qkv.shape[1], layer.out.shape[1], layer.down.shape[1])
     if (
-        rows > MAX_DENSE_ROWS
+        rows not in DENSE_ROWS
         or layer.qkv.dtype != "bfloat16"
         or any(k % BOX_COLUMNS for k in sizes)
     ):
         return None
-    qkv = tiles(rows, layer.qkv.shape[0])
-    out = tiles(rows, layer.out.shape[0])
-    up = tiles(rows, layer.down.shape[1], gated=True)
+    qkv = tiles(layer.qkv.shape[0])
+    out = tiles(layer.out.shape[0])
+    up = tiles(layer.down.shape[1], gated=True)
     if qkv is None or out is None or up is None:
         return None
-    return Dense(stages(rows, (qkv, out, up)), qkv, out, up, out)
+    return Dense(stages((qkv, out, up)), qkv, out, up, out)
 
 
-def stages(rows: int, cuts: tuple[Tiles, ...]) -> int:
+def stages(cuts: tuple[Tiles, ...]) -> int:
     """Slots of the ring that fit beside the sums (`dense.cuh`).
 
     Deeper is faster, though attention's blocks then find no room before the dense part
     has ended.
     """
-    padded = _padded(rows)
-    sums = WARPGROUPS * padded * (MAX_TILE_ROWS + 4) * 4
+    sums = WARPGROUPS * TOKENS * (MAX_TILE_ROWS + 4) * 4
     rest = 1024 + 4096  # alignment; barriers, parameters and the like
-    slot = BOXES * (max(cut.tile_rows for cut in cuts) + padded) * BOX_COLUMNS * 2
+    slot = BOXES * (max(cut.tile_rows for cut in cuts) + TOKENS) * BOX_COLUMNS * 2
     return min((matmul_config.SHARED_BYTES - sums - rest) // slot, MAX_DENSE_STAGES)
 
 
-def tiles(rows: int, columns: int, *, gated: bool = False) -> Tiles | None:
+def tiles(columns: int, *, gated: bool = False) -> Tiles | None:
     """The fewest columns for each block that one block a multiprocessor can cover."""
     share = _round_up(-(-columns // device.multiprocessors()), ROWS)
     for count in (1, 2, WARPGROUPS):
@@ -138,7 +138,7 @@ def tiles(rows: int, columns: int, *, gated: bool = False) -> Tiles | None:
         if not shares:
             continue
         tile_rows = _round_up(-(-share // shares), ROWS)
-        units = shares * tile_rows // UNIT * _padded(rows)
+        units = shares * tile_rows // UNIT * TOKENS
         fits = gated or units <= WARPGROUPS * 128  # of what a norm follows
         if tile_rows <= MAX_TILE_ROWS and fits:
             return Tiles(count, tile_rows)
@@ -147,7 +147,3 @@ def tiles(rows: int, columns: int, *, gated: bool = False) -> Tiles | None:
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
-
-
-def _padded(rows: int) -> int:
-    return next(size for size in (8, 16, 32) if rows <= size)

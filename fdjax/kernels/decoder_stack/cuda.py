@@ -18,7 +18,7 @@ from fdjax.notation import Array, Float, Int32
 
 NAME = "decoder_stack"
 # Elements where blocks of the dense part count themselves, and leave sums (Scratch).
-SCRATCH_PER_LAYER, SCRATCH = 3, 2 * 256 * 32
+SCRATCH_PER_LAYER, SCRATCH = 3, 2 * 256 * 8
 
 
 def run(
