@@ -11,6 +11,7 @@ from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decode_attention import cuda as attention_cuda
+from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.op import Impl
@@ -33,7 +34,7 @@ def run(
     layers: tuple[LayerWeights, ...],
     *,
     spec: StackSpec,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
     """See `fdjax.kernels.decoder_stack.decoder_stack`; `kv` is updated in place."""
     rows, hidden = x.shape
     _, num_layers, _, page_size, num_kv_heads, _ = kv.shape
@@ -43,7 +44,7 @@ def run(
     def buffer(columns: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((rows, columns), x.dtype)
 
-    recomputed = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
+    counts = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
     call = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -55,7 +56,7 @@ def run(
             buffer(mixed),
             buffer(mixed),
             buffer(gated),
-            recomputed,
+            counts,
         ),
         input_output_aliases={1: 1},
     )
@@ -63,7 +64,8 @@ def run(
         attention_config.Call(rows, num_kv_heads, page_table.shape[1] * page_size)
     )
     window = spec.windows[0]
-    out, kv, *_ = call(
+    bounds = spec.unified or UnifiedMax(0.0, -1.0, 1.0)
+    out, kv, *_, recomputed = call(
         x,
         kv,
         positions,
@@ -74,14 +76,14 @@ def run(
         *flat_weights(layers),
         interleaved=np.bool_(spec.interleaved),
         has_qkv_bias=np.bool_(first.qkv_bias is not None),
-        unified=np.bool_(False),
+        unified=np.bool_(spec.unified is not None),
         scale=np.float32(spec.scale),
         soft_cap=np.float32(spec.soft_cap or 0.0),
         epsilon=np.float32(spec.epsilon),
         scale_offset=np.float32(spec.scale_offset),
-        phi=np.float32(0.0),
-        low=np.float32(-1.0),
-        high=np.float32(1.0),
+        phi=np.float32(bounds.phi),
+        low=np.float32(bounds.low),
+        high=np.float32(bounds.high),
         activation=np.int64(list(ACTIVATIONS).index(spec.activation)),
         window=np.int64(window or 0),
         attention_splits=np.int64(cut.splits),
@@ -89,7 +91,7 @@ def run(
         attention_warps=np.int64(cut.warps),
         products=np.asarray(products(rows, first), np.int64),
     )
-    return out, kv
+    return out, kv, jnp.sum(recomputed, axis=-1)
 
 
 def flat_weights(layers: Sequence[LayerWeights]) -> list[Array]:
