@@ -14,7 +14,7 @@ from fdjax.models.strict_json import read_object
 FILE_NAME = "softmax.json"
 """A model's folder may hold its own calibration under this name."""
 
-# Of 12 million largest scores of tales-5m, on the text of its calibration and on another,
+# Of 12 million largest scores of tales-5m, on the text of its calibration and another,
 # none lay 8 beyond the range of 99.99 % of them; wider bounds cost nothing.
 MARGIN = 8.0
 
