@@ -101,8 +101,7 @@ class Engine:
     def softmax_statistics(self) -> SoftmaxStatistics:
         """How often decoding left the bounds of the unified maximum, since the start.
 
-        Counted on the device, and brought here by this call alone, which waits for the
-        steps launched before it. Zeros with the synchronised softmax.
+        Only this call reads it, and waits; zeros with the synchronised softmax.
         """
         if self._softmax is None:
             return SoftmaxStatistics(0, (0,) * self.config.num_layers)
