@@ -29,6 +29,7 @@ from fdjax.engine.wave import Prompts, page_table, prompt_groups, sampling_state
 from fdjax.generate.loop import GenerationProgress, GenerationRules
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
+from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
 from fdjax.models.random_init import random_weights
@@ -106,7 +107,11 @@ class Bench:
         lengths = jnp.zeros(rows, jnp.int32)
         rules = GenerationRules(jax.device_put(table), sampling.rules)
         progress = GenerationProgress(
-            layout.allocate(), lengths, jnp.zeros_like(lengths), sampling.progress
+            layout.allocate(),
+            lengths,
+            jnp.zeros_like(lengths),
+            sampling.progress,
+            SoftmaxCounts.of(model.config),
         )
         return rules, progress
 
@@ -221,6 +226,7 @@ def main() -> None:
     parser.add_argument("--model", default="configs/models/llama3-8b.json")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--cases", default=CASES)
+    parser.add_argument("--softmax", default="auto", help="as LLM takes it")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps-per-launch", type=int)
@@ -233,7 +239,9 @@ def main() -> None:
     arguments = parser.parse_args()
 
     device.claim_memory(0.93)
-    settings = Settings.of(arguments.model, dtype=arguments.dtype)
+    settings = Settings.of(
+        arguments.model, dtype=arguments.dtype, softmax=arguments.softmax
+    )
     path = pathlib.Path(arguments.model)
     made_up = path.suffix == ".json"
     model = load_model(settings, made_up=made_up)

@@ -191,7 +191,9 @@ class Bench:
         ) -> tuple[Array, Array]:
             x, *others = rest
             for _ in range(CHAINS):
-                x, kv = cuda.call((x, kv, *others), layers, spec=self.spec, cuts=cuts)
+                x, kv, _ = cuda.call(
+                    (x, kv, *others), layers, spec=self.spec, cuts=cuts
+                )
             return x, kv
 
         x, kv, *others = self.operands

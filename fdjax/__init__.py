@@ -18,6 +18,8 @@ from fdjax.version import __version__
 
 if TYPE_CHECKING:
     from fdjax.generate.params import SamplingParams
+    from fdjax.generate.softmax_counts import SoftmaxStatistics
+    from fdjax.kernels.decode_attention.unified import UnifiedMax
     from fdjax.models.config import ModelConfig
     from fdjax.serve.llm import LLM
     from fdjax.serve.outputs import Chunk, Output
@@ -32,6 +34,8 @@ __all__ = [
     "Output",
     "RequestError",
     "SamplingParams",
+    "SoftmaxStatistics",
+    "UnifiedMax",
     "Unsupported",
     "__version__",
 ]
@@ -43,6 +47,8 @@ _HOMES = {
     "ModelConfig": "fdjax.models.config",
     "Output": "fdjax.serve.outputs",
     "SamplingParams": "fdjax.generate.params",
+    "SoftmaxStatistics": "fdjax.generate.softmax_counts",
+    "UnifiedMax": "fdjax.kernels.decode_attention.unified",
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line: `fdjax generate`, `fdjax chat` and `fdjax inspect`."""
+"""The command line: `fdjax generate`, `chat`, `inspect` and `calibrate`."""
 
 import io
 import os

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from fdjax.cli.calibrate import calibrate
 from fdjax.cli.chat import chat
 from fdjax.cli.generate import generate
 from fdjax.cli.inspect import inspect
@@ -42,3 +43,4 @@ def root(
 app.command()(generate)
 app.command()(chat)
 app.command()(inspect)
+app.command()(calibrate)

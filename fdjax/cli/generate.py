@@ -116,7 +116,7 @@ def _write_json(
     *,
     total: int,
 ) -> None:
-    with progress.generating(total) as advance:
+    with progress.counting(total, "generating") as advance:
         for chunk in chunks:
             results[chunk.index].add(chunk)
             advance(len(chunk.token_ids))

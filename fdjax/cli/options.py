@@ -6,11 +6,14 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fdjax.errors import RequestError
+
+if TYPE_CHECKING:
+    from fdjax.kernels.decode_attention.unified import UnifiedMax
 
 SHIPPED = "tales-5m"
 
@@ -87,12 +90,37 @@ class ModelOptions:
         ),
     ] = False
     revision: RevisionOption = None
+    softmax: Annotated[
+        str,
+        typer.Option(
+            help="Of decoding: auto, synchronised, a file of `fdjax calibrate`, or the "
+            "unified maximum as PHI,LOW,HIGH.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = "auto"
 
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of `fdjax.LLM`, without the model."""
+        """The keyword arguments of `fdjax.LLM`, without the model.
+
+        Raises:
+            typer.BadParameter: the softmax has numbers that are out of range.
+        """
         fields = dataclasses.asdict(self)
         del fields["model"]
-        return fields
+        return fields | {"softmax": _softmax(self.softmax)}
+
+
+def _softmax(given: str) -> "str | UnifiedMax":
+    from fdjax.kernels.decode_attention.unified import UnifiedMax
+
+    try:
+        phi, low, high = map(float, given.split(","))
+    except ValueError:
+        return given
+    try:
+        return UnifiedMax(phi, low, high)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _sampling(text: str, *names: str) -> Any:

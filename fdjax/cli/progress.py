@@ -70,16 +70,16 @@ class Waiting:
 
 
 @contextlib.contextmanager
-def generating(total_tokens: int) -> Generator[Callable[[int], None]]:
+def counting(total_tokens: int, description: str) -> Generator[Callable[[int], None]]:
     """A bar of tokens; yields a function to call with the number of new ones."""
     columns = (
         SpinnerColumn(),
-        TextColumn("generating"),
+        TextColumn("{task.description}"),
         BarColumn(),
         _TokensColumn(),
     )
     with _bars(*columns) as bars:
-        task = bars.add_task("", total=total_tokens)
+        task = bars.add_task(description, total=total_tokens)
         yield lambda num_tokens: bars.advance(task, num_tokens)
 
 

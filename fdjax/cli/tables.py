@@ -20,36 +20,50 @@ def show(report: Report) -> None:
     Raises:
         BrokenPipeError: who read stdout has gone.
     """
+    print_all(
+        _summary(report.model, report),
+        _parameters(report),
+        _memory(report.memory, report.device),
+        _kernels(report),
+    )
+
+
+def print_all(*tables: Table) -> None:
+    """Writes tables to stdout, all at once.
+
+    Raises:
+        BrokenPipeError: who read stdout has gone.
+    """
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     console = Console(width=width, highlight=False)
     with console.capture() as capture:
-        console.print(_summary(report.model, report))
-        console.print(_parameters(report))
-        console.print(_memory(report.memory, report.device))
-        console.print(_kernels(report))
+        for one in tables:
+            console.print(one)
     sys.stdout.write(capture.get())
     sys.stdout.flush()
 
 
-def _table(title: str) -> Table:
+def titled(title: str) -> Table:
+    """An empty table."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None)
     table.min_width = _TITLE_WIDTH
     return table
 
 
-def _pairs(title: str, pairs: dict[str, str]) -> Table:
-    table = _table(title)
+def pairs(title: str, lines: dict[str, str]) -> Table:
+    """A table of names and values."""
+    table = titled(title)
     table.show_header = False
     table.add_column(style="dim")
     table.add_column()
-    for name, value in pairs.items():
+    for name, value in lines.items():
         table.add_row(name, Text(value))
     return table
 
 
 def _summary(model: Model, report: Report) -> Table:
     window = "" if model.window is None else f", sliding window {model.window}"
-    return _pairs(
+    return pairs(
         f"{model.name}\n",
         {
             "family": model.family,
@@ -65,7 +79,7 @@ def _summary(model: Model, report: Report) -> Table:
 
 
 def _parameters(report: Report) -> Table:
-    table = _table("\nParameters")
+    table = titled("\nParameters")
     table.show_footer = True
     weight_bytes = sum(row.num_bytes for row in report.parameters)
     table.add_column("role", footer="all")
@@ -81,7 +95,7 @@ def _parameters(report: Report) -> Table:
 
 
 def _memory(memory: Memory, device: str) -> Table:
-    return _pairs(
+    return pairs(
         f"\nMemory on {device}",
         {
             "budget": gib(memory.budget_bytes),
@@ -99,7 +113,7 @@ def _memory(memory: Memory, device: str) -> Table:
 
 
 def _kernels(report: Report) -> Table:
-    table = _table("\nOperations of a decode step")
+    table = titled("\nOperations of a decode step")
     table.show_header = False
     table.add_column(style="dim")
     table.add_column(overflow="fold")

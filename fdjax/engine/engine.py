@@ -23,6 +23,7 @@ from fdjax.generate.loop import GenerationProgress, GenerationRules
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan, plan_of
 from fdjax.generate.sampling import Sampled
+from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
 from fdjax.memory.pages import PagePool
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
@@ -61,6 +62,7 @@ class Engine:
         self._programs = Programs(model, steps_per_launch=steps_per_launch)
         self._pool = PagePool(plan.layout.num_pages)
         self._kv = plan.layout.allocate()
+        self._softmax = SoftmaxCounts.of(model.config)
         self._seeds = random.Random(seed)
 
     def request(
@@ -86,7 +88,7 @@ class Engine:
             MemoryBudgetError: other runs, not yet ended or closed, hold so many pages
                 that the next request does not fit.
         """
-        self._restore_kv()
+        self._restore()
         waiting = deque(requests)
         while waiting:
             wave, pages = self._next_wave(waiting)
@@ -95,6 +97,15 @@ class Engine:
             finally:
                 for held in pages:
                     self._pool.give_back(held)
+
+    def softmax_statistics(self) -> SoftmaxStatistics:
+        """How often decoding left the bounds of the unified maximum, since the start.
+
+        Only this call reads it, and waits; zeros with the synchronised softmax.
+        """
+        if self._softmax is None:
+            return SoftmaxStatistics(0, (0,) * self.config.num_layers)
+        return self._softmax.read(num_heads=self.config.attention.num_heads)
 
     def warm_up(
         self,
@@ -226,9 +237,9 @@ class Engine:
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
         operands = jax.device_put((prompts.rows, prompts.tokens, prompts.lengths))
-        progress = dataclasses.replace(progress, kv=self._kv)
+        progress = self._continued(progress)
         progress, sampled = self._programs.admit(rules, progress, *operands, plan=plan)
-        self._kv = progress.kv
+        self._keep(progress)
         return progress, sampled
 
     def _launch(
@@ -238,15 +249,23 @@ class Engine:
         *,
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
-        progress = dataclasses.replace(progress, kv=self._kv)
+        progress = self._continued(progress)
         progress, sampled = self._programs.decode(rules, progress, plan=plan)
-        self._kv = progress.kv
+        self._keep(progress)
         return progress, sampled
 
-    def _restore_kv(self) -> None:
-        """Allocates the KV array again where an interrupt came after its donation."""
+    def _continued(self, progress: GenerationProgress) -> GenerationProgress:
+        """A batch's progress with what runs share as the last call left it."""
+        return dataclasses.replace(progress, kv=self._kv, softmax=self._softmax)
+
+    def _keep(self, progress: GenerationProgress) -> None:
+        self._kv, self._softmax = progress.kv, progress.softmax
+
+    def _restore(self) -> None:
+        """Allocates what an interrupt left donated and not returned."""
         if self._kv.is_deleted():
             self._kv = self.plan.layout.allocate()
+            self._softmax = SoftmaxCounts.of(self.config)
 
     def _batch(
         self,
@@ -274,5 +293,7 @@ class Engine:
         host = (table, np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32))
         page_ids, lengths, tokens = jax.device_put(host)
         rules = GenerationRules(page_ids, sampling.rules)
-        progress = GenerationProgress(self._kv, lengths, tokens, sampling.progress)
+        progress = GenerationProgress(
+            self._kv, lengths, tokens, sampling.progress, self._softmax
+        )
         return rules, progress

@@ -11,7 +11,8 @@ from fdjax.generate.sampling_state import (
     SamplingRules,
     SamplingState,
 )
-from fdjax.generate.steps import decode, prefill
+from fdjax.generate.softmax_counts import SoftmaxCounts
+from fdjax.generate.steps import decode_counted, prefill
 from fdjax.generate.stopping import FinishReason
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
@@ -40,12 +41,14 @@ class GenerationProgress:
         lengths: tokens each row has in `kv`.
         tokens: the token each row feeds next.
         sampling: how far each row has come.
+        softmax: how often the unified maximum did not fit; `None` counts nothing.
     """
 
     kv: Float[Array, "P L 2 Z Hkv D"]
     lengths: Int32[Array, " B"]
     tokens: Int32[Array, " B"]
     sampling: SamplingProgress
+    softmax: SoftmaxCounts | None = None
 
 
 def admit(
@@ -89,6 +92,7 @@ def admit(
         lengths=put(progress.lengths, lengths),
         tokens=put(progress.tokens, sampled.tokens),
         sampling=jax.tree.map(put, progress.sampling, part.progress),
+        softmax=progress.softmax,
     )
     return progress, sampled
 
@@ -102,7 +106,7 @@ def decode_step(
 ) -> tuple[GenerationProgress, Sampled]:
     """Feeds each row's token and samples the next; finished rows stand still."""
     running = progress.sampling.finished == FinishReason.RUNNING
-    logits, kv = decode(
+    logits, kv, recomputed = decode_counted(
         model, progress.kv, progress.tokens, progress.lengths, rules.page_table
     )
     state = SamplingState(rules.sampling, progress.sampling)
@@ -112,6 +116,7 @@ def decode_step(
         lengths=progress.lengths + running.astype(jnp.int32),
         tokens=jnp.where(running, sampled.tokens, progress.tokens),
         sampling=state.progress,
+        softmax=progress.softmax and progress.softmax.add(recomputed, running),
     )
     return progress, sampled
 

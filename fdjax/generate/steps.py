@@ -32,7 +32,7 @@ def prefill(
     """
     rows, width = tokens.shape
     batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
-    hidden, kv = model(kv, batch)
+    hidden, kv, _ = model(kv, batch)
     last = jnp.maximum(lengths - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(hidden.reshape(rows, width, -1), last, axis=1)
     return model.logits(hidden[:, 0]), kv
@@ -48,7 +48,7 @@ def score(
     """Like `prefill`, but returns the logits of every token of every prompt."""
     rows, width = tokens.shape
     batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
-    hidden, kv = model(kv, batch)
+    hidden, kv, _ = model(kv, batch)
     return model.logits(hidden).reshape(rows, width, -1), kv
 
 
@@ -71,6 +71,21 @@ def decode(
     Returns:
         Logits in float32, and the KV array with the tokens' keys and values.
     """
+    logits, kv, _ = decode_counted(model, kv, tokens, lengths, page_table)
+    return logits, kv
+
+
+def decode_counted(
+    model: Decoder,
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    tokens: Int32[Array, " B"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+    """`decode`, and how many query heads of each row every layer computed again.
+
+    Rows without a sequence of their own count garbage.
+    """
     batch = decode_batch(tokens, lengths, page_table, page_size=kv.shape[3])
-    hidden, kv = model(kv, batch)
-    return model.logits(hidden), kv
+    hidden, kv, recomputed = model(kv, batch)
+    return model.logits(hidden), kv, recomputed

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fdjax.config import Alibi, Attention, Positions, Rope
-from fdjax.kernels.decode_attention import decode_attention
+from fdjax.kernels.decode_attention import UnifiedMax, decode_attention_counted
 from fdjax.kernels.prefill_attention import prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.layers.batch import Batch
 from fdjax.layers.linear import Linear
 from fdjax.layers.norm import Normalisation
 from fdjax.layers.positions import alibi_slopes, rope_frequencies
-from fdjax.notation import Array, Float
+from fdjax.notation import Array, Float, Int32
 
 
 class SelfAttention(nnx.Module):
@@ -24,6 +24,7 @@ class SelfAttention(nnx.Module):
         hidden_size: `E`.
         layer: which layer of each page is this one's.
         window: sliding window in tokens, `None` for full attention.
+        unified: maximum of the asynchronous softmax in decoding, or `None`.
         dtype: type of the parameters.
     """
 
@@ -35,12 +36,14 @@ class SelfAttention(nnx.Module):
         *,
         layer: int,
         window: int | None,
+        unified: UnifiedMax | None = None,
         dtype: jax.typing.DTypeLike,
     ) -> None:
         self.spec = spec
         self.positions = positions
         self.layer = layer
         self.window = window
+        self.unified = unified
         heads = spec.num_heads + 2 * spec.num_kv_heads
         self.qkv = Linear(
             hidden_size, heads * spec.head_dim, bias=spec.qkv_bias, dtype=dtype
@@ -58,10 +61,26 @@ class SelfAttention(nnx.Module):
         x: Float[Array, "T E"],
         kv: Float[Array, "P L 2 Z Hkv D"],
         batch: Batch,
-    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"]]:
-        """Attends, and writes this layer's keys and values into `kv`."""
+    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
+        """Attends, and writes this layer's keys and values into `kv`.
+
+        Returns:
+            What attention adds, the updated KV array, and how many query heads of each
+            row left the bounds of `unified` and were computed again.
+        """
+        q, kv = self.project(x, kv, batch)
+        mixed, recomputed = self._attend(q, kv, batch)
+        return self.out(mixed.reshape(x.shape[0], -1)), kv, recomputed
+
+    def project(
+        self,
+        x: Float[Array, "T E"],
+        kv: Float[Array, "P L 2 Z Hkv D"],
+        batch: Batch,
+    ) -> tuple[Float[Array, "T Hq D"], Float[Array, "P L 2 Z Hkv D"]]:
+        """The queries at their positions; keys and values are written into `kv`."""
         qkv = self.qkv(x).reshape(x.shape[0], -1, self.spec.head_dim)
-        q, kv = rope_kv_write(
+        return rope_kv_write(
             self._normalised(qkv),
             kv,
             batch.positions,
@@ -70,8 +89,13 @@ class SelfAttention(nnx.Module):
             layer=self.layer,
             interleaved=isinstance(self.positions, Rope) and self.positions.interleaved,
         )
-        mixed = self._attend(q, kv, batch)
-        return self.out(mixed.reshape(x.shape[0], -1)), kv
+
+    @property
+    def slopes(self) -> Float[Array, " Hq"] | None:
+        """ALiBi's slope of each query head, or `None`."""
+        if not isinstance(self.positions, Alibi):
+            return None
+        return jnp.asarray(alibi_slopes(self.spec.num_heads))
 
     def _normalised(self, qkv: Float[Array, "T H D"]) -> Float[Array, "T H D"]:
         if self.q_norm is None or self.k_norm is None:
@@ -85,32 +109,32 @@ class SelfAttention(nnx.Module):
         q: Float[Array, "T Hq D"],
         kv: Float[Array, "P L 2 Z Hkv D"],
         batch: Batch,
-    ) -> Float[Array, "*T Hq D"]:
+    ) -> tuple[Float[Array, "*T Hq D"], Int32[Array, " B"]]:
         spec = self.spec
-        slopes = None
-        if isinstance(self.positions, Alibi):
-            slopes = jnp.asarray(alibi_slopes(spec.num_heads))
         if batch.phase == "decode":
-            return decode_attention(
+            out, counts = decode_attention_counted(
                 q,
                 kv,
                 batch.page_table,
                 batch.lengths,
-                slopes,
+                self.slopes,
                 layer=self.layer,
                 scale=spec.scale,
                 soft_cap=spec.soft_cap,
                 window=self.window,
+                unified=self.unified,
             )
-        return prefill_attention(
+            return out, jnp.sum(counts, axis=-1)
+        out = prefill_attention(
             q.reshape(batch.num_rows, -1, spec.num_heads, spec.head_dim),
             kv,
             batch.page_table,
             batch.lengths,
             None,
-            slopes,
+            self.slopes,
             layer=self.layer,
             scale=spec.scale,
             soft_cap=spec.soft_cap,
             window=self.window,
         )
+        return out, jnp.zeros(batch.num_rows, jnp.int32)

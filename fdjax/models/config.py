@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fdjax.config import Attention, Embedding, Mlp, Norm, Positions
+from fdjax.kernels.decode_attention.unified import UnifiedMax
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class ModelConfig:
         bos_token_id: first token of a sequence, where the model has one.
         eos_token_ids: tokens that end a sequence.
         dtype: type the checkpoint was saved in.
+        unified: maximum of the asynchronous softmax in decoding, from a calibration;
+            `None` is the synchronised softmax. It changes results by rounding only.
     """
 
     family: str
@@ -46,6 +49,7 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: Literal["float16", "bfloat16", "float32"] = "bfloat16"
+    unified: UnifiedMax | None = None
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "ModelConfig":

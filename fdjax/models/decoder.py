@@ -1,6 +1,7 @@
 """The one decoder: every family is this module under another `ModelConfig`."""
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from fdjax.config import Learned
@@ -8,7 +9,7 @@ from fdjax.layers import Batch, Embedder, Head, Normalisation, PositionTable
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder_layer import DecoderLayer, maybe
 from fdjax.models.stack import run_stack
-from fdjax.notation import Array, Float
+from fdjax.notation import Array, Float, Int32
 
 
 class Decoder(nnx.Module):
@@ -40,19 +41,31 @@ class Decoder(nnx.Module):
 
     def __call__(
         self, kv: Float[Array, "P L 2 Z Hkv D"], batch: Batch
-    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"]]:
-        """The normalised last hidden state of every token, and the updated KV array."""
+    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+        """Runs all layers.
+
+        Returns:
+            The normalised last hidden state of every token, the updated KV array, and
+            how many query heads of each row every layer computed again (decoding with a
+            unified maximum; else zeros).
+        """
+        x = self.embedded(batch)
+        stacked = run_stack(self.config, tuple(self.layers), x, kv, batch)
+        if stacked is not None:
+            x, kv, recomputed = stacked
+            return self.final_norm(x), kv, recomputed
+        counts: list[Array] = []
+        for layer in self.layers:
+            x, kv, recomputed = layer(x, kv, batch)
+            counts.append(recomputed)
+        return self.final_norm(x), kv, jnp.stack(counts)
+
+    def embedded(self, batch: Batch) -> Float[Array, "T E"]:
+        """What the first layer reads."""
         x = self.embed(batch.tokens)
         if self.positions is not None:
             x = x + self.positions(batch.positions)
-        x = maybe(self.embed_norm, x)
-        stacked = run_stack(self.config, tuple(self.layers), x, kv, batch)
-        if stacked is not None:
-            x, kv = stacked
-            return self.final_norm(x), kv
-        for layer in self.layers:
-            x, kv = layer(x, kv, batch)
-        return self.final_norm(x), kv
+        return maybe(self.embed_norm, x)
 
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Logits of hidden states, in float32."""

@@ -5,7 +5,7 @@ from flax import nnx
 
 from fdjax.layers import Batch, FeedForward, Normalisation, SelfAttention
 from fdjax.models.config import ModelConfig
-from fdjax.notation import Array, Float
+from fdjax.notation import Array, Float, Int32
 
 
 class DecoderLayer(nnx.Module):
@@ -29,6 +29,7 @@ class DecoderLayer(nnx.Module):
             size,
             layer=layer,
             window=config.windows[layer],
+            unified=config.unified,
             dtype=dtype,
         )
         self.mlp_norm = (
@@ -45,14 +46,20 @@ class DecoderLayer(nnx.Module):
         x: Float[Array, "T E"],
         kv: Float[Array, "P L 2 Z Hkv D"],
         batch: Batch,
-    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"]]:
-        """Runs the layer; returns the residual stream and the updated KV array."""
+    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
+        """Runs the layer.
+
+        Returns:
+            The residual stream, the updated KV array, and how many query heads of each
+            row attention computed again.
+        """
         normal = self.attention_norm(x)
-        attended, kv = self.attention(normal, kv, batch)
+        attended, kv, recomputed = self.attention(normal, kv, batch)
         if self.mlp_norm is None:
-            return x + attended + self.mlp(normal), kv
+            return x + attended + self.mlp(normal), kv, recomputed
         x = x + maybe(self.attention_post_norm, attended)
-        return x + maybe(self.mlp_post_norm, self.mlp(self.mlp_norm(x))), kv
+        x = x + maybe(self.mlp_post_norm, self.mlp(self.mlp_norm(x)))
+        return x, kv, recomputed
 
 
 def maybe(norm: Normalisation | None, x: Float[Array, "T E"]) -> Float[Array, "T E"]:

@@ -11,7 +11,7 @@ from fdjax.layers import Batch
 from fdjax.layers.positions import rope_frequencies
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder_layer import DecoderLayer
-from fdjax.notation import Array, Float
+from fdjax.notation import Array, Float, Int32
 
 
 def unlike_the_stack(config: ModelConfig) -> str | None:
@@ -35,12 +35,15 @@ def run_stack(
     x: Float[Array, "T E"],
     kv: Float[Array, "P L 2 Z Hkv D"],
     batch: Batch,
-) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"]] | None:
+) -> (
+    tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]
+    | None
+):
     """A decode step's layers as one operation, where an implementation is faster.
 
     Returns:
-        The residual stream and the KV array, or `None` where the layers had better run
-        one by one: in prefill, for models of another kind, and where nothing but the
+        What `decoder_stack` returns, or `None` where the layers had better run one by
+        one: in prefill, for models of another kind, and where nothing but the
         reference, which is those same layers, would serve.
     """
     positions = config.positions
@@ -65,6 +68,7 @@ def run_stack(
         epsilon=config.norm.epsilon,
         scale_offset=config.norm.scale_offset,
         activation=config.mlp.activation,
+        unified=config.unified,
     )
     if OP.choice(*operands, spec=spec) == REFERENCE:
         return None

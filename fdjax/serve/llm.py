@@ -13,6 +13,8 @@ from fdjax.engine.request import Increment, Request
 from fdjax.errors import RequestError
 from fdjax.generate.checks import shown
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.softmax_counts import SoftmaxStatistics
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.serve.outputs import Chunk, Output
 from fdjax.serve.setup import Settings, build_engine
 from fdjax.serve.tokenizer import load_tokenizer
@@ -48,6 +50,11 @@ class LLM:
             `config.json` (for benchmarks); `model` may then be a `config.json`.
         revision: branch, tag or commit, for a hub id.
         hf_overrides: fields that replace those of `config.json`.
+        softmax: how decoding takes the softmax. "auto": asynchronously, with a unified
+            maximum, where the model's folder holds a calibration (`softmax.json`) or
+            the package has one, unless the weights are made up; else synchronised.
+            Or "synchronised", the path of a calibration, or a `UnifiedMax`. It changes
+            speed, and results by rounding only.
         on_progress: called with bytes done, bytes in all, and a parameter's name.
 
     Raises:
@@ -69,9 +76,12 @@ class LLM:
         random_weights: bool = False,
         revision: str | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
+        softmax: str | pathlib.Path | UnifiedMax = "auto",
         on_progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
         device.claim_memory(memory_fraction)
+        if random_weights and softmax == "auto":
+            softmax = "synchronised"  # a calibration knows the model's own weights
         settings = Settings.of(
             model,
             dtype=dtype,
@@ -81,6 +91,7 @@ class LLM:
             page_size=page_size,
             revision=revision,
             hf_overrides=hf_overrides,
+            softmax=softmax,
         )
         self.folder = settings.folder
         self.config = settings.config
@@ -122,6 +133,15 @@ class LLM:
         by the first `next`.
         """
         return self._stream(self._prepare(prompts, sampling_params))
+
+    def softmax_statistics(self) -> SoftmaxStatistics:
+        """How many query heads decoding has computed again, by layer, since the start.
+
+        Those whose largest score left the bounds of the unified maximum,
+        `config.unified`; zeros with the synchronised softmax. The counts stay on the
+        device until this is called; it waits for the steps that are under way.
+        """
+        return self.engine.softmax_statistics()
 
     def _prepare(
         self,

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -13,8 +13,10 @@ from fdjax.engine.buckets import Buckets
 from fdjax.engine.engine import Engine
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.plan import MemoryPlan, plan_memory
+from fdjax.models.calibration import unified_for
 from fdjax.models.checkpoint import read_config
 from fdjax.models.config import ModelConfig
 from fdjax.models.random_init import random_weights as make_random_weights
@@ -71,8 +73,9 @@ class Settings:
         page_size: int = 16,
         revision: str | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
+        softmax: str | pathlib.Path | UnifiedMax = "auto",
     ) -> "Settings":
-        """Reads the configuration and fills in what was left open.
+        """Reads the configuration and fills in what was left open; see `LLM`.
 
         Raises:
             ConfigError: the model is not found or not supported, or a setting is out
@@ -80,6 +83,7 @@ class Settings:
         """
         folder, fields = _read(model, revision, hf_overrides)
         config = ModelConfig.from_hf(fields)
+        config = replace(config, unified=unified_for(softmax, model, folder))
         if not 0.0 < memory_fraction < 1.0:
             raise ConfigError(
                 f"memory_fraction is {memory_fraction}; use a fraction between 0 and 1"

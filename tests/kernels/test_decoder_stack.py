@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.decoder_stack import (
     OP,
     LayerWeights,
     StackSpec,
+    cuda,
     decoder_stack,
     reference,
 )
@@ -35,6 +37,7 @@ class Shape:
     qkv_bias: bool = False
     window: int | None = None
     dtype: str = "bfloat16"
+    unified: UnifiedMax | None = None
 
 
 SHAPES = [
@@ -49,6 +52,8 @@ SHAPES = [
     Shape("two_gates", 7, intermediate=9216),
     Shape("two_tiles", 8, heads=64, kv_heads=16, head_dim=128, layers=2),
     Shape("uneven", 3, hidden=576, intermediate=1536),
+    Shape("unified", 5, unified=UnifiedMax(0.5, -20.0, 20.0)),
+    Shape("recomputed", 8, unified=UnifiedMax(1.0, -0.8, 0.8)),
 ]
 
 
@@ -102,6 +107,7 @@ def _spec(shape: Shape) -> StackSpec:
         epsilon=1e-5,
         scale_offset=0.0,
         activation="silu",
+        unified=shape.unified,
     )
 
 
@@ -117,17 +123,55 @@ def test_the_chain_equals_its_operations(shape: Shape):
     wide = jax.tree.map(
         lambda a: a.astype(jnp.float32) if a.dtype == shape.dtype else a, operands
     )
-    expected_x, expected_kv = jax.jit(
+    expected_x, expected_kv, expected_counts = jax.jit(
         lambda operands: reference.decoder_stack(*operands, spec=spec)
     )(wide)
     with OP.using("cuda"):
         run = jax.jit(lambda operands: decoder_stack(*operands, spec=spec))
-        x, kv = run(operands)
-        again, _ = run(operands)
+        x, kv, counts = run(operands)
+        again, _, _ = run(operands)
     assert np.array_equal(np.asarray(x), np.asarray(again))
     # Four roundings of a layer add up.
     assert_close(x, expected_x, reduction=shape.hidden)
     assert_close(kv, expected_kv, reduction=shape.hidden)
+    # A score at a bound may fall on either side of it.
+    assert counts.shape == expected_counts.shape
+    assert abs(int(counts.sum()) - int(expected_counts.sum())) <= counts.size // 10
+
+
+@pytest.mark.parametrize(
+    ("unified", "share"), [(UnifiedMax(0.0, 59.0, 60.0), 1), (None, 0)]
+)
+def test_heads_outside_the_bounds_are_counted(unified: UnifiedMax | None, share: int):
+    shape = dataclasses.replace(SHAPES[2], unified=unified)
+    operands = _draw(shape)
+    with OP.using("reference"):
+        _, _, counts = decoder_stack(*operands, spec=_spec(shape))
+    assert counts.tolist() == [[share * shape.heads] * shape.rows] * shape.layers
+
+
+def test_the_bounds_reach_the_chain(monkeypatch: pytest.MonkeyPatch):
+    attributes: dict[str, Any] = {}
+
+    def handler(*_: Any, **given: Any) -> list[jax.Array]:
+        attributes.update(given)
+        return [jnp.ones(result.shape, result.dtype) for result in results]
+
+    def ffi_call(_: str, declared: Any, **__: Any) -> Any:
+        results[:] = declared
+        return handler
+
+    results: list[jax.ShapeDtypeStruct] = []
+    monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
+    monkeypatch.setattr(cuda.ffi, "target", str)
+    shape = dataclasses.replace(SHAPES[0], unified=UnifiedMax(1.5, -20.0, 30.0))
+    _, _, counts = cuda.run(*_draw(shape), spec=_spec(shape))
+    assert attributes["unified"]
+    names = ("phi", "low", "high")
+    assert [attributes[name] for name in names] == [1.5, -20.0, 30.0]
+    assert counts.tolist() == [[shape.kv_heads]] * shape.layers
+    cuda.run(*_draw(SHAPES[0]), spec=_spec(SHAPES[0]))
+    assert not attributes["unified"]
 
 
 def test_layers_must_match_the_kv_array():
@@ -147,8 +191,6 @@ def test_layers_must_match_the_kv_array():
 def test_refusals_say_why(
     change: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ):
-    from fdjax.kernels.decoder_stack import cuda
-
     monkeypatch.setattr(cuda.ffi, "refuse", lambda *_, **__: None)
     shape = dataclasses.replace(SHAPES[0], rows=change.get("rows", 1))
     shapes = jax.eval_shape(lambda: _draw(dataclasses.replace(shape, rows=1)))

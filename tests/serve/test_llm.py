@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdjax import LLM, Chunk, RequestError, SamplingParams
+from fdjax import (
+    LLM,
+    Chunk,
+    RequestError,
+    SamplingParams,
+    SoftmaxStatistics,
+    UnifiedMax,
+)
 from fdjax.models import SHIPPED, resolve
+from fdjax.models.calibration import shipped_calibration
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 STORY = "Once upon a time"
@@ -229,3 +237,39 @@ def test_a_lone_configuration_is_enough_for_random_weights(tmp_path: pathlib.Pat
     (output,) = llm.generate([1, 2, 3], GREEDY)
     assert all(0 <= token < 64 for token in output.token_ids)
     assert output.text is None
+
+
+def test_the_shipped_model_decodes_with_its_calibration(
+    llm: LLM, alone: list[list[int]]
+):
+    shipped = shipped_calibration(SHIPPED)
+    assert shipped is not None and shipped.unified is not None
+    assert llm.config.unified == shipped.unified
+    synchronised = LLM(softmax="synchronised", max_model_len=128, max_num_seqs=1)
+    assert synchronised.config.unified is None
+    tokens = [synchronised.generate(p, GREEDY)[0].token_ids for p in PROMPTS]
+    assert tokens == alone
+    assert synchronised.softmax_statistics().query_heads == 0
+
+
+def test_what_was_recomputed_can_be_asked_for(llm: LLM, alone: list[list[int]]):
+    narrow = UnifiedMax(-100.0, -60.0, 60.0)
+    recomputing = LLM(softmax=narrow, max_model_len=128, max_num_seqs=4)
+    outputs = recomputing.generate(PROMPTS, GREEDY)
+    assert [output.token_ids for output in outputs] == alone
+    seen = 11 * len(PROMPTS) * llm.config.attention.num_heads
+    assert recomputing.softmax_statistics() == SoftmaxStatistics(seen, (seen,) * 6)
+    before = llm.softmax_statistics()
+    llm.generate(PROMPTS, GREEDY)
+    after = llm.softmax_statistics()
+    assert after.query_heads == before.query_heads + seen
+    assert after.recomputed == before.recomputed == (0,) * 6
+
+
+def test_made_up_weights_are_not_calibrated():
+    options: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 1}
+    made_up = LLM(SHIPPED, random_weights=True, **options)
+    assert made_up.config.unified is None
+    mine = UnifiedMax(1.0, -2.0, 3.0)
+    asked_for = LLM(SHIPPED, random_weights=True, softmax=mine, **options)
+    assert asked_for.config.unified == mine

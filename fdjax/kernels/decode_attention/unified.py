@@ -1,6 +1,7 @@
 """The unified maximum of the asynchronous softmax, and the range where it is exact."""
 
 import dataclasses
+import math
 
 # exp(60) times 2^25 tokens times float16's largest value is below float32's largest,
 # and a weight below float32's smallest normal number is below 2e-12 of the largest one.
@@ -20,8 +21,8 @@ class UnifiedMax:
         high: `b` of the paper.
 
     Raises:
-        ValueError: `low` and `high` are not in order, or leave -60 to 60, where float32
-            holds every sum.
+        ValueError: `phi` is not finite, or `low` and `high` are not in order, or leave
+            -60 to 60, where float32 holds every sum.
     """
 
     phi: float
@@ -29,6 +30,8 @@ class UnifiedMax:
     high: float
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.phi):
+            raise ValueError(f"UnifiedMax: phi is {self.phi}; it must be finite")
         if not -LIMIT <= self.low < self.high <= LIMIT:
             raise ValueError(
                 f"UnifiedMax: low is {self.low} and high {self.high}; they must be in "

@@ -21,7 +21,7 @@ def decoder_stack(
     layers: tuple[LayerWeights, ...],
     *,
     spec: StackSpec,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
     """Runs one token a row through layers of the Llama kind.
 
     A kernel boundary costs 1 to 2 microseconds, and a layer of a decode step takes
@@ -42,7 +42,9 @@ def decoder_stack(
         spec: what all layers have in common.
 
     Returns:
-        The residual stream after the last layer, and the updated KV array.
+        The residual stream after the last layer, the updated KV array, and how many
+        query heads of each row every layer computed again because they left the bounds
+        of `spec.unified`; zeros without one.
 
     Raises:
         ValueError: the number of layers does not match the KV array or the windows.

@@ -9,6 +9,7 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.decode_attention import cuda as attention_cuda
+from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.kernels.decoder_stack import config
 from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.matmul import config as matmul_config
@@ -32,7 +33,7 @@ def run(
     layers: tuple[LayerWeights, ...],
     *,
     spec: StackSpec,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
     """See `fdjax.kernels.decoder_stack.decoder_stack`; `kv` is updated in place."""
     operands = (x, kv, positions, slots, page_table, lengths, frequencies)
     max_tokens = page_table.shape[1] * kv.shape[3]
@@ -46,7 +47,7 @@ def call(
     *,
     spec: StackSpec,
     cuts: config.Cuts,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
     """`run` with the work cut as told; `operands` are its arguments up to `layers`."""
     x, kv = operands[:2]
     rows, hidden = x.shape
@@ -57,7 +58,8 @@ def call(
     def buffer(columns: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((rows, columns), x.dtype)
 
-    recomputed = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
+    counts = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
+    scratch = (SCRATCH_PER_LAYER * num_layers + SCRATCH,)
     chain = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -69,27 +71,26 @@ def call(
             buffer(mixed),
             buffer(mixed),
             buffer(gated),
-            recomputed,
-            jax.ShapeDtypeStruct(
-                (SCRATCH_PER_LAYER * num_layers + SCRATCH,), jnp.int32
-            ),
+            counts,
+            jax.ShapeDtypeStruct(scratch, jnp.int32),
         ),
         input_output_aliases={1: 1},
     )
     window = spec.windows[0]
-    out, kv, *_ = chain(
+    bounds = spec.unified or UnifiedMax(0.0, -1.0, 1.0)
+    out, kv, *_, recomputed, _ = chain(
         *operands,
         *flat_weights(layers),
         interleaved=np.bool_(spec.interleaved),
         has_qkv_bias=np.bool_(first.qkv_bias is not None),
-        unified=np.bool_(False),
+        unified=np.bool_(spec.unified is not None),
         scale=np.float32(spec.scale),
         soft_cap=np.float32(spec.soft_cap or 0.0),
         epsilon=np.float32(spec.epsilon),
         scale_offset=np.float32(spec.scale_offset),
-        phi=np.float32(0.0),
-        low=np.float32(-1.0),
-        high=np.float32(1.0),
+        phi=np.float32(bounds.phi),
+        low=np.float32(bounds.low),
+        high=np.float32(bounds.high),
         activation=np.int64(list(ACTIVATIONS).index(spec.activation)),
         window=np.int64(window or 0),
         attention_splits=np.int64(cuts.attention.splits),
@@ -98,7 +99,7 @@ def call(
         products=np.asarray(cuts.products, np.int64),
         dense=np.asarray(cuts.dense.numbers() if cuts.dense else (), np.int64),
     )
-    return out, kv
+    return out, kv, jnp.sum(recomputed, axis=-1)
 
 
 def flat_weights(layers: Sequence[LayerWeights]) -> list[Array]:

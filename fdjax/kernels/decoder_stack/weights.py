@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.notation import Array, Float
 from fdjax.pytree import pytree
 
@@ -41,6 +42,7 @@ class StackSpec:
         epsilon: of the norms.
         scale_offset: of the norms' scales.
         activation: of the gate.
+        unified: maximum of the asynchronous softmax; `None`: the synchronised one.
     """
 
     windows: tuple[int | None, ...]
@@ -50,3 +52,4 @@ class StackSpec:
     epsilon: float
     scale_offset: float
     activation: str
+    unified: UnifiedMax | None = None
