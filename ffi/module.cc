@@ -3,7 +3,9 @@
 
 #include "xla/ffi/api/ffi.h"
 
-#define FDJAX_CPU_OPERATIONS(X) X(rope_kv_write)
+#define FDJAX_CPU_OPERATIONS(X) \
+  X(decode_attention)           \
+  X(rope_kv_write)
 #ifdef FDJAX_GPU_IS_CUDA
 #define FDJAX_CUDA_OPERATIONS(X) \
   X(matmul)                      \

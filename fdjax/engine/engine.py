@@ -160,7 +160,9 @@ class Engine:
         return [width for width in steps if self._gatherable(num_rows, width)]
 
     def _gatherable(self, num_rows: int, width: int) -> bool:
-        """The memory plan holds room to gather the KV array once, not more."""
+        """Where pages are gathered, the plan has room for the KV array once."""
+        if self.plan.page_workspace_bytes == 0:
+            return True
         return num_rows == 1 or num_rows * width <= self.plan.layout.num_pages
 
     def _next_wave(

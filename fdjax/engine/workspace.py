@@ -1,9 +1,15 @@
 """Estimates of what a step needs besides weights and KV, for the memory plan."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
+from fdjax.config import Alibi
+from fdjax.kernels.decode_attention import OP
+from fdjax.kernels.op import REFERENCE
 from fdjax.kernels.prefill_attention.blocked import BLOCK_QUERIES
+from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 
 FLOAT32_BYTES = 4
@@ -16,6 +22,7 @@ def workspace_bytes(
     num_tokens: int,
     num_rows: int,
     max_model_len: int,
+    page_size: int,
 ) -> int:
     """Temporaries of the largest prefill call and of sampling.
 
@@ -25,6 +32,7 @@ def workspace_bytes(
         num_tokens: tokens of the largest prefill call.
         num_rows: rows of the largest batch.
         max_model_len: longest sequence, in tokens.
+        page_size: tokens of a page.
     """
     attention, mlp = config.attention, config.mlp
     heads = 2 * attention.num_heads + 2 * attention.num_kv_heads
@@ -37,15 +45,63 @@ def workspace_bytes(
     scores = 2 * pairs * attention.num_heads * FLOAT32_BYTES
     # Raw logits, changed ones, noise and one more while sorting.
     logits = 4 * num_rows * config.embedding.vocab_size * FLOAT32_BYTES
-    return activations + scores + logits
+    # Prefill gathers the pages of its prompts; each may end with a page begun.
+    gathered = num_tokens + num_rows * page_size
+    gathered *= gathered_token_bytes(config, dtype=dtype)
+    return activations + scores + logits + gathered
+
+
+def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:
+    """Keys and values of one token and layer, gathered and widened to float32."""
+    elements = 2 * config.attention.num_kv_heads * config.attention.head_dim
+    return elements * (jnp.dtype(dtype).itemsize + FLOAT32_BYTES)
 
 
 def page_workspace_bytes(
-    config: ModelConfig, *, dtype: jax.typing.DTypeLike, page_size: int
+    config: ModelConfig, layout: KVLayout, *, num_rows: int, max_model_len: int
 ) -> int:
-    """Temporaries of one gathered page of one layer, in the reference attention.
+    """Temporaries of decode that grow with the KV array, a page.
 
-    The reference gathers the pages it reads and widens them to float32.
+    The definition of attention gathers the pages it reads; where another
+    implementation serves, which reads them where they lie, there are none.
+
+    Args:
+        config: the model.
+        layout: the largest KV array it may get.
+        num_rows: rows of the largest batch.
+        max_model_len: longest sequence, in tokens.
     """
-    elements = page_size * config.attention.num_kv_heads * config.attention.head_dim
-    return 2 * elements * (jnp.dtype(dtype).itemsize + FLOAT32_BYTES)
+    if not decode_gathers(
+        config, layout, num_rows=num_rows, max_model_len=max_model_len
+    ):
+        return 0
+    return layout.page_size * gathered_token_bytes(config, dtype=layout.dtype)
+
+
+def decode_gathers(
+    config: ModelConfig, layout: KVLayout, *, num_rows: int, max_model_len: int
+) -> bool:
+    """Whether the definition serves attention in some layer of a decode step."""
+    attention, struct = config.attention, jax.ShapeDtypeStruct
+    heads = attention.num_heads
+    slopes = None
+    if isinstance(config.positions, Alibi):
+        slopes = struct((heads,), jnp.float32)
+    operands: tuple[Any, ...] = (
+        struct((num_rows, heads, attention.head_dim), layout.dtype),
+        struct(layout.shape, layout.dtype),
+        struct((num_rows, layout.pages_for(max_model_len)), jnp.int32),
+        struct((num_rows,), jnp.int32),
+        slopes,
+    )
+    choices = {
+        OP.choice(
+            *operands,
+            layer=0,
+            scale=attention.scale,
+            soft_cap=attention.soft_cap,
+            window=window,
+        )
+        for window in set(config.windows)
+    }
+    return REFERENCE in choices

@@ -114,7 +114,7 @@ class Settings:
         """
         attention = self.config.attention
         layout = KVLayout(
-            num_pages=0,
+            num_pages=self.max_num_seqs * -(-self.max_model_len // self.page_size),
             num_layers=self.config.num_layers,
             page_size=self.page_size,
             num_kv_heads=attention.num_kv_heads,
@@ -131,10 +131,14 @@ class Settings:
                 num_tokens=max(self.max_batched_tokens, self.max_model_len),
                 num_rows=self.max_num_seqs,
                 max_model_len=self.max_model_len,
+                page_size=self.page_size,
             ),
             layout=layout,
             page_workspace_bytes=page_workspace_bytes(
-                self.config, dtype=self.dtype, page_size=self.page_size
+                self.config,
+                layout,
+                num_rows=self.max_num_seqs,
+                max_model_len=self.max_model_len,
             ),
             max_model_len=self.max_model_len,
             wanted_tokens=self.max_num_seqs * self.max_model_len,

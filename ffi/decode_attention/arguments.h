@@ -1,4 +1,4 @@
-// The handler's signature and its checks.
+// What the handlers of every platform take, and the checks that all of them make.
 #pragma once
 
 #include <limits>
@@ -16,7 +16,6 @@ struct Attributes {
   int64_t window;         // INT32_MAX: all tokens
   std::string_view scheme;
   float phi, low, high;
-  int64_t splits, heads_per_block, warps;
 };
 
 struct Arguments {
@@ -73,25 +72,14 @@ inline ffi::Error check_values(const Attributes& a, const Dims& d) {
     return invalid("q has Hq = " + std::to_string(*d.q_heads) +
                    " heads, no multiple of Hkv = " + std::to_string(*d.kv_heads));
   }
-  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, 16));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
+  FDJAX_RETURN_IF_ERROR(check_range("Hq", *d.q_heads, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d.width * *d.page_size, 0, 1 << 25));
   FDJAX_RETURN_IF_ERROR(
       check_range("P * L * 2 * Z", *d.pages * *d.layers * 2 * *d.page_size, 1, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("layer", a.layer, 0, *d.layers - 1));
   FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kInt32));
-  FDJAX_RETURN_IF_ERROR(check_range("splits", a.splits, 1, 8));
-  if (a.warps != 4 && a.warps != 8 && a.warps != 16) {
-    return invalid("warps is " + std::to_string(a.warps) +
-                   "; the handler takes 4, 8 and 16");
-  }
-  FDJAX_RETURN_IF_ERROR(check_range("heads_per_block", a.heads_per_block, 1, 8));
-  if (a.warps % a.heads_per_block != 0 || *d.kv_heads % a.heads_per_block != 0) {
-    return invalid("heads_per_block is " + std::to_string(a.heads_per_block) +
-                   "; it must divide warps = " + std::to_string(a.warps) +
-                   " and Hkv = " + std::to_string(*d.kv_heads));
-  }
   if (a.scheme != "unified" && a.scheme != "synchronised") {
     return invalid("scheme is \"" + std::string(a.scheme) +
                    "\"; the handler takes \"unified\" and \"synchronised\"");
@@ -100,7 +88,8 @@ inline ffi::Error check_values(const Attributes& a, const Dims& d) {
 }
 
 inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d) {
-  const int64_t slot_bytes = *d.kv_heads * *d.head_dim * 2;
+  const int64_t slot_bytes = *d.kv_heads * *d.head_dim *
+                             static_cast<int64_t>(ffi::ByteWidth(in.q.element_type()));
   return {.q = in.q.untyped_data(),
           .kv = static_cast<const char*>(in.kv.untyped_data()) +
                 a.layer * 2 * *d.page_size * slot_bytes,
@@ -112,6 +101,7 @@ inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d)
           .slot_bytes = slot_bytes,
           .slots_per_page = static_cast<uint32_t>(*d.layers * 2 * *d.page_size),
           .page_size = static_cast<uint32_t>(*d.page_size),
+          .page_reciprocal = 0,  // the kernel's launch fills it in
           .num_pages = static_cast<uint32_t>(*d.pages),
           .rows = static_cast<int>(*d.rows),
           .kv_heads = static_cast<int>(*d.kv_heads),
@@ -127,9 +117,9 @@ inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d)
           .high = a.high};
 }
 
-// Attributes and buffers of the handler, after the platform's own context.
+// Attributes of a handler, after the platform's own context.
 template <typename Binding>
-auto bind_arguments(Binding&& binding) {
+auto bind_attributes(Binding&& binding) {
   return std::forward<Binding>(binding)
       .template Attr<int64_t>("layer")
       .template Attr<float>("scale")
@@ -138,10 +128,13 @@ auto bind_arguments(Binding&& binding) {
       .template Attr<std::string_view>("scheme")
       .template Attr<float>("phi")
       .template Attr<float>("low")
-      .template Attr<float>("high")
-      .template Attr<int64_t>("splits")
-      .template Attr<int64_t>("heads_per_block")
-      .template Attr<int64_t>("warps")
+      .template Attr<float>("high");
+}
+
+// Buffers of a handler, after all attributes.
+template <typename Binding>
+auto bind_buffers(Binding&& binding) {
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::Buffer<ffi::S32>>()

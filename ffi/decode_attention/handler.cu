@@ -5,6 +5,11 @@
 namespace fdjax::decode_attention {
 namespace {
 
+// How the work is cut; config.py says how it is chosen.
+struct Cut {
+  int64_t splits, heads_per_block, warps;
+};
+
 ffi::Error check_head_dim(int64_t size) {
   for (const int64_t served : {64, 80, 96, 128, 256}) {
     if (size == served) return ffi::Error::Success();
@@ -13,17 +18,41 @@ ffi::Error check_head_dim(int64_t size) {
                  "; the handler takes 64, 80, 96, 128 and 256");
 }
 
-ffi::Error run(gpu_stream stream, const Attributes& attributes,
+// What the kernel's tiles and grid have room for.
+ffi::Error check_kernel(const Dims& d) {
+  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, 16));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
+  FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
+  return check_head_dim(*d.head_dim);
+}
+
+ffi::Error check_cut(const Cut& cut, const Dims& d) {
+  FDJAX_RETURN_IF_ERROR(check_range("splits", cut.splits, 1, 8));
+  if (cut.warps != 4 && cut.warps != 8 && cut.warps != 16) {
+    return invalid("warps is " + std::to_string(cut.warps) +
+                   "; the handler takes 4, 8 and 16");
+  }
+  FDJAX_RETURN_IF_ERROR(check_range("heads_per_block", cut.heads_per_block, 1, 8));
+  if (cut.warps % cut.heads_per_block != 0 || *d.kv_heads % cut.heads_per_block != 0) {
+    return invalid("heads_per_block is " + std::to_string(cut.heads_per_block) +
+                   "; it must divide warps = " + std::to_string(cut.warps) +
+                   " and Hkv = " + std::to_string(*d.kv_heads));
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
                const Arguments& arguments) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
   FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
-  FDJAX_RETURN_IF_ERROR(check_head_dim(*d.head_dim));
+  FDJAX_RETURN_IF_ERROR(check_kernel(d));
+  FDJAX_RETURN_IF_ERROR(check_cut(cut, d));
   if (*d.rows == 0) return ffi::Error::Success();
   const Params p = params_of(attributes, arguments, d);
-  const Launch how{.splits = static_cast<int>(attributes.splits),
-                   .heads_per_block = static_cast<int>(attributes.heads_per_block),
-                   .warps = static_cast<int>(attributes.warps),
+  const Launch how{.splits = static_cast<int>(cut.splits),
+                   .heads_per_block = static_cast<int>(cut.heads_per_block),
+                   .warps = static_cast<int>(cut.warps),
                    .programmatic = false};
   cudaError_t error;
   switch (const ffi::DataType dtype = arguments.q.element_type()) {
@@ -49,9 +78,8 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
                   ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
-  return run(stream,
-             {layer, scale, soft_cap, window, scheme, phi, low, high, splits,
-              heads_per_block, warps},
+  return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
+             {splits, heads_per_block, warps},
              {q, kv, page_table, lengths, slopes, out, recomputed});
 }
 
@@ -69,6 +97,10 @@ template cudaError_t launch_decode_attention<GpuFloats::float16>(cudaStream_t,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_decode_attention_gpu, fdjax::decode_attention::handle,
-    fdjax::decode_attention::bind_arguments(
-        xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()),
+    fdjax::decode_attention::bind_buffers(
+        fdjax::decode_attention::bind_attributes(
+            xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>())
+            .Attr<int64_t>("splits")
+            .Attr<int64_t>("heads_per_block")
+            .Attr<int64_t>("warps")),
     {xla::ffi::Traits::kCmdBufferCompatible});

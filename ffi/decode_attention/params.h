@@ -1,4 +1,4 @@
-// What the kernel of decode_attention is given, and how it is launched.
+// What decode_attention is given on any platform, and how the kernel is launched.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,25 @@ def test_which_pages_are_free_changes_nothing(engine: Engine, alone: list[list[i
         assert run(engine, PROMPTS) == alone
     finally:
         engine._pool.give_back(taken[1::2])
+
+
+@pytest.mark.parametrize(("page_workspace_bytes", "rows"), [(0, 3), (1, 1)])
+def test_a_wave_spans_no_more_pages_than_can_be_gathered(
+    page_workspace_bytes: int, rows: int
+):
+    engine = tiny_engine(num_pages=5)
+    engine.plan = dataclasses.replace(
+        engine.plan, page_workspace_bytes=page_workspace_bytes
+    )
+    # 3 pages and twice 1 fit 5; a batch of 2 has page tables for 2 * 4.
+    lengths = (9, 1, 1)
+    params = [dataclasses.replace(GREEDY, max_tokens=n) for n in (12, 4, 4)]
+    requests = [
+        engine.request(i, [7] * n, one)
+        for i, (n, one) in enumerate(zip(lengths, params, strict=True))
+    ]
+    wave, _ = engine._next_wave(deque(requests))
+    assert len(wave) == rows
 
 
 def test_draws_depend_on_the_seed_and_not_on_the_batch(engine: Engine):

@@ -3,7 +3,6 @@
 import re
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from fdjax import SamplingParams
@@ -52,7 +51,9 @@ def test_temporaries_are_what_the_plan_allows(
     engine, program = compiled
     analysis = program.memory_analysis()
     assert analysis is not None
-    page = page_workspace_bytes(engine.config, dtype=jnp.float32, page_size=8)
+    page = page_workspace_bytes(
+        engine.config, engine.plan.layout, num_rows=2, max_model_len=32
+    )
     gathered = 2 * engine.buckets.widths[-1] * page
     assert analysis.temp_size_in_bytes <= gathered + 2**20
     assert analysis.temp_size_in_bytes < engine.plan.layout.nbytes / 50

@@ -10,7 +10,12 @@ import pytest
 from fdjax import LLM, SamplingParams
 from fdjax.engine.engine import Engine
 from fdjax.engine.workspace import workspace_bytes
+from fdjax.errors import Unsupported
 from fdjax.generate.plan import SamplingPlan, plan_of
+from fdjax.kernels.decode_attention import OP
+from fdjax.memory.plan import MemoryPlan
+from fdjax.models import SHIPPED
+from fdjax.serve.setup import Settings
 
 DRAWN = plan_of([SamplingParams(temperature=0.7, top_k=50, top_p=0.9)])
 
@@ -30,20 +35,39 @@ def temporaries(lowered: jax.stages.Lowered) -> int:
     return analysis.temp_size_in_bytes
 
 
-@pytest.fixture(scope="module")
-def allowed(llm: LLM) -> int:
+def allowed(plan: MemoryPlan) -> int:
     """What the plan sets aside, however many pages there are."""
-    plan = llm.engine.plan
     return plan.workspace_bytes + plan.page_workspace_bytes * plan.layout.num_pages
 
 
-def test_decode_fits_the_workspace(llm: LLM, allowed: int):
+def planned(implementation: str) -> MemoryPlan:
+    """The plan of `llm` where this implementation serves decode attention."""
+    settings = Settings.of(SHIPPED, max_model_len=128, max_num_seqs=4)
+    try:
+        with OP.using(implementation):
+            return settings.memory_plan(2**30)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("implementation", ["cpu", "reference"])
+def test_decode_fits_the_workspace(llm: LLM, implementation: str):
     rules, progress = operands(llm.engine, DRAWN)
-    lowered = llm.engine._programs.lower_decode(rules, progress, plan=DRAWN)
-    assert temporaries(lowered) <= allowed
+    plan = planned(implementation)
+    with OP.using(implementation):
+        lowered = llm.engine._programs.lower_decode(rules, progress, plan=DRAWN)
+        assert temporaries(lowered) <= allowed(plan)
 
 
-def test_the_largest_prefill_fits_the_workspace(llm: LLM, allowed: int):
+def test_only_decode_that_gathers_pages_has_room_for_them():
+    reads, gathers = planned("cpu"), planned("reference")
+    assert reads.page_workspace_bytes == 0
+    # Keys and values of 16 tokens and 2 heads of 64, and the same again in float32.
+    assert gathers.page_workspace_bytes == 2 * 2 * 16 * 2 * 64 * 4
+    assert reads.workspace_bytes == gathers.workspace_bytes
+
+
+def test_the_largest_prefill_fits_the_workspace(llm: LLM):
     engine = llm.engine
     rules, progress = operands(engine, DRAWN)
     prompt = engine.buckets.prompts[-1]
@@ -54,12 +78,14 @@ def test_the_largest_prefill_fits_the_workspace(llm: LLM, allowed: int):
     lowered = programs._admit.lower(
         programs._weights, rules, progress, vector, tokens, vector, plan=DRAWN
     )
-    assert temporaries(lowered) <= allowed
+    assert temporaries(lowered) <= llm.engine.plan.workspace_bytes
 
 
-@pytest.mark.parametrize("name", ["num_tokens", "num_rows", "max_model_len"])
+@pytest.mark.parametrize(
+    "name", ["num_tokens", "num_rows", "max_model_len", "page_size"]
+)
 def test_more_work_never_needs_less(llm: LLM, name: str):
-    sizes = {"num_tokens": 512, "num_rows": 4, "max_model_len": 128}
+    sizes = {"num_tokens": 512, "num_rows": 4, "max_model_len": 128, "page_size": 16}
     small = workspace_bytes(llm.config, dtype=jnp.float32, **sizes)
     sizes[name] *= 2
     assert workspace_bytes(llm.config, dtype=jnp.float32, **sizes) >= small

@@ -92,6 +92,14 @@ CASES: tuple[Case, ...] = (
           tokens=48),
     _case("odd_group", "ci", rows=3, q_heads=15, kv_heads=3, head_dim=64, tokens=40,
           page_size=9),
+    _case("tales_5m", "ci", rows=8, q_heads=4, kv_heads=2, head_dim=64, tokens=160,
+          layers=6, dtype=jnp.float32),
+    _case("falcon_7b", "ci", rows=2, q_heads=71, kv_heads=1, head_dim=64, tokens=50),
+    # A head of no whole vectors, and of some and a rest, in pages of one slot and five.
+    _case("odd_head", "ci", rows=3, q_heads=9, kv_heads=3, head_dim=3, tokens=70,
+          page_size=1, soft_cap=2.0, dtype=jnp.float32),
+    _case("odd_head_alibi", "ci", rows=4, q_heads=6, kv_heads=2, head_dim=42, tokens=70,
+          page_size=5, alibi=True, window=33, dtype=jnp.float16),
 )
 # fmt: on
 
