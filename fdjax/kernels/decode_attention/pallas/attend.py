@@ -183,7 +183,7 @@ def product(a: Any, b: Any, shape: tuple[int, int]) -> Array:
         plgpu.wgmma(accumulator, a, b)
         return accumulator[...]
 
-    return pl.run_scoped(multiply, plgpu.ACC(shape, jnp.float32))
+    return pl.run_scoped(multiply, plgpu.WGMMAAccumulatorRef(shape, jnp.float32))
 
 
 def masked(

@@ -230,36 +230,53 @@ def _combine(
     plgpu.copy_gmem_to_smem(
         sums.at[block.row, block.head], room["all_sums"], room["sums_here"]
     )
-    parts = [
-        plgpu.load(outs.at[block.row, block.head, split], layout=inner.LAYOUT)
-        for split in range(problem.cut.splits)
-    ]
     plgpu.barrier_wait(room["sums_here"])
-    partial = _added(parts, room["all_sums"], running=_is_running(problem))
+    partial = _added(problem, outs.at[block.row, block.head], room["all_sums"])
     plgpu.barrier_wait(room["queries_here"])
     block.publish(partial)
     block.write(block.corrected(partial), out, highest)
 
 
-def _is_running(problem: Problem) -> bool:
-    return isinstance(scheme_of(problem), inner.Running)
+def _added(problem: Problem, outs: Any, sums: Any) -> Partial:
+    """The sum of the splits' results: a plain one if all have the same base.
 
-
-def _added(parts: list[Array], sums: Any, *, running: bool) -> Partial:
-    """The sum of partial results: plain if they are relative to the same number."""
-    splits = range(len(parts))
+    Args:
+        problem: the call.
+        outs: `[splits, D, N]` in global memory.
+        sums: `[splits, 2, N]` in shared memory.
+    """
+    splits, dim = problem.cut.splits, problem.head_dim
+    running = isinstance(scheme_of(problem), inner.Running)
     column = functools.partial(plgpu.load, layout=inner.COLUMNS)
-    totals = [column(sums.at[split, 0]) for split in splits]
-    maxima = [column(sums.at[split, 1]) for split in splits]
-    highest = functools.reduce(jnp.maximum, maxima)
-    if running:
-        base = inner.finite(highest)
-        factors = [jnp.exp2(maximum - base) for maximum in maxima]
-        totals = [t * f for t, f in zip(totals, factors, strict=True)]
-        rows = parts[0].shape[0]
-        parts = [p * inner.spread(f, rows) for p, f in zip(parts, factors, strict=True)]
-    total = functools.reduce(jnp.add, totals)
-    return Partial(functools.reduce(jnp.add, parts), total, highest)
+    highest = column(sums.at[0, 1])
+    for split in range(1, splits):
+        highest = jnp.maximum(highest, column(sums.at[split, 1]))
+    base = inner.finite(highest)
+
+    def add(first: Array | int, count: int, out: Array, total: Array) -> Any:
+        # All of them are asked for before one is used. "Optimized" is about shared
+        # memory; these loads are whole lines as they are.
+        parts = [
+            plgpu.load(outs.at[first + i], layout=inner.LAYOUT, optimized=False)
+            for i in range(count)
+        ]
+        for i, part in enumerate(parts):
+            weight, share = column(sums.at[first + i, 0]), part
+            if running:
+                factor = jnp.exp2(column(sums.at[first + i, 1]) - base)
+                weight, share = weight * factor, part * inner.spread(factor, dim)
+            out, total = out + share, total + weight
+        return out, total
+
+    # As many at a time as 64 registers hold.
+    chunk = max(1, 64 * 128 // (dim * problem.columns))
+    zeros = inner.full((dim, problem.columns), 0.0), inner.full((problem.columns,), 0.0)
+    out, total = lax.fori_loop(
+        0, splits // chunk, lambda n, carry: add(n * chunk, chunk, *carry), zeros
+    )
+    rest = splits % chunk
+    out, total = add(splits - rest, rest, out, total)
+    return Partial(out, total, highest)
 
 
 def _scratch(problem: Problem) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def scratch(problem: Problem) -> dict[str, Any]:
 
 def swizzled(dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
     """The arrangement in shared memory that the tensor core reads without conflicts."""
-    return (
-        plgpu.TilingTransform((8, 128 // jnp.dtype(dtype).itemsize)),
-        plgpu.SwizzleTransform(128),
-    )
+    # Pyright takes the generic base's methods for abstract ones.
+    tiling: Any = plgpu.TilingTransform
+    swizzle: Any = plgpu.SwizzleTransform
+    return tiling((8, 128 // jnp.dtype(dtype).itemsize)), swizzle(128)
