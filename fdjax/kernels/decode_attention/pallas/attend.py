@@ -8,6 +8,7 @@ the 64 of Hopper's tensor core.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -108,8 +109,7 @@ def attend(
     work: Span,
     queries: Any,
     weights: Any,
-    parameters: tuple[Array, ...],
-    ready: Any = None,
+    ready: Callable[[], tuple[Array, ...]],
 ) -> Partial:
     """Attends from the block's queries to the tokens of `work`.
 
@@ -121,11 +121,13 @@ def attend(
         queries: `[N, D]` in shared memory.
         weights: `[2, N, T]` in shared memory. Two, so that a warp can write the next
             ones while another's product still reads these.
-        parameters: of the score function, `[N]` each.
-        ready: called when the copies are under way, before the queries are read.
+        ready: called when the copies are under way: waits for the queries, and returns
+            the score function's parameters, `[N]` each.
     """
     tokens, columns = problem.cut.tile_tokens, problem.columns
     dim = problem.head_dim
+    ids = ring.start(work)
+    parameters = ready()
     place = plgpu.broadcasted_iota(jnp.int32, (tokens, columns), 0, layout=LAYOUT)
 
     def step(tile: Array, carry: Any) -> Any:
@@ -159,9 +161,6 @@ def attend(
         out = out + product(values, transposed, (dim, columns))
         return out, total, highest, ids
 
-    ids = ring.start(work)
-    if ready is not None:
-        ready()
     out, total, highest, _ = lax.fori_loop(
         0,
         work.tiles,

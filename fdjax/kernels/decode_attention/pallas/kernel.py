@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -93,27 +93,42 @@ class Block:
                 room["queries_here"],
             )
 
-    def attend(self, scheme: Scheme, split: Array, splits: int) -> Partial:
-        """Attends to a split of the row; the queries are in shared memory."""
+    def wait_for_queries(self) -> None:
+        """Waits for what `load_queries` sent for."""
+        plgpu.barrier_wait(self.room["queries_here"])
+
+    def first_pass(self, split: Array, splits: int) -> Partial:
+        """Attends to a split of the row; queries are loaded beside the first pages."""
+        self.load_queries()
+        scheme = scheme_of(self.problem)
+        return self._attend(scheme, split, splits, self.wait_for_queries)
+
+    def _attend(
+        self, scheme: Scheme, split: Array, splits: int, wait: Callable[[], None]
+    ) -> Partial:
         problem, room = self.problem, self.room
         work = pages.span(problem, self.operands.lengths, self.row, split, splits)
         ring = pages.Ring(
             problem,
             self.operands.kv,
             self.operands.table,
-            self.operands.layer,
+            self.operands.layer[0],
             self.head,
             room["keys"],
             room["values"],
             room["keys_here"],
             room["values_here"],
         )
-        parameters = tuple(
-            plgpu.load(room["parameters"].at[n], layout=inner.COLUMNS)
-            for n in range(problem.num_parameters)
-        )
+
+        def ready() -> tuple[Array, ...]:
+            wait()
+            return tuple(
+                plgpu.load(room["parameters"].at[n], layout=inner.COLUMNS)
+                for n in range(problem.num_parameters)
+            )
+
         return inner.attend(
-            problem, scheme, ring, work, room["queries"], room["weights"], parameters
+            problem, scheme, ring, work, room["queries"], room["weights"], ready
         )
 
     def publish(self, partial: Partial) -> None:
@@ -142,7 +157,7 @@ class Block:
         )
 
         def again() -> tuple[Array, Array]:
-            right = self.attend(inner.Running(), jnp.int32(0), 1)
+            right = self._attend(inner.Running(), jnp.int32(0), 1, lambda: None)
             which = jnp.where(
                 outside(partial.highest * LN_2), 1.0, jnp.zeros_like(partial.highest)
             )
@@ -191,9 +206,7 @@ def _whole(
 ) -> None:
     """A block does all tokens of its row."""
     block = Block(problem, operands, room)
-    block.load_queries()
-    plgpu.barrier_wait(room["queries_here"])
-    partial = block.attend(scheme_of(problem), jnp.int32(0), 1)
+    partial = block.first_pass(jnp.int32(0), 1)
     block.publish(partial)
     block.write(block.corrected(partial), out, highest)
 
@@ -204,9 +217,7 @@ def _part(
     """A block does a split of its row's tokens, and leaves its sums."""
     block = Block(problem, operands, room)
     split = lax.axis_index("split")
-    block.load_queries()
-    plgpu.barrier_wait(room["queries_here"])
-    partial = block.attend(scheme_of(problem), split, problem.cut.splits)
+    partial = block.first_pass(split, problem.cut.splits)
     outs[block.row, block.head, split] = partial.out
     room["sums"][0] = partial.total
     room["sums"][1] = partial.highest
@@ -232,7 +243,7 @@ def _combine(
     )
     plgpu.barrier_wait(room["sums_here"])
     partial = _added(problem, outs.at[block.row, block.head], room["all_sums"])
-    plgpu.barrier_wait(room["queries_here"])
+    block.wait_for_queries()
     block.publish(partial)
     block.write(block.corrected(partial), out, highest)
 

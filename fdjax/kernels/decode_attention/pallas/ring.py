@@ -80,7 +80,7 @@ class Ring:
     problem: Problem
     pages: Any
     table: Any
-    layer: Any
+    layer: Array
     head: Array
     keys: Any
     values: Any
@@ -114,7 +114,7 @@ class Ring:
     ) -> None:
         problem = self.problem
         rows = pl.ds(j * problem.page_size, problem.page_size)
-        block = (page * problem.num_layers + self.layer[0]) * 2 + half
+        block = (page * problem.num_layers + self.layer) * 2 + half
         columns = pl.ds(self.head * problem.head_dim, problem.head_dim)
         plgpu.copy_gmem_to_smem(
             self.pages.at[block, :, columns],
