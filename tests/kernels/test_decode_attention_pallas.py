@@ -1,16 +1,19 @@
 """The Pallas kernel of `decode_attention`: interpreted on a CPU, compiled on a GPU."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from fdjax.kernels.cases import Case, tagged
 from fdjax.kernels.decode_attention import OP, UnifiedMax, cases, reference
-from fdjax.kernels.decode_attention.pallas import Cut, attend_with_scores, call
+from fdjax.kernels.decode_attention.pallas import Cut, ScoreFn, attend_with_scores, call
+from fdjax.notation import Array
 from tests.support.numerics import assert_close
 
 CI = tagged(cases.CASES, "ci")
@@ -42,6 +45,118 @@ def poisoned(args: tuple[Any, ...]) -> tuple[Any, ...]:
     nan = jnp.asarray(jnp.nan, kv.dtype)
     kv = jnp.where(jnp.asarray(held)[:, None, None, :, None, None], kv, nan)
     return q, kv, table, lengths, slopes
+
+
+@pytest.fixture(autouse=True)
+def no_races(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Fails where the interpreter found a race: JAX 0.11 prints, later ones raise."""
+    yield
+    assert "RACE DETECTED" not in capfd.readouterr().out
+
+
+def interpreted(
+    args: tuple[Any, ...], cut: Cut, score: ScoreFn | None = None, **kwargs: Any
+) -> tuple[Array, Array]:
+    """The kernel on the CPU, which also looks for races."""
+    q, kv, table, lengths, *parameters = args
+    found = attend_with_scores(
+        q,
+        kv,
+        table,
+        lengths,
+        *parameters,
+        score=score,
+        cut=cut,
+        interpret=plgpu.InterpretGPUParams(detect_races=True),
+        **kwargs,
+    )
+    return jax.block_until_ready(found)
+
+
+def check(
+    case: Case, cut: Cut, unified: UnifiedMax | None, *, seed: int = 0
+) -> tuple[Array, Array]:
+    """Asserts that the interpreted kernel is the definition; returns its results."""
+    args = poisoned(cases.arguments(case, seed=seed))
+    plain = {k: v for k, v in case.kwargs.items() if k != "soft_cap"}
+    score, parameters = call.score_of(case.kwargs["soft_cap"], args[4])
+    expected, counts = reference.decode_attention(*args, **case.kwargs, unified=unified)
+    actual, recomputed = interpreted(
+        (*args[:4], *parameters), cut, score, unified=unified, **plain
+    )
+    tokens = args[2].shape[1] * args[1].shape[3]
+    assert_close(actual, expected, reduction=tokens)
+    np.testing.assert_array_equal(np.asarray(recomputed), np.asarray(counts))
+    return actual, recomputed
+
+
+# --- Interpreted ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_agrees_with_the_definition(scheme: str, splits: int):
+    _, recomputed = check(small(), Cut(64, 2, splits), SCHEMES[scheme])
+    if scheme == "some_recomputed":
+        assert 0 < int(recomputed.sum()) < 16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q_heads": 2},
+        {"q_heads": 6},  # groups of 3 are padded to 8
+        {"q_heads": 16, "kv_heads": 1},
+        {"q_heads": 4, "tokens": 48},  # two rows' queries in one block of 8
+        {"head_dim": 128, "page_size": 32},
+        {"page_size": 128, "tokens": 130, "tile": 128},
+        {"window": 50},
+        {"soft_cap": 2.0},
+        {"alibi": True},
+        {"alibi": True, "soft_cap": 2.0, "q_heads": 6},
+        {"dtype": jnp.float16},
+    ],
+    ids="-".join,
+)
+def test_every_kind_of_call_agrees(changes: dict[str, Any]):
+    changes = {"tokens": 80, **changes}
+    tile = changes.pop("tile", 64)
+    check(small(**changes), Cut(tile, 2, 1), NARROW, seed=1)
+
+
+def test_lengths_around_a_page_and_a_tile():
+    case = small(rows=8, q_heads=8, kv_heads=1)
+    q, kv, table, _, _ = cases.arguments(case)
+    pages = np.random.default_rng(0).permutation(kv.shape[0])[: table.size]
+    table = jnp.asarray(pages.reshape(table.shape), jnp.int32)
+    lengths = jnp.array([0, 1, 15, 16, 17, 64, 65, 150], jnp.int32)
+    args = poisoned((q, kv, table, lengths, None))
+    expected, _ = reference.decode_attention(
+        *args, layer=1, scale=0.125, soft_cap=None, window=None
+    )
+    actual, _ = interpreted(args[:4], Cut(64, 2, 2), layer=1, scale=0.125)
+    assert_close(actual, expected, reduction=150)
+    assert not np.asarray(actual[0], np.float32).any()
+
+
+def test_a_score_function_of_ones_own():
+    """Each query head sees as many tokens as its own parameter says."""
+    q, kv, table, lengths, _ = cases.arguments(small(rows=1, tokens=100))
+    reach = jnp.array([1, 2, 5, 16, 17, 60, 99, 200], jnp.float32)
+
+    def near(scores: Array, query: Array, keys: Array, reach: Array) -> Array:
+        return jnp.where((query - keys).astype(jnp.float32) < reach, scores, -1e30)
+
+    operands = (q, kv, table, lengths, reach)
+    actual, _ = interpreted(operands, Cut(64, 2, 1), near, layer=1, scale=0.125)
+    for head, window in enumerate(reach.astype(int).tolist()):
+        expected, _ = reference.decode_attention(
+            *operands[:4], None, layer=1, scale=0.125, soft_cap=None, window=window
+        )
+        assert_close(actual[:, head], expected[:, head], reduction=window)
+
+
+# --- On a GPU -------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

@@ -150,24 +150,30 @@ def run(
     window: int | None,
     unified: UnifiedMax | None = None,
 ) -> tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]:
-    """See `fdjax.kernels.decode_attention.decode_attention_counted`.
-
-    Soft cap and ALiBi are score functions like a user's.
-    """
-    capped = None if soft_cap is None else scores.soft_capped(soft_cap)
-    biased = None if slopes is None else scores.alibi
+    """See `fdjax.kernels.decode_attention.decode_attention_counted`."""
+    score, parameters = score_of(soft_cap, slopes)
     return attend_with_scores(
         q,
         kv,
         page_table,
         lengths,
-        *(() if slopes is None else (slopes,)),
+        *parameters,
         layer=layer,
         scale=scale,
-        score=scores.chain(capped, biased, takes=0),
+        score=score,
         window=window,
         unified=unified,
     )
+
+
+def score_of(
+    soft_cap: float | None, slopes: Array | None
+) -> tuple[ScoreFn | None, tuple[Array, ...]]:
+    """Soft cap and ALiBi as a score function like a user's, and its parameters."""
+    capped = None if soft_cap is None else scores.soft_capped(soft_cap)
+    biased = None if slopes is None else scores.alibi
+    parameters = () if slopes is None else (slopes,)
+    return scores.chain(capped, biased, takes=0), parameters
 
 
 def refuse_arguments(

@@ -146,13 +146,17 @@ def clear_beyond(values: Any, start: Array, work: Span, shape: tuple[int, int]) 
 
     Its weights are zero, and zero times NaN is NaN. Only a row's last tile needs it.
     """
+    layout, width = plgpu.Layout.WGMMA, 64  # of a swizzled tile
 
     @pl.when(start + shape[0] > work.length)
     def _() -> None:
-        layout = plgpu.Layout.WGMMA
-        here = plgpu.load(values, layout=layout)
-        token = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=layout) + start
-        values[...] = jnp.where(token < work.length, here, jnp.zeros_like(here))
+        part = (shape[0], width)
+        held = plgpu.broadcasted_iota(jnp.int32, part, 0, layout=layout) + start
+        held = held < work.length
+        for column in range(0, shape[1], width):
+            block = values.at[:, pl.ds(column, width)]
+            here = plgpu.load(block, layout=layout)
+            block[...] = jnp.where(held, here, jnp.zeros_like(here))
         plgpu.commit_smem()
 
 
