@@ -60,6 +60,8 @@ def test_no_kernel_spills(
     name: str, unified: UnifiedMax | None, assembled: pathlib.Path
 ):
     case = next(c for c in cases.CASES if c.name == name)
+    if unified is None and case.args[0].dtype == jnp.float16:
+        pytest.skip("float16 has one kernel for both schemes; it is assembled once")
     with OP.using("pallas"):
         compile_for_h200(_call(case, unified), *_operands(case))
     spills = _spills(assembled)
