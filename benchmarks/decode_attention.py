@@ -2,6 +2,9 @@
 
 A program holds one call for each layer of a KV array larger than the L2, as a decode
 step does; it becomes one CUDA graph. Programs are launched ahead of their results.
+
+`--implementation pallas --sweep` tries several cuts of the Pallas kernel and prints a
+table; without `--sweep` it measures the heuristic's.
 """
 
 import argparse
@@ -18,6 +21,7 @@ import numpy as np
 from benchmarks import results
 from fdjax.kernels.cases import Case, tagged
 from fdjax.kernels.decode_attention import OP, UnifiedMax, cases, decode_attention
+from fdjax.kernels.decode_attention.pallas import Cut, attend_with_scores, config
 from fdjax.notation import Array
 
 # Measured on one H200: 12 GiB read by 1,056 blocks.
@@ -85,12 +89,12 @@ def microseconds(
     return repeats
 
 
-def measure(case: Case, scheme: str) -> dict[str, Any]:
+def measure(case: Case, scheme: str, implementation: str) -> dict[str, Any]:
     """One row of the results."""
     _, kv, table, *_ = case.args
     batch, context = table.shape[0], table.shape[1] * kv.shape[3]
     args = full(case)
-    with OP.using("cuda"):
+    with OP.using(implementation):
         repeats = microseconds(program(case, SCHEMES[scheme]), args, kv.shape[1])
     us = statistics.median(repeats)
     row_bytes = 2 * kv.shape[4] * kv.shape[5] * kv.dtype.itemsize
@@ -109,19 +113,72 @@ def measure(case: Case, scheme: str) -> dict[str, Any]:
     }
 
 
+def cuts(case: Case) -> list[Cut]:
+    """Cuts of the Pallas kernel worth trying: one, two or three blocks at a time."""
+    q, kv, table, *_ = case.args
+    rows, page_size, heads = table.shape[0], kv.shape[3], kv.shape[4]
+    tokens = table.shape[1] * page_size
+    call = config.Call(rows, heads, 8, q.shape[2], page_size, tokens)
+    chosen = config.heuristic(call).splits
+    splits = sorted({chosen, max(1, chosen // 2), min(2 * chosen, config.MAX_SPLITS)})
+    rings = ((64, 2), (64, 3), (64, 6), (128, 3))
+    tried = [Cut(*ring, split) for ring in rings for split in splits]
+    most = max(1, tokens // config.TENSOR_CORE_ROWS)
+    return [c for c in tried if config.fits(call, c) and c.splits <= most]
+
+
+def cut_program(case: Case, cut: Cut) -> Callable[..., tuple[Array, ...]]:
+    """One call of the Pallas kernel for each layer."""
+    scale = case.kwargs["scale"]
+
+    def every_layer(*args: Any) -> tuple[Array, ...]:
+        return tuple(
+            attend_with_scores(
+                *args[:4],
+                layer=layer,
+                scale=scale,
+                unified=SCHEMES["unified"],
+                cut=cut,
+            )[0]
+            for layer in range(case.args[1].shape[1])
+        )
+
+    return jax.jit(every_layer)
+
+
+def sweep(case: Case) -> None:
+    """Prints what each cut takes."""
+    args, layers = full(case), case.args[1].shape[1]
+    print(f"{case.name}\n  tile stages splits        us", flush=True)
+    for cut in cuts(case):
+        us = statistics.median(microseconds(cut_program(case, cut), args, layers))
+        where = f"{cut.tile_tokens:4} {cut.stages:6} {cut.splits:6}"
+        print(f"  {where} {us:9.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    default = results.RESULTS / results.device_slug() / "decode_attention.json"
-    parser.add_argument("--out", type=pathlib.Path, default=default)
+    parser.add_argument("--implementation", default="cuda", choices=["cuda", "pallas"])
+    parser.add_argument(
+        "--sweep", action="store_true", help="cuts of the Pallas kernel"
+    )
+    parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--cases", default="", help="part of the names to run")
     options = parser.parse_args()
+    suffix = "" if options.implementation == "cuda" else f"_{options.implementation}"
+    folder = results.RESULTS / results.device_slug()
+    out = options.out or folder / f"decode_attention{suffix}.json"
     rows: list[dict[str, Any]] = []
     for case in tagged(cases.CASES, "bench"):
-        if options.cases in case.name:
-            for scheme in SCHEMES:
-                rows.append(measure(case, scheme))
-                print(rows[-1], flush=True)
-                results.write(options.out, rows)
+        if options.cases not in case.name:
+            continue
+        if options.sweep:
+            sweep(case)
+            continue
+        for scheme in SCHEMES:
+            rows.append(measure(case, scheme, options.implementation))
+            print(rows[-1], flush=True)
+            results.write(out, rows)
 
 
 if __name__ == "__main__":

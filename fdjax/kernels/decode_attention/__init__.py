@@ -1,6 +1,6 @@
 """Attention of one new token a row over the pages of its sequence."""
 
-from fdjax.kernels.decode_attention import cpu, cuda, reference
+from fdjax.kernels.decode_attention import cpu, cuda, pallas, reference
 from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.kernels.op import Op
 from fdjax.kernels.paged import check_attention
@@ -11,7 +11,7 @@ __all__ = ["OP", "UnifiedMax", "decode_attention", "decode_attention_counted"]
 OP = Op(
     "decode_attention",
     reference.decode_attention,
-    {"cuda": cuda.IMPL, "cpu": cpu.IMPL},
+    {"cuda": cuda.IMPL, "pallas": pallas.IMPL, "cpu": cpu.IMPL},
 )
 
 

@@ -1,0 +1,230 @@
+"""`decode_attention` as a Pallas kernel on Mosaic GPU, for Hopper."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fdjax import device
+from fdjax.kernels.decode_attention import reference
+from fdjax.kernels.decode_attention.pallas import config, scores
+from fdjax.kernels.decode_attention.pallas.problem import Problem
+from fdjax.kernels.decode_attention.pallas.scores import ScoreFn
+from fdjax.kernels.decode_attention.unified import UnifiedMax
+from fdjax.kernels.op import Impl
+from fdjax.notation import Array, Float, Int32
+
+DTYPES = (jnp.bfloat16, jnp.float16)
+HEAD_DIMS = (64, 128, 256)
+PAGE_SIZES = (16, 32, 64, 128)
+MAX_GROUP = 16
+MAX_ROWS = 65_535
+MAX_SLOTS = 2**31 - 1
+HOPPER = ("H100", "H200", "H800", "H20", "GH200")
+
+
+def attend_with_scores(
+    q: Float[Array, "B Hq D"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+    *parameters: Float[Array, " Hq"],
+    layer: int,
+    scale: float,
+    score: ScoreFn | None = None,
+    window: int | None = None,
+    unified: UnifiedMax | None = None,
+    cut: config.Cut | None = None,
+    interpret: Any = None,
+) -> tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]:
+    """Decode attention with a score function of one's own.
+
+    Args:
+        q: the queries, at position `lengths - 1` of each row.
+        kv: the KV array; the row's own key and value are already in it.
+        page_table: pages of each row in order; ids `>= P` are absent.
+        lengths: tokens of each row in `kv`; a row of length 0 gives zeros.
+        *parameters: of `score`, a number for each query head.
+        layer: which layer of each page.
+        scale: factor of the scores.
+        score: what becomes of the scores before the softmax; see
+            `fdjax.kernels.decode_attention.pallas.scores`.
+        window: only the last `window` tokens are seen.
+        unified: the asynchronous scheme with this maximum; `None` is the synchronised
+            one. float16 is always computed by the synchronised one.
+        cut: launch parameters instead of the heuristic's.
+        interpret: `InterpretGPUParams` runs the kernel on a CPU.
+
+    Returns:
+        The result, and for each row and key/value head the number of its query heads
+        that left the bounds of `unified`.
+    """
+    from fdjax.kernels.decode_attention.pallas import kernel
+
+    rows, num_heads, head_dim = q.shape
+    num_pages, num_layers, _, page_size, num_kv_heads, _ = kv.shape
+    group = num_heads // num_kv_heads
+    wide = padded_group(group, num_kv_heads)
+    call = config.Call(
+        rows,
+        num_kv_heads,
+        max(8, wide),
+        head_dim,
+        page_size,
+        page_table.shape[1] * page_size,
+    )
+    problem = Problem(
+        rows=rows,
+        num_kv_heads=num_kv_heads,
+        group=wide,
+        head_dim=head_dim,
+        page_size=page_size,
+        num_layers=num_layers,
+        dtype=kv.dtype,
+        scale=scale,
+        score=score,
+        num_parameters=len(parameters),
+        window=window,
+        unified=unified,
+        cut=cut or config.heuristic(call),
+    )
+    table = [_padded(p.astype(jnp.float32), num_kv_heads, wide) for p in parameters]
+    empty = jnp.zeros((1, max(8, wide)), jnp.float32)
+    operands = (
+        _padded(q, num_kv_heads, wide).reshape(-1, head_dim),
+        kv.reshape(num_pages * num_layers * 2, page_size, num_kv_heads * head_dim),
+        page_table,
+        lengths,
+        jnp.stack(table) if table else empty,
+        jnp.array([layer], jnp.int32),
+    )
+    out, highest = kernel.run(problem, operands, interpret=interpret)
+    out = out.reshape(rows, num_kv_heads, wide, head_dim)[:, :, :group]
+    counts = jnp.zeros((rows, num_kv_heads), jnp.int32)
+    if unified is not None:
+        own = _own_columns(highest, wide)[:, :, :group]
+        counts = reference.recomputed_rows(own, unified)
+    return out.reshape(q.shape), counts
+
+
+def padded_group(group: int, num_kv_heads: int) -> int:
+    """The group as the kernel takes it: so that blocks of 8 queries hold whole ones."""
+    whole = 8 % group == 0 or group % 8 == 0
+    if whole and group * num_kv_heads % 8 == 0:
+        return group
+    return -(-group // 8) * 8
+
+
+def _padded(by_head: Array, num_kv_heads: int, wide: int) -> Array:
+    """`[..., Hq, *rest]` for a wider group; the same array where it is as wide."""
+    axis = by_head.ndim - (2 if by_head.ndim == 3 else 1)
+    group = by_head.shape[axis] // num_kv_heads
+    if group == wide:
+        return by_head
+    shape = by_head.shape
+    split = by_head.reshape(*shape[:axis], num_kv_heads, group, *shape[axis + 1 :])
+    padding = [(0, 0)] * split.ndim
+    padding[axis + 1] = (0, wide - group)
+    return jnp.pad(split, padding).reshape(*shape[:axis], -1, *shape[axis + 1 :])
+
+
+def _own_columns(highest: Array, group: int) -> Array:
+    """`[B, Hkv, N]`, of blocks that share 8 columns, to `[B, Hkv, G]`."""
+    rows, heads, columns = highest.shape
+    if group >= columns:
+        return highest
+    offset = (jnp.arange(heads) * group % columns)[:, None] + jnp.arange(group)
+    index = jnp.broadcast_to(offset[None], (rows, heads, group))
+    return jnp.take_along_axis(highest, index, axis=2)
+
+
+def run(
+    q: Float[Array, "B Hq D"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+    slopes: Float[Array, " Hq"] | None,
+    *,
+    layer: int,
+    scale: float,
+    soft_cap: float | None,
+    window: int | None,
+    unified: UnifiedMax | None = None,
+) -> tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]:
+    """See `fdjax.kernels.decode_attention.decode_attention_counted`."""
+    score, parameters = score_of(soft_cap, slopes)
+    return attend_with_scores(
+        q,
+        kv,
+        page_table,
+        lengths,
+        *parameters,
+        layer=layer,
+        scale=scale,
+        score=score,
+        window=window,
+        unified=unified,
+    )
+
+
+def score_of(
+    soft_cap: float | None, slopes: Array | None
+) -> tuple[ScoreFn | None, tuple[Array, ...]]:
+    """Soft cap and ALiBi as a score function like a user's, and its parameters."""
+    capped = None if soft_cap is None else scores.soft_capped(soft_cap)
+    biased = None if slopes is None else scores.alibi
+    parameters = () if slopes is None else (slopes,)
+    return scores.chain(capped, biased, takes=0), parameters
+
+
+def refuse_arguments(
+    q: Float[Array, "B Hq D"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+) -> str | None:
+    """Why the kernel takes none of these arrays on any GPU, or `None`."""
+    num_pages, num_layers, _, page_size, num_kv_heads, head_dim = kv.shape
+    rows, num_heads, _ = q.shape
+    slots = 2 * num_pages * num_layers
+    problems = (
+        (q.dtype not in DTYPES, f"q is {q.dtype}; it takes bfloat16 and float16"),
+        (head_dim not in HEAD_DIMS, f"head size {head_dim}; it takes {HEAD_DIMS}"),
+        (page_size not in PAGE_SIZES, f"page size {page_size}; it takes {PAGE_SIZES}"),
+        (
+            num_heads > MAX_GROUP * num_kv_heads,
+            f"{num_heads} query heads over {num_kv_heads} key/value heads; it takes "
+            f"up to {MAX_GROUP} for each",
+        ),
+        (
+            page_table.dtype != jnp.int32 or lengths.dtype != jnp.int32,
+            f"page_table is {page_table.dtype} and lengths {lengths.dtype}; it takes "
+            "int32",
+        ),
+        (not 0 < rows <= MAX_ROWS, f"{rows} rows; it takes 1 to {MAX_ROWS}"),
+        (page_table.shape[1] == 0, "a page table of width 0"),
+        (slots > MAX_SLOTS, f"{slots} halves of pages; it takes {MAX_SLOTS}"),
+    )
+    return next((reason for wrong, reason in problems if wrong), None)
+
+
+def refuse(
+    q: Float[Array, "B Hq D"],
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    page_table: Int32[Array, "B W"],
+    lengths: Int32[Array, " B"],
+    slopes: Float[Array, " Hq"] | None,
+    *,
+    layer: int,
+    scale: float,
+    soft_cap: float | None,
+    window: int | None,
+    unified: UnifiedMax | None = None,
+) -> str | None:
+    """Why the Pallas kernel cannot serve this call, or `None`."""
+    del slopes, layer, scale, soft_cap, window, unified
+    if device.platform() != "gpu" or not any(n in device.kind() for n in HOPPER):
+        return f"Mosaic GPU's wgmma needs a Hopper GPU, and this is {device.kind()}"
+    return refuse_arguments(q, kv, page_table, lengths)
+
+
+IMPL = Impl(run, refuse)

@@ -1,0 +1,93 @@
+"""How the Pallas kernel cuts its work: pure Python."""
+
+import dataclasses
+from collections.abc import Iterator
+
+# Rows of Hopper's tensor core product; tokens are its rows.
+TENSOR_CORE_ROWS = 64
+TILES = (64, 128)
+STAGES = (2, 3, 4, 6)
+MAX_SPLITS = 32
+# Shared memory that a block may use on Hopper, and what the kernel needs beside its
+# ring: queries, weights, results, scratch of reductions, barriers, alignment.
+SHARED_BYTES = 227 * 1024
+MULTIPROCESSORS = 132
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """Launch parameters.
+
+    Attributes:
+        tile_tokens: tokens of a pipeline stage; a multiple of 64 and of the page size.
+        stages: tiles of keys and values that have room in shared memory.
+        splits: blocks along the tokens of a row; more than one take a second kernel.
+    """
+
+    tile_tokens: int
+    stages: int
+    splits: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What the choice depends on; all of it is static under jit.
+
+    Attributes:
+        rows: `B`.
+        num_kv_heads: `Hkv`.
+        columns: query heads of a group, padded to the tensor core's 8 columns.
+        head_dim: `D`.
+        page_size: `Z`.
+        max_tokens: what the page table has room for; lengths are data.
+    """
+
+    rows: int
+    num_kv_heads: int
+    columns: int
+    head_dim: int
+    page_size: int
+    max_tokens: int
+
+
+def shared_bytes(call: Call, cut: Cut) -> int:
+    """Shared memory of a block, in bytes; an upper bound."""
+    row = 2 * call.head_dim
+    ring = cut.stages * cut.tile_tokens * 2 * row
+    queries_and_results = 2 * call.columns * row
+    weights = 2 * 2 * call.columns * cut.tile_tokens
+    scores = 2 * 4 * call.columns * (cut.splits + 1)
+    return ring + queries_and_results + weights + scores + 8 * 1024
+
+
+def fits(call: Call, cut: Cut) -> bool:
+    """Whether a cut can serve a call."""
+    return (
+        cut.tile_tokens % TENSOR_CORE_ROWS == 0
+        and cut.tile_tokens % call.page_size == 0
+        and shared_bytes(call, cut) <= SHARED_BYTES
+    )
+
+
+def candidates(call: Call) -> Iterator[Cut]:
+    """Every cut that can serve a call."""
+    for tile in TILES:
+        for stages in STAGES:
+            for splits in range(1, MAX_SPLITS + 1):
+                cut = Cut(tile, stages, splits)
+                if fits(call, cut):
+                    yield cut
+
+
+def heuristic(call: Call) -> Cut:
+    """A cut by rule.
+
+    Two or three blocks share a multiprocessor, so that one block's start and end hide
+    behind the others' reading.
+    """
+    tile = max(TENSOR_CORE_ROWS, call.page_size)
+    stages = next(s for s in (3, 2) if fits(call, Cut(tile, s, 1)))
+    pairs = max(1, call.rows * call.num_kv_heads)
+    tiles = max(1, -(-call.max_tokens // tile))
+    splits = min(-(-2 * MULTIPROCESSORS // pairs), tiles, MAX_SPLITS)
+    return Cut(tile, stages, splits if pairs < 2 * MULTIPROCESSORS else 1)
