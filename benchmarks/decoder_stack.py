@@ -31,7 +31,6 @@ PAGE_SIZE = 16
 PRODUCTS = ("qkv", "out", "up", "down")
 CASES = "1x1024,8x1024,64x1024,1x32768,8x32768"
 CHAINS, CALLS, REPEATS = 4, 3, 3
-STAGES = range(3, 13)  # of the dense part
 # What a block's ring may hold: an nth of a multiprocessor's shared memory.
 RINGS = tuple(int(matmul_config.SHARED_BYTES / part) - 1024 for part in (3, 2, 1.5, 1))
 LEAST_IN_FLIGHT = 48 * 1024
@@ -164,23 +163,22 @@ class Bench:
         )
 
     def starts(self) -> list[tuple[str, Cuts]]:
-        """Every product a kernel of A or of B; the default, where the search begins.
+        """The default; all products by A; all by B, from where the search begins.
 
         A kernel of A's many small blocks and one of B's few large ones leave each other
         little room, so a search that changes one product at a time would never change
         all.
         """
         default = self.default()
-        apart = dataclasses.replace(default, dense=None)
-        gemv = dataclasses.replace(apart, products=GEMV * len(PRODUCTS))
-        flat = apart
+        gemv = dataclasses.replace(default, products=GEMV * len(PRODUCTS))
+        flat = default
         for name in PRODUCTS:
             n, k = getattr(self.layers[0], name).shape
             cut = matmul_config.flat_config(self.case.batch, n, k, gated=name == "up")
             flat = with_part(flat, name, dataclasses.astuple(cut))
-        starts = [("flat", flat), ("default", default)]
+        starts = [("default", default), ("gemv", gemv), ("flat", flat)]
         few = self.case.batch <= matmul_config.MAX_GEMV_M
-        return [("gemv", gemv), *starts] if few else starts
+        return starts if few else [starts[0], starts[2]]
 
     def microseconds(self, cuts: Cuts) -> float:
         """Median of one chain, several of which follow each other in a program."""
@@ -214,22 +212,14 @@ class Bench:
         """What to try for attention, or for one product."""
         if part == "attention":
             return attention_cuts(self.case, self.sizes)
-        if part == "dense":
-            dense = config.dense(self.case.batch, self.layers[0])
-            assert dense is not None
-            return [
-                dataclasses.replace(dense, stages=n)
-                for n in STAGES
-                if n <= dense.stages
-            ]
         weight = getattr(self.layers[0], part)
         return product_cuts(self.case.batch, weight, gated=part == "up")
 
 
 def with_part(cuts: Cuts, part: str, cut: Any) -> Cuts:
     """`cuts` with one part cut otherwise."""
-    if part in {"attention", "dense"}:
-        return dataclasses.replace(cuts, **{part: cut})
+    if part == "attention":
+        return dataclasses.replace(cuts, attention=cut)
     products = list(cuts.products)
     at = PRODUCTS.index(part) * len(GEMV)
     products[at : at + len(GEMV)] = cut
@@ -280,7 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     default = results.RESULTS / results.device_slug() / "decoder_stack.json"
     parser.add_argument("--cases", default=CASES)
-    parser.add_argument("--parts", default="dense,attention")
+    parser.add_argument("--parts", default="qkv,out,up,down,attention")
     parser.add_argument("--keep", type=int, default=6, help="for the second sweep")
     parser.add_argument("--out", type=pathlib.Path, default=default)
     arguments = parser.parse_args()

@@ -26,20 +26,6 @@ def kind() -> str:
     return jax.devices()[0].device_kind
 
 
-HOPPER_MULTIPROCESSORS = 132
-
-
-def multiprocessors() -> int:
-    """Of the GPU a trace is for; those of an H100 or H200 where nobody says."""
-    device = get_abstract_mesh().abstract_device
-    if device is not None:
-        return device.num_cores or HOPPER_MULTIPROCESSORS
-    found = jax.devices()[0]
-    if found.platform == "gpu":
-        return int(getattr(found, "core_count", HOPPER_MULTIPROCESSORS))
-    return HOPPER_MULTIPROCESSORS
-
-
 def claim_memory(fraction: float) -> None:
     """Asks JAX for a fraction of the accelerator's memory, where it is not too late.
 

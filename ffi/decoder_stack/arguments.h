@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "decoder_stack/dense_stack.cuh"
+#include "decoder_stack/stack.cuh"
 #include "fdjax/check.h"
 
 namespace fdjax::decoder_stack {
@@ -13,15 +13,12 @@ namespace fdjax::decoder_stack {
 // Numbers of a product in the attribute `products`, those of matmul::FlatConfig.
 inline constexpr size_t kProductNumbers = 5;
 inline constexpr size_t kProducts = 4;  // qkv, out, up, down
-// Of the attribute `dense`: stages, then tiles and rows of a tile of each product; none
-// where every product is a kernel of its own.
-inline constexpr size_t kDenseNumbers = 1 + 2 * kProducts;
 
 struct Attributes {
   bool interleaved, has_qkv_bias, unified;
   float scale, soft_cap, epsilon, scale_offset, phi, low, high;
   int64_t activation, window, attention_splits, attention_heads, attention_warps;
-  ffi::Span<const int64_t> products, dense;
+  ffi::Span<const int64_t> products;
 };
 
 struct Operands {
@@ -33,7 +30,7 @@ struct Operands {
 
 struct Results {
   ffi::Result<ffi::AnyBuffer> x, kv, middle, normal, qkv, query, mixed, gated;
-  ffi::Result<ffi::Buffer<ffi::S32>> recomputed, scratch;
+  ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
 };
 
 inline ffi::Error invalid(std::string message) {
@@ -79,10 +76,6 @@ inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d)
     return invalid("the result kv must alias the operand");
   }
   const ffi::DataType dtype = in.x.element_type();
-  if (static_cast<int64_t>(out.scratch->element_count()) < Scratch::size(*d->layers)) {
-    return invalid("scratch has " + std::to_string(out.scratch->element_count()) +
-                   " elements; it needs " + std::to_string(Scratch::size(*d->layers)));
-  }
   for (const auto& buffer : {out.x, out.middle, out.normal, out.qkv, out.query,
                              out.mixed, out.gated, out.kv}) {
     FDJAX_RETURN_IF_ERROR(check_dtype("a result", buffer->element_type(), "x", dtype));
@@ -138,57 +131,6 @@ inline matmul::FlatConfig product_from(const Attributes& a, size_t index) {
           .tile_rows = static_cast<int>(numbers[2]),
           .splits = static_cast<int>(numbers[3]),
           .stages = static_cast<int>(numbers[4])};
-}
-
-inline DensePlan dense_from(const Attributes& a) {
-  if (a.dense.size() == 0) return {};
-  const auto tiles = [&](size_t product) -> Tiles {
-    const int64_t* numbers = a.dense.begin() + 1 + 2 * product;
-    return {static_cast<int>(numbers[0]), static_cast<int>(numbers[1])};
-  };
-  return {.stages = static_cast<int>(a.dense[0]),
-          .out = tiles(1),
-          .up = tiles(2),
-          .down = tiles(3),
-          .qkv = tiles(0)};
-}
-
-inline ffi::Error check_product(const char* name, const Tiles& cut, int columns, int k,
-                                bool gated) {
-  const int rows = (gated ? cut.tiles / 2 : cut.tiles) * cut.tile_rows;
-  const bool fits =
-      (cut.tiles == 1 || cut.tiles == 2 || cut.tiles == 4) && cut.tile_rows >= 8 &&
-      cut.tile_rows <= 64 && cut.tile_rows % 8 == 0 && rows > 0 && columns % 8 == 0 &&
-      k % kBoxColumns == 0 && (gated || rows / 4 * kTokens <= kWarpgroups * 128) &&
-      (columns + rows - 1) / rows <= kMaxDenseBlocks;
-  if (fits) return ffi::Error::Success();
-  return invalid(std::string(name) + ", " + std::to_string(columns) + " x " +
-                 std::to_string(k) + ", cannot be cut into " +
-                 std::to_string(cut.tiles) + " tiles of " +
-                 std::to_string(cut.tile_rows) + " rows");
-}
-
-inline ffi::Error check_dense(const Stack& s) {
-  const Sizes& size = s.sizes;
-  const DensePlan& plan = s.plan.dense;
-  if (size.rows > kTokens || plan.stages > kMaxDenseStages) {
-    return invalid("the dense part takes " + std::to_string(kTokens) + " rows and " +
-                   std::to_string(kMaxDenseStages) + " stages; there are " +
-                   std::to_string(size.rows) + " and " + std::to_string(plan.stages));
-  }
-  FDJAX_RETURN_IF_ERROR(
-      check_product("qkv", plan.qkv, size.qkv_columns(), size.hidden, false));
-  FDJAX_RETURN_IF_ERROR(
-      check_product("out", plan.out, size.hidden, size.mixed_columns(), false));
-  FDJAX_RETURN_IF_ERROR(
-      check_product("up", plan.up, size.intermediate, size.hidden, true));
-  FDJAX_RETURN_IF_ERROR(
-      check_product("down", plan.down, size.hidden, size.intermediate, false));
-  // A thread finishes the same place of both: it adds what it wrote itself.
-  if (plan.out.tiles != plan.down.tiles || plan.out.tile_rows != plan.down.tile_rows) {
-    return invalid("out and down must be cut alike");
-  }
-  return ffi::Error::Success();
 }
 
 }  // namespace fdjax::decoder_stack

@@ -1,6 +1,6 @@
 // decoder_stack on a GPU: checks, and the chain of all layers.
 #include "decoder_stack/arguments.h"
-#include "decoder_stack/dense_stack.cuh"
+#include "decoder_stack/stack.cuh"
 #include "fdjax/gpu.h"
 
 namespace fdjax::decoder_stack {
@@ -72,11 +72,9 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
   FDJAX_RETURN_IF_ERROR(check_buffers(in, out, &d));
   std::vector<Layer> layers;
   FDJAX_RETURN_IF_ERROR(read_layers(in, a.has_qkv_bias, &d, &layers));
-  if (a.products.size() != kProducts * kProductNumbers ||
-      (a.dense.size() != 0 && a.dense.size() != kDenseNumbers)) {
-    return invalid("the attributes products and dense have " +
-                   std::to_string(a.products.size()) + " and " +
-                   std::to_string(a.dense.size()) + " numbers");
+  if (a.products.size() != kProducts * kProductNumbers) {
+    return invalid("the attribute products has " + std::to_string(a.products.size()) +
+                   " numbers");
   }
   const Sizes size = sizes_of(d);
   const int64_t layer_elements = 2 * *d.page_size * *d.kv_heads * *d.head_dim;
@@ -88,8 +86,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                   .normal = out.normal->untyped_data(),
                   .qkv = out.qkv->untyped_data(),
                   .mixed = out.mixed->untyped_data(),
-                  .gated = out.gated->untyped_data(),
-                  .scratch = out.scratch->typed_data()},
+                  .gated = out.gated->untyped_data()},
       .plan = {.qkv = product_from(a, 0),
                .out = product_from(a, 1),
                .up = product_from(a, 2),
@@ -97,8 +94,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                .attention = {.splits = static_cast<int>(a.attention_splits),
                              .heads_per_block = static_cast<int>(a.attention_heads),
                              .warps = static_cast<int>(a.attention_warps),
-                             .programmatic = true},
-               .dense = dense_from(a)},
+                             .programmatic = true}},
       .norm = {.rows = size.rows,
                .size = size.hidden,
                .epsilon = a.epsilon,
@@ -106,23 +102,24 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
       .rope = rope_of(a, in, out, d, size),
       .attention = attention_of(a, in, out, d, size),
       .activation = static_cast<matmul::Activation>(a.activation),
-      .layers = static_cast<int>(layers.size()),
       .layer_bytes = layer_elements * 2,
       .stream = stream};
-  const auto result = [](cudaError_t error) {
-    if (error == cudaSuccess) return ffi::Error::Success();
-    return ffi::Error::Internal(std::string("decoder_stack: ") +
-                                cudaGetErrorString(error));
+  const auto chain = [&](auto type) {
+    using T = typename decltype(type)::type;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const cudaError_t error = run_layer<T>(stack, layers[i], static_cast<int>(i));
+      if (error != cudaSuccess) {
+        return ffi::Error::Internal("decoder_stack: layer " + std::to_string(i) + ": " +
+                                    cudaGetErrorString(error));
+      }
+    }
+    return ffi::Error::Success();
   };
   switch (in.x.element_type()) {
     case ffi::DataType::BF16:
-      if (stack.plan.dense.stages > 0) {
-        FDJAX_RETURN_IF_ERROR(check_dense(stack));
-        return result(run_dense<GpuFloats::bfloat16>(stack, layers.data()));
-      }
-      return result(run_products<GpuFloats::bfloat16>(stack, layers.data()));
+      return chain(std::type_identity<GpuFloats::bfloat16>{});
     case ffi::DataType::F16:
-      return result(run_products<GpuFloats::float16>(stack, layers.data()));
+      return chain(std::type_identity<GpuFloats::float16>{});
     default:
       return invalid("x must be bfloat16 or float16");
   }
@@ -133,17 +130,16 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                   float phi, float low, float high, int64_t activation, int64_t window,
                   int64_t attention_splits, int64_t attention_heads,
                   int64_t attention_warps, ffi::Span<const int64_t> products,
-                  ffi::Span<const int64_t> dense, ffi::AnyBuffer x, ffi::AnyBuffer kv,
-                  ffi::Buffer<ffi::S32> positions, ffi::Buffer<ffi::S32> slots,
-                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::F32> frequencies, ffi::RemainingArgs weights,
-                  ffi::Result<ffi::AnyBuffer> x_out, ffi::Result<ffi::AnyBuffer> kv_out,
+                  ffi::AnyBuffer x, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> positions,
+                  ffi::Buffer<ffi::S32> slots, ffi::Buffer<ffi::S32> page_table,
+                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> frequencies,
+                  ffi::RemainingArgs weights, ffi::Result<ffi::AnyBuffer> x_out,
+                  ffi::Result<ffi::AnyBuffer> kv_out,
                   ffi::Result<ffi::AnyBuffer> middle,
                   ffi::Result<ffi::AnyBuffer> normal, ffi::Result<ffi::AnyBuffer> qkv,
                   ffi::Result<ffi::AnyBuffer> query, ffi::Result<ffi::AnyBuffer> mixed,
                   ffi::Result<ffi::AnyBuffer> gated,
-                  ffi::Result<ffi::Buffer<ffi::S32>> recomputed,
-                  ffi::Result<ffi::Buffer<ffi::S32>> scratch) {
+                  ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   const Attributes attributes{interleaved,
                               has_qkv_bias,
                               unified,
@@ -159,12 +155,10 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                               attention_splits,
                               attention_heads,
                               attention_warps,
-                              products,
-                              dense};
-  return run(
-      stream, attributes,
-      {x, kv, positions, slots, page_table, lengths, frequencies, weights},
-      {x_out, kv_out, middle, normal, qkv, query, mixed, gated, recomputed, scratch});
+                              products};
+  return run(stream, attributes,
+             {x, kv, positions, slots, page_table, lengths, frequencies, weights},
+             {x_out, kv_out, middle, normal, qkv, query, mixed, gated, recomputed});
 }
 
 }  // namespace
@@ -189,7 +183,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::han
                                   .Attr<int64_t>("attention_heads")
                                   .Attr<int64_t>("attention_warps")
                                   .Attr<xla::ffi::Span<const int64_t>>("products")
-                                  .Attr<xla::ffi::Span<const int64_t>>("dense")
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
@@ -206,6 +199,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::han
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Ret<xla::ffi::Buffer<xla::ffi::S32>>(),
                               {xla::ffi::Traits::kCmdBufferCompatible});

@@ -7,15 +7,11 @@
 //   x -- rms_norm -- qkv -- rope_kv_write -- decode_attention -- out + x --> middle
 //   middle -- rms_norm -- activation(gate) * up -- down + middle --> x
 //
-// The buffers between them serve every layer (FlashDecoding++Next, section V). With few
-// tokens, out to the next layer's qkv are one kernel (dense.cuh), and three are left:
-//
-//   rope_kv_write -- decode_attention -- dense
+// The buffers between them serve every layer (FlashDecoding++Next, section V).
 #pragma once
 
 #include <cstdint>
 
-#include "decoder_stack/dense_params.h"
 #include "decoder_stack/kernels.h"
 
 namespace fdjax::decoder_stack {
@@ -46,24 +42,12 @@ struct Buffers {
   void* qkv;         // [rows, qkv_columns]
   void* mixed;       // [rows, mixed_columns]
   void* gated;       // [rows, intermediate]
-  int32_t* scratch;  // of the dense part, see Scratch
-};
-
-// Blocks of a product in the dense part, see Segment.
-struct Tiles {
-  int tiles, tile_rows;
-};
-
-struct DensePlan {
-  int stages = 0;  // none: a kernel for each product
-  Tiles out, up, down, qkv;
 };
 
 // How the work is cut. A product of no tiles is A's (gemv), any other B's (flat).
 struct Plan {
   matmul::FlatConfig qkv, out, up, down;
   decode_attention::Launch attention;
-  DensePlan dense;
 };
 
 struct Stack {
@@ -74,7 +58,6 @@ struct Stack {
   rope_kv_write::Params rope;          // kv of layer 0
   decode_attention::Params attention;  // kv of layer 0
   matmul::Activation activation;
-  int layers;
   int64_t layer_bytes;  // of a page, from a layer's keys to the next layer's
   cudaStream_t stream;
 };
@@ -119,21 +102,6 @@ cudaError_t normalise(const Stack& s, const void* x, const void* scale,
     if (const cudaError_t error_ = (expression); error_ != cudaSuccess) return error_; \
   } while (false)
 
-// qkv -> mixed.
-template <typename T>
-cudaError_t mix(const Stack& s, int index) {
-  rope_kv_write::Params rope = s.rope;
-  rope.kv = static_cast<char*>(rope.kv) + index * s.layer_bytes;
-  FDJAX_RETURN_IF_CUDA_ERROR(
-      rope_kv_write::launch_tokens<T>(s.stream, rope, /*programmatic=*/true));
-
-  decode_attention::Params attention = s.attention;
-  attention.kv = static_cast<const char*>(attention.kv) + index * s.layer_bytes;
-  attention.recomputed += int64_t{index} * s.sizes.rows * s.sizes.kv_heads;
-  return decode_attention::launch_decode_attention<T>(s.stream, attention,
-                                                      s.plan.attention);
-}
-
 // x -> middle.
 template <typename T>
 cudaError_t attend(const Stack& s, const Layer& layer, int index) {
@@ -147,7 +115,18 @@ cudaError_t attend(const Stack& s, const Layer& layer, int index) {
       product_of(s, b.normal, layer.qkv, b.qkv, size.qkv_columns(), size.hidden);
   qkv.bias = layer.qkv_bias;
   FDJAX_RETURN_IF_CUDA_ERROR(multiply<T>(s, qkv, s.plan.qkv));
-  FDJAX_RETURN_IF_CUDA_ERROR(mix<T>(s, index));
+
+  rope_kv_write::Params rope = s.rope;
+  rope.kv = static_cast<char*>(rope.kv) + index * s.layer_bytes;
+  FDJAX_RETURN_IF_CUDA_ERROR(
+      rope_kv_write::launch_tokens<T>(s.stream, rope, /*programmatic=*/true));
+
+  decode_attention::Params attention = s.attention;
+  attention.kv = static_cast<const char*>(attention.kv) + index * s.layer_bytes;
+  attention.recomputed += int64_t{index} * size.rows * size.kv_heads;
+  FDJAX_RETURN_IF_CUDA_ERROR(decode_attention::launch_decode_attention<T>(
+      s.stream, attention, s.plan.attention));
+
   matmul::Params out =
       product_of(s, b.mixed, layer.out, b.middle, size.hidden, size.mixed_columns());
   out.residual = x;
@@ -173,14 +152,12 @@ cudaError_t feed_forward(const Stack& s, const Layer& layer) {
   return multiply<T>(s, down, s.plan.down);
 }
 
-// Every layer as eight kernels.
 template <typename T>
-cudaError_t run_products(const Stack& s, const Layer* layers) {
-  for (int i = 0; i < s.layers; ++i) {
-    FDJAX_RETURN_IF_CUDA_ERROR(attend<T>(s, layers[i], i));
-    FDJAX_RETURN_IF_CUDA_ERROR(feed_forward<T>(s, layers[i]));
-  }
-  return cudaSuccess;
+cudaError_t run_layer(const Stack& s, const Layer& layer, int index) {
+  FDJAX_RETURN_IF_CUDA_ERROR(attend<T>(s, layer, index));
+  return feed_forward<T>(s, layer);
 }
+
+#undef FDJAX_RETURN_IF_CUDA_ERROR
 
 }  // namespace fdjax::decoder_stack

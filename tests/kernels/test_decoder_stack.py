@@ -13,6 +13,7 @@ from fdjax.kernels.decoder_stack import (
     OP,
     LayerWeights,
     StackSpec,
+    config,
     cuda,
     decoder_stack,
     reference,
@@ -48,9 +49,6 @@ SHAPES = [
     Shape("window", 17, window=20),
     Shape("heads_of_their_own", 33, kv_heads=8, dtype="float16"),
     Shape("most_rows", 64, hidden=1024),
-    # More columns than one tile a block: two tiles of gate rows, two of qkv.
-    Shape("two_gates", 7, intermediate=9216),
-    Shape("two_tiles", 8, heads=64, kv_heads=16, head_dim=128, layers=2),
     Shape("uneven", 3, hidden=576, intermediate=1536),
     Shape("unified", 5, unified=UnifiedMax(0.5, -20.0, 20.0)),
     Shape("recomputed", 8, unified=UnifiedMax(1.0, -0.8, 0.8)),
@@ -206,3 +204,12 @@ def test_a_cpu_runs_layers_one_by_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fdjax.device.platform", lambda: "cpu")
     operands = _draw(SHAPES[0])
     assert OP.choice(*operands, spec=_spec(SHAPES[0])) == "reference"
+
+
+def test_one_row_is_all_gemv_and_more_are_flat():
+    layer = _draw(SHAPES[0])[-1][0]
+    one = config.choose(1, 2, 64, layer).products
+    assert one == config.GEMV * 4
+    more = config.choose(2, 2, 64, layer).products
+    assert len(more) == len(one)
+    assert all(more[i * 5] > 0 for i in range(4))

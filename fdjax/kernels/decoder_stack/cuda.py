@@ -18,8 +18,6 @@ from fdjax.kernels.rms_norm.cuda import MAX_ROW_BYTES
 from fdjax.notation import Array, Float, Int32
 
 NAME = "decoder_stack"
-# Elements where blocks of the dense part count themselves, and leave sums (Scratch).
-SCRATCH_PER_LAYER, SCRATCH = 3, 2 * 256 * 8
 
 
 def run(
@@ -59,7 +57,6 @@ def call(
         return jax.ShapeDtypeStruct((rows, columns), x.dtype)
 
     counts = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
-    scratch = (SCRATCH_PER_LAYER * num_layers + SCRATCH,)
     chain = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -72,13 +69,12 @@ def call(
             buffer(mixed),
             buffer(gated),
             counts,
-            jax.ShapeDtypeStruct(scratch, jnp.int32),
         ),
         input_output_aliases={1: 1},
     )
     window = spec.windows[0]
     bounds = spec.unified or UnifiedMax(0.0, -1.0, 1.0)
-    out, kv, *_, recomputed, _ = chain(
+    out, kv, *_, recomputed = chain(
         *operands,
         *flat_weights(layers),
         interleaved=np.bool_(spec.interleaved),
@@ -97,7 +93,6 @@ def call(
         attention_heads=np.int64(cuts.attention.heads_per_block),
         attention_warps=np.int64(cuts.attention.warps),
         products=np.asarray(cuts.products, np.int64),
-        dense=np.asarray(cuts.dense.numbers() if cuts.dense else (), np.int64),
     )
     return out, kv, jnp.sum(recomputed, axis=-1)
 

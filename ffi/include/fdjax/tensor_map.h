@@ -57,33 +57,4 @@ inline bool encode_tensor_map(const TileSource& source, bool bfloat16,
   return result == CUDA_SUCCESS;
 }
 
-// A row-major matrix of bfloat16, read as boxes of 64 columns: tile_rows rows of one
-// box, then the same rows of the next.
-struct BoxSource {
-  const void* data;
-  int64_t rows, columns;  // columns: a multiple of 64
-  int tile_rows, boxes;
-};
-
-// As encode_tensor_map; a load takes `boxes` boxes, which one load of a matrix, whose
-// swizzled rows are 128 bytes, cannot.
-inline bool encode_box_map(const BoxSource& source, CUtensorMap* map) {
-  const auto encode = tensor_map_encoder();
-  if (encode == nullptr) return false;
-  constexpr cuuint64_t kColumns = 64;
-  const auto columns = static_cast<cuuint64_t>(source.columns);
-  const cuuint64_t sizes[] = {kColumns, static_cast<cuuint64_t>(source.rows),
-                              columns / kColumns};
-  const cuuint64_t strides[] = {columns * 2, kColumns * 2};
-  const cuuint32_t tile[] = {static_cast<cuuint32_t>(kColumns),
-                             static_cast<cuuint32_t>(source.tile_rows),
-                             static_cast<cuuint32_t>(source.boxes)};
-  const cuuint32_t steps[] = {1, 1, 1};
-  const CUresult result = encode(
-      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(source.data), sizes,
-      strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS;
-}
-
 }  // namespace fdjax

@@ -36,22 +36,6 @@ __device__ inline void tma_load(void* target, const CUtensorMap* map, int column
       : "memory");
 }
 
-struct Place {
-  int column, row, box;
-};
-
-// The same of a map of boxes (tensor_map.h).
-__device__ inline void tma_load(void* target, const CUtensorMap* map, Place first,
-                                uint64_t* barrier, CachePolicy policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
-          shared_address(target)),
-      "l"(map), "r"(first.column), "r"(first.row), "r"(first.box),
-      "r"(shared_address(barrier)), "l"(static_cast<uint64_t>(policy))
-      : "memory");
-}
-
 #endif
 
 }  // namespace fdjax
