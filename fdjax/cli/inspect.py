@@ -96,12 +96,16 @@ def _report(
     from fdjax import device
     from fdjax.cli.report import report_of
     from fdjax.models import resolve
+    from fdjax.models.calibration import unified_for
     from fdjax.serve.setup import Settings
 
     device.claim_memory(settings["memory_fraction"])
     place = pathlib.Path(model).expanduser()
     if not place.exists():
         place = resolve(model, revision=revision, wanted=["config.json"])
+    # Calibrations go by the model's name, which the place no longer tells.
+    unified = unified_for("auto", model, place)
+    settings["softmax"] = unified or "synchronised"
     return report_of(Settings.of(place, **settings), model, budget_bytes)
 
 

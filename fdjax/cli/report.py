@@ -9,6 +9,7 @@ import jax
 
 from fdjax import device
 from fdjax.cli.kernels import explanations
+from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.config import ModelConfig
 from fdjax.models.weights import parameter_shapes
@@ -17,7 +18,11 @@ from fdjax.serve.setup import Settings
 
 @dataclass(frozen=True)
 class Model:
-    """The model in numbers; `window` is the smallest sliding window of a layer."""
+    """The model in numbers.
+
+    `window` is the smallest sliding window of a layer; `softmax` is the scheme of
+    decoding, with its bounds.
+    """
 
     name: str
     family: str
@@ -31,6 +36,7 @@ class Model:
     max_position: int
     window: int | None
     tied: bool
+    softmax: str
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,15 @@ def _model(config: ModelConfig, name: str) -> Model:
         max_position=config.max_position,
         window=min(windows, default=None),
         tied=config.embedding.tied,
+        softmax=_softmax(config.unified),
     )
+
+
+def _softmax(unified: UnifiedMax | None) -> str:
+    if unified is None:
+        return "synchronised"
+    low, high = unified.phi + unified.low, unified.phi + unified.high
+    return f"unified maximum {unified.phi:g}, for scores from {low:g} to {high:g}"
 
 
 def _memory(plan: MemoryPlan, max_num_seqs: int) -> Memory:

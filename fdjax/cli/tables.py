@@ -70,6 +70,7 @@ def _summary(model: Model, report: Report) -> Table:
             "layers": f"{model.num_layers} of width {model.hidden_size}",
             "attention": f"{model.num_heads} query heads, {model.num_kv_heads} "
             f"key/value heads, of {model.head_dim}{window}",
+            "softmax": model.softmax,
             "feed-forward": str(model.intermediate_size),
             "vocabulary": f"{model.vocab_size}{', tied' if model.tied else ''}",
             "context": f"{model.max_position} tokens",

@@ -1,5 +1,6 @@
 """The decode step and prefill of Llama-3-8B, compiled whole for an H200."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from fdjax.generate import steps
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.decoder_stack import OP
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
@@ -32,9 +34,12 @@ def _int32(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def _compile(
-    step: Callable[..., Any], *operands: jax.ShapeDtypeStruct
+    step: Callable[..., Any],
+    *operands: jax.ShapeDtypeStruct,
+    unified: UnifiedMax | None = None,
 ) -> tuple[jax.stages.Compiled, KVLayout]:
     config = ModelConfig.from_hf(json.loads(MODEL.read_text()))
+    config = dataclasses.replace(config, unified=unified)
     attention = config.attention
     layout = KVLayout(
         NUM_PAGES,
@@ -54,6 +59,18 @@ def _compile(
 def decode() -> tuple[jax.stages.Compiled, KVLayout]:
     """One decode step of 64 rows with room for 1,280 tokens each."""
     return _compile(steps.decode, _int32(BATCH), _int32(BATCH), _int32(BATCH, WIDTH))
+
+
+@pytest.fixture(scope="module")
+def counted() -> tuple[jax.stages.Compiled, KVLayout]:
+    """The same step with the asynchronous softmax, counting what leaves its bounds."""
+    return _compile(
+        steps.decode_counted,
+        _int32(BATCH),
+        _int32(BATCH),
+        _int32(BATCH, WIDTH),
+        unified=UnifiedMax(0.0, -20.0, 20.0),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +111,7 @@ def _copies(compiled: jax.stages.Compiled, layout: KVLayout) -> list[str]:
     return [line.strip() for line in _hlo(compiled).splitlines() if copy.search(line)]
 
 
-@pytest.mark.parametrize("program", ["decode", "prefill"])
+@pytest.mark.parametrize("program", ["decode", "counted", "prefill"])
 def test_the_kv_array_is_updated_in_place(program: str, request: pytest.FixtureRequest):
     compiled, layout = request.getfixturevalue(program)
     assert _copies(compiled, layout) == []
@@ -117,10 +134,10 @@ def test_prefill_keeps_no_score_matrix(
     assert _temporaries(compiled) < 256 * MIB
 
 
-def test_a_step_is_one_call_of_the_stack(
-    decode: tuple[jax.stages.Compiled, KVLayout],
-):
-    calls = _calls(decode[0], "decoder_stack")
+@pytest.mark.parametrize("program", ["decode", "counted"])
+def test_a_step_is_one_call_of_the_stack(program: str, request: pytest.FixtureRequest):
+    compiled, _ = request.getfixturevalue(program)
+    calls = _calls(compiled, "decoder_stack")
     assert len(calls) == 1
     assert "output_to_operand_aliasing={{1}: (1, {})}" in calls[0]
 

@@ -58,6 +58,7 @@ def test_every_operation_of_a_step_is_explained(invoke: Invoke):
 def test_the_model_in_numbers(report: dict[str, Any]):
     model = report["model"]
     assert (model["family"], model["num_layers"]) == ("llama", 32)
+    assert model["softmax"] == "synchronised"
     assert (model["num_heads"], model["num_kv_heads"], model["head_dim"]) == (
         32,
         8,
@@ -74,6 +75,7 @@ def test_tables_for_people(invoke: Invoke):
         "20.9 MiB",
         "98,304 bytes",
         "of a decode step",
+        "unified maximum 2.28125",
     ):
         assert text in result.stdout
     assert "layers.*.mlp.down.weight" in result.stdout, "nothing is cut off"

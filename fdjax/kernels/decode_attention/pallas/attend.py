@@ -196,9 +196,9 @@ def masked(
     if problem.score is None:
         scores = products * (problem.scale * LOG2_E)
     else:
-        spreaded = tuple(spread(p, products.shape[0]) for p in parameters)
+        wide = tuple(spread(p, products.shape[0]) for p in parameters)
         scores = problem.score(
-            products * problem.scale, work.length - 1, positions, *spreaded
+            products * problem.scale, work.length - 1, positions, *wide
         )
         scores = scores * LOG2_E
     seen = positions < work.length

@@ -161,9 +161,9 @@ class Block:
             which = jnp.where(
                 outside(partial.highest * LN_2), 1.0, jnp.zeros_like(partial.highest)
             )
-            spreaded = inner.spread(which, self.problem.head_dim)
+            wide = inner.spread(which, self.problem.head_dim)
             return (
-                jnp.where(spreaded > 0.0, right.out, partial.out),
+                jnp.where(wide > 0.0, right.out, partial.out),
                 jnp.where(which > 0.0, right.total, partial.total),
             )
 
