@@ -1,29 +1,20 @@
 """`Engine`: serves requests in waves, launching steps ahead of their results."""
 
-import dataclasses
-import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-import jax
 import numpy as np
 
 from fdjax.engine.buckets import Buckets, smallest_fitting
-from fdjax.engine.programs import Programs
+from fdjax.engine.executor import Executor
 from fdjax.engine.request import Increment, Request, make_request
-from fdjax.engine.wave import (
-    Prompts,
-    Reader,
-    page_table,
-    prompt_groups,
-    sampling_state,
-)
+from fdjax.engine.wave import Prompts, Reader, prompt_groups
 from fdjax.errors import MemoryBudgetError
 from fdjax.generate.loop import GenerationProgress, GenerationRules
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan, plan_of
 from fdjax.generate.sampling import Sampled
-from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
+from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.memory.pages import PagePool
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
@@ -59,11 +50,11 @@ class Engine:
         self.config = model.config
         self.plan = plan
         self.buckets = buckets
-        self._programs = Programs(model, steps_per_launch=steps_per_launch)
+        self._steps_per_launch = steps_per_launch
         self._pool = PagePool(plan.layout.num_pages)
-        self._kv = plan.layout.allocate()
-        self._softmax = SoftmaxCounts.of(model.config)
-        self._seeds = random.Random(seed)
+        self._executor = Executor(
+            model, plan, steps_per_launch=steps_per_launch, seed=seed
+        )
 
     def request(
         self, index: int, prompt: Sequence[int], params: SamplingParams
@@ -88,7 +79,7 @@ class Engine:
             MemoryBudgetError: other runs, not yet ended or closed, hold so many pages
                 that the next request does not fit.
         """
-        self._restore()
+        self._executor.restore()
         waiting = deque(requests)
         while waiting:
             wave, pages = self._next_wave(waiting)
@@ -99,13 +90,8 @@ class Engine:
                     self._pool.give_back(held)
 
     def softmax_statistics(self) -> SoftmaxStatistics:
-        """How often decoding left the bounds of the unified maximum, since the start.
-
-        Only this call reads it, and waits; zeros with the synchronised softmax.
-        """
-        if self._softmax is None:
-            return SoftmaxStatistics(0, (0,) * self.config.num_layers)
-        return self._softmax.read(num_heads=self.config.attention.num_heads)
+        """See `Executor.softmax_statistics`."""
+        return self._executor.softmax_statistics()
 
     def warm_up(
         self,
@@ -137,7 +123,9 @@ class Engine:
         longest = smallest_fitting(self.buckets.prompts, held)
         prompts = [prompt for prompt in self.buckets.prompts if prompt <= longest]
         count = 1
-        rules, progress = self._batch([], [], plan=plan, num_rows=num_rows, width=width)
+        rules, progress = self._executor.batch(
+            [], [], plan=plan, num_rows=num_rows, width=width
+        )
         for prompt in prompts:
             limit = self.buckets.prefill_rows(prompt, num_rows)
             for rows in (step for step in self.buckets.rows if step <= limit):
@@ -146,9 +134,9 @@ class Engine:
                     tokens=np.zeros((rows, prompt), np.int32),
                     lengths=np.zeros(rows, np.int32),
                 )
-                progress, _ = self._admit(rules, progress, empty, plan=plan)
+                progress, _ = self._executor.admit(rules, progress, empty, plan=plan)
                 count += 1
-        self._launch(rules, progress, plan=plan)
+        self._executor.launch(rules, progress, plan=plan)
         return count
 
     def _width(self, num_pages: int) -> int:
@@ -194,13 +182,15 @@ class Engine:
         plan = plan_of([request.params for request in wave])
         num_rows = smallest_fitting(self.buckets.rows, len(wave))
         width = self._width(max(map(len, pages)))
-        rules, progress = self._batch(
+        rules, progress = self._executor.batch(
             wave, pages, plan=plan, num_rows=num_rows, width=width
         )
         reader = Reader(wave)
         firsts: list[tuple[np.ndarray, Sampled]] = []
         for prompts in prompt_groups(wave, num_rows=num_rows, buckets=self.buckets):
-            progress, sampled = self._admit(rules, progress, prompts, plan=plan)
+            progress, sampled = self._executor.admit(
+                rules, progress, prompts, plan=plan
+            )
             firsts.append((prompts.rows, sampled))
         for rows, sampled in firsts:
             yield from reader.first_tokens(rows, sampled)
@@ -219,83 +209,13 @@ class Engine:
         num_steps: int,
     ) -> Iterator[Increment]:
         """Launches ahead: the device never waits for the host to read a token."""
-        steps = self._programs.steps_per_launch
+        steps = self._steps_per_launch
         launches = -(-num_steps // steps)
         ahead = max(2, TOKENS_AHEAD // steps)
         unread: deque[Sampled] = deque()
         while reader.any_running and (launches or unread):
             while launches and len(unread) < ahead:
-                progress, sampled = self._launch(rules, progress, plan=plan)
+                progress, sampled = self._executor.launch(rules, progress, plan=plan)
                 unread.append(sampled)
                 launches -= 1
             yield from reader.next_tokens(unread.popleft())
-
-    def _admit(
-        self,
-        rules: GenerationRules,
-        progress: GenerationProgress,
-        prompts: Prompts,
-        *,
-        plan: SamplingPlan,
-    ) -> tuple[GenerationProgress, Sampled]:
-        operands = jax.device_put((prompts.rows, prompts.tokens, prompts.lengths))
-        progress = self._continued(progress)
-        progress, sampled = self._programs.admit(rules, progress, *operands, plan=plan)
-        self._keep(progress)
-        return progress, sampled
-
-    def _launch(
-        self,
-        rules: GenerationRules,
-        progress: GenerationProgress,
-        *,
-        plan: SamplingPlan,
-    ) -> tuple[GenerationProgress, Sampled]:
-        progress = self._continued(progress)
-        progress, sampled = self._programs.decode(rules, progress, plan=plan)
-        self._keep(progress)
-        return progress, sampled
-
-    def _continued(self, progress: GenerationProgress) -> GenerationProgress:
-        """A batch's progress with what runs share as the last call left it."""
-        return dataclasses.replace(progress, kv=self._kv, softmax=self._softmax)
-
-    def _keep(self, progress: GenerationProgress) -> None:
-        self._kv, self._softmax = progress.kv, progress.softmax
-
-    def _restore(self) -> None:
-        """Allocates what an interrupt left donated and not returned."""
-        if self._kv.is_deleted():
-            self._kv = self.plan.layout.allocate()
-            self._softmax = SoftmaxCounts.of(self.config)
-
-    def _batch(
-        self,
-        wave: list[Request],
-        pages: list[list[int]],
-        *,
-        plan: SamplingPlan,
-        num_rows: int,
-        width: int,
-    ) -> tuple[GenerationRules, GenerationProgress]:
-        table = page_table(
-            pages,
-            num_rows=num_rows,
-            width=width,
-            num_pages=self.plan.layout.num_pages,
-        )
-        sampling = sampling_state(
-            wave,
-            [self._seeds.getrandbits(64) for _ in wave],
-            plan=plan,
-            num_rows=num_rows,
-            vocab_size=self.config.embedding.vocab_size,
-            eos_token_ids=self.config.eos_token_ids,
-        )
-        host = (table, np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32))
-        page_ids, lengths, tokens = jax.device_put(host)
-        rules = GenerationRules(page_ids, sampling.rules)
-        progress = GenerationProgress(
-            self._kv, lengths, tokens, sampling.progress, self._softmax
-        )
-        return rules, progress

@@ -52,7 +52,7 @@ def test_page_size_changes_nothing(page_size: int, alone: list[list[int]]):
 
 
 def test_what_pages_held_before_changes_nothing(engine: Engine, alone: list[list[int]]):
-    engine._kv = jnp.full_like(engine._kv, jnp.nan)
+    engine._executor.kv = jnp.full_like(engine._executor.kv, jnp.nan)
     assert run(engine, PROMPTS) == alone
 
 
@@ -132,17 +132,17 @@ def test_pages_held_by_other_runs_are_named():
 def test_an_interrupt_after_donation_does_not_end_the_engine(
     engine: Engine, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ):
-    decode = engine._programs.decode
+    decode = engine._executor.programs.decode
 
     def interrupted(*operands: Any, **options: Any) -> Any:
         decode(*operands, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine._programs, "decode", interrupted)
+    monkeypatch.setattr(engine._executor.programs, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(engine, [PROMPTS[0]])
     monkeypatch.undo()
-    assert engine._kv.is_deleted()
+    assert engine._executor.kv.is_deleted()
     assert all_free(engine)
     assert run(engine, [PROMPTS[0]]) == alone[:1]
 

@@ -25,17 +25,19 @@ def compiled() -> tuple[Engine, jax.stages.Compiled]:
     """The decode program of two rows over a large KV array; nothing is run."""
     engine = tiny_engine(num_pages=NUM_PAGES)
     width = engine.buckets.widths[-1]
-    rules, progress = engine._batch([], [], plan=GREEDY_PLAN, num_rows=2, width=width)
+    rules, progress = engine._executor.batch(
+        [], [], plan=GREEDY_PLAN, num_rows=2, width=width
+    )
     rules, progress = jax.tree.map(shape_of, (rules, progress))
-    lowered = engine._programs.lower_decode(rules, progress, plan=GREEDY_PLAN)
+    lowered = engine._executor.programs.lower_decode(rules, progress, plan=GREEDY_PLAN)
     return engine, lowered.compile()
 
 
 def test_the_kv_array_stays_where_it_is(engine: Engine):
     run(engine, PROMPTS)
-    before = engine._kv.unsafe_buffer_pointer()
+    before = engine._executor.kv.unsafe_buffer_pointer()
     run(engine, [*PROMPTS, *PROMPTS])
-    assert engine._kv.unsafe_buffer_pointer() == before
+    assert engine._executor.kv.unsafe_buffer_pointer() == before
 
 
 def test_the_kv_array_is_an_alias(compiled: tuple[Engine, jax.stages.Compiled]):

@@ -23,7 +23,7 @@ DRAWN = plan_of([SamplingParams(temperature=0.7, top_k=50, top_p=0.9)])
 def operands(engine: Engine, plan: SamplingPlan) -> tuple[Any, Any]:
     """Shapes of the largest batch's rules and progress."""
     rows, width = engine.buckets.rows[-1], engine.buckets.widths[-1]
-    batch = engine._batch([], [], plan=plan, num_rows=rows, width=width)
+    batch = engine._executor.batch([], [], plan=plan, num_rows=rows, width=width)
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch
     )
@@ -55,7 +55,9 @@ def test_decode_fits_the_workspace(llm: LLM, implementation: str):
     rules, progress = operands(llm.engine, DRAWN)
     plan = planned(implementation)
     with OP.using(implementation):
-        lowered = llm.engine._programs.lower_decode(rules, progress, plan=DRAWN)
+        lowered = llm.engine._executor.programs.lower_decode(
+            rules, progress, plan=DRAWN
+        )
         assert temporaries(lowered) <= allowed(plan)
 
 
@@ -74,7 +76,7 @@ def test_the_largest_prefill_fits_the_workspace(llm: LLM):
     rows = engine.buckets.prefill_rows(prompt, engine.buckets.rows[-1])
     vector = jax.ShapeDtypeStruct((rows,), np.int32)
     tokens = jax.ShapeDtypeStruct((rows, prompt), np.int32)
-    programs = engine._programs
+    programs = engine._executor.programs
     lowered = programs._admit.lower(
         programs._weights, rules, progress, vector, tokens, vector, plan=DRAWN
     )
