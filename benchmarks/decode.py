@@ -147,13 +147,13 @@ def measure(
     """One result object."""
     bench = Bench(model, programs, case)
     bench.prefill()
-    prefill = _timed(bench.prefill, repeats=2)
+    prefill = timed(bench.prefill, repeats=2)
     bench.rewind()
     bench.decode()
     times: list[float] = []
     for _ in range(repeats):
         bench.rewind()
-        times += _timed(bench.decode, repeats=1)
+        times += timed(bench.decode, repeats=1)
     per_step = [seconds / case.steps for seconds in times]
     median = statistics.median(per_step)
     gigabytes = step_gigabytes(model, bench.layout, case)
@@ -204,7 +204,8 @@ def _on_device(group: Prompts) -> tuple[jax.Array, jax.Array, jax.Array]:
     return jax.device_put((group.rows, group.tokens, group.lengths))
 
 
-def _timed(run: Callable[[], None], *, repeats: int) -> list[float]:
+def timed(run: Callable[[], None], *, repeats: int) -> list[float]:
+    """Seconds of each of some runs."""
     seconds: list[float] = []
     for _ in range(repeats):
         start = time.perf_counter()
