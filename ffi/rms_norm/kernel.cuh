@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
     const int at = threadIdx.x + i * kThreads;
     if (at < packs) scales[i] = scale[at];
   }
-  pdl_wait();
   pdl_release();
+  pdl_wait();
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
