@@ -114,7 +114,8 @@ inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d)
           .unified = a.scheme == "unified",
           .phi = a.phi,
           .low = a.low,
-          .high = a.high};
+          .high = a.high,
+          .newest = {}};
 }
 
 // Attributes of a handler, after the platform's own context.

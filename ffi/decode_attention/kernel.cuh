@@ -21,12 +21,14 @@
 // the same blocks, decided together by the cluster that shares the row; rows of the
 // group that were within the bounds keep the result they have.
 //
+//   newest.cuh   before all that, if wanted: RoPE, and the newest token's page
 //   tiles.cuh    pages -> shared memory, a ring a warp
 //   attend.cuh   scores, the two schemes, weighted values
 //   combine.cuh  warps -> block -> cluster -> output
 #pragma once
 
 #include "decode_attention/combine.cuh"
+#include "decode_attention/newest.cuh"
 #include "fdjax/pdl.cuh"
 
 namespace fdjax::decode_attention {
@@ -115,12 +117,18 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   // q and the newest token are its results.
   const Work work = assign(p, block);
   Loader<G> loader(p, work, shared_address(rings) + warp * G::kRingBytes);
-  if (starts_with_newest<G>(work)) pdl_wait();
-  loader.start();
+  const bool waits = starts_with_newest<G>(work);
+  if (!waits) loader.start();
   pdl_wait();
   pdl_release();
-  load_queries<G>(p, block, shared);
+  if (p.newest.qkv == nullptr) {
+    load_queries<G>(p, block, shared);
+  } else {
+    write_newest<G>(p, block);
+    load_turned_queries<G>(p, block, shared);
+  }
   __syncthreads();
+  if (waits) loader.start();
 
   if (p.unified) {
     pass<Unified>(p, block, work, loader, queries, rings);

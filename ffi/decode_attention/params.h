@@ -5,6 +5,20 @@
 
 namespace fdjax::decode_attention {
 
+// What attention is to do before it attends, if anything: RoPE on q and k, and k and v
+// into their pages. Then q is not read.
+struct Newest {
+  // [rows, (group + 2) * kv_heads, head_dim]: q, k, v as their product left them;
+  // nullptr: q is ready, and the newest keys and values are in their pages.
+  const void* qkv;
+  void* kv;              // as Params::kv
+  const int32_t* slots;  // [rows]: page * page_size + slot; others are not written
+  const float* cosines;  // [rows, num_frequencies]: of each row's position
+  const float* sines;
+  int num_frequencies;  // a multiple of 8
+  bool interleaved;
+};
+
 struct Params {
   const void* q;              // [rows, kv_heads * group, head_dim]
   const void* kv;             // keys of this layer in page 0
@@ -30,6 +44,7 @@ struct Params {
   float phi;       // the unified maximum
   // A row keeps its result where phi + low < its largest score < phi + high.
   float low, high;
+  Newest newest;
 };
 
 // token / page_size is the upper half of token * reciprocal for tokens below 2^25 and

@@ -23,13 +23,13 @@ struct Attributes {
 
 struct Operands {
   ffi::AnyBuffer x, kv;
-  ffi::Buffer<ffi::S32> positions, slots, page_table, lengths;
-  ffi::Buffer<ffi::F32> frequencies;
-  ffi::RemainingArgs weights;  // layer after layer, in the order of `Layer`
+  ffi::Buffer<ffi::S32> slots, page_table, lengths;
+  ffi::Buffer<ffi::F32> angles;  // cosines, then sines, of RoPE at each row's position
+  ffi::RemainingArgs weights;    // layer after layer, in the order of `Layer`
 };
 
 struct Results {
-  ffi::Result<ffi::AnyBuffer> x, kv, middle, normal, qkv, query, mixed, gated;
+  ffi::Result<ffi::AnyBuffer> x, kv, middle, normal, qkv, mixed, gated;
   ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
 };
 
@@ -49,14 +49,16 @@ inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d)
   FDJAX_RETURN_IF_ERROR(check_shape(
       "kv", in.kv.dimensions(),
       {&d->pages, &d->layers, &d->two, &d->page_size, &d->kv_heads, &d->head_dim}));
-  FDJAX_RETURN_IF_ERROR(
-      check_shape("positions", in.positions.dimensions(), {&d->rows}));
   FDJAX_RETURN_IF_ERROR(check_shape("slots", in.slots.dimensions(), {&d->rows}));
   FDJAX_RETURN_IF_ERROR(
       check_shape("page_table", in.page_table.dimensions(), {&d->rows, &d->width}));
   FDJAX_RETURN_IF_ERROR(check_shape("lengths", in.lengths.dimensions(), {&d->rows}));
-  FDJAX_RETURN_IF_ERROR(
-      check_shape("frequencies", in.frequencies.dimensions(), {&d->frequencies}));
+  FDJAX_RETURN_IF_ERROR(check_shape("angles", in.angles.dimensions(),
+                                    {&d->two, &d->rows, &d->frequencies}));
+  if (*d->frequencies % 8 != 0) {
+    return invalid(std::to_string(*d->frequencies) +
+                   " frequencies; they must be a multiple of 8");
+  }
   FDJAX_RETURN_IF_ERROR(
       check_shape("x (result)", out.x->dimensions(), {&d->rows, &d->hidden}));
   FDJAX_RETURN_IF_ERROR(
@@ -64,8 +66,6 @@ inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d)
   FDJAX_RETURN_IF_ERROR(
       check_shape("normal", out.normal->dimensions(), {&d->rows, &d->hidden}));
   FDJAX_RETURN_IF_ERROR(check_shape("qkv", out.qkv->dimensions(), {&d->rows, &d->qkv}));
-  FDJAX_RETURN_IF_ERROR(
-      check_shape("query", out.query->dimensions(), {&d->rows, &d->mixed}));
   FDJAX_RETURN_IF_ERROR(
       check_shape("mixed", out.mixed->dimensions(), {&d->rows, &d->mixed}));
   FDJAX_RETURN_IF_ERROR(
@@ -76,8 +76,8 @@ inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d)
     return invalid("the result kv must alias the operand");
   }
   const ffi::DataType dtype = in.x.element_type();
-  for (const auto& buffer : {out.x, out.middle, out.normal, out.qkv, out.query,
-                             out.mixed, out.gated, out.kv}) {
+  for (const auto& buffer :
+       {out.x, out.middle, out.normal, out.qkv, out.mixed, out.gated, out.kv}) {
     FDJAX_RETURN_IF_ERROR(check_dtype("a result", buffer->element_type(), "x", dtype));
   }
   return ffi::Error::Success();

@@ -15,24 +15,15 @@ Sizes sizes_of(const Dims& d) {
           .intermediate = static_cast<int>(*d.gated)};
 }
 
-rope_kv_write::Params rope_of(const Attributes& a, const Operands& in,
-                              const Results& out, const Dims& d, const Sizes& size) {
-  const int64_t value_offset = *d.page_size * *d.kv_heads * *d.head_dim;
+decode_attention::Newest newest_of(const Attributes& a, const Operands& in,
+                                   const Results& out, const Dims& d) {
+  const float* cosines = in.angles.typed_data();
   return {.qkv = out.qkv->untyped_data(),
-          .positions = in.positions.typed_data(),
-          .slots = in.slots.typed_data(),
-          .frequencies = in.frequencies.typed_data(),
-          .query = out.query->untyped_data(),
           .kv = out.kv->untyped_data(),
-          .num_slots = *d.pages * *d.page_size,
-          .page_stride = *d.layers * 2 * value_offset,
-          .value_offset = value_offset,
-          .tokens = size.rows,
-          .q_heads = size.heads,
-          .kv_heads = size.kv_heads,
-          .head_dim = size.head_dim,
+          .slots = in.slots.typed_data(),
+          .cosines = cosines,
+          .sines = cosines + *d.rows * *d.frequencies,
           .num_frequencies = static_cast<int>(*d.frequencies),
-          .page_size = static_cast<int>(*d.page_size),
           .interleaved = a.interleaved};
 }
 
@@ -40,7 +31,7 @@ decode_attention::Params attention_of(const Attributes& a, const Operands& in,
                                       const Results& out, const Dims& d,
                                       const Sizes& size) {
   decode_attention::Params p{};
-  p.q = out.query->untyped_data();
+  p.newest = newest_of(a, in, out, d);
   p.kv = out.kv->untyped_data();
   p.page_table = in.page_table.typed_data();
   p.lengths = in.lengths.typed_data();
@@ -99,7 +90,6 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                .size = size.hidden,
                .epsilon = a.epsilon,
                .scale_offset = a.scale_offset},
-      .rope = rope_of(a, in, out, d, size),
       .attention = attention_of(a, in, out, d, size),
       .activation = static_cast<matmul::Activation>(a.activation),
       .layer_bytes = layer_elements * 2,
@@ -130,15 +120,13 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                   float phi, float low, float high, int64_t activation, int64_t window,
                   int64_t attention_splits, int64_t attention_heads,
                   int64_t attention_warps, ffi::Span<const int64_t> products,
-                  ffi::AnyBuffer x, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> positions,
-                  ffi::Buffer<ffi::S32> slots, ffi::Buffer<ffi::S32> page_table,
-                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> frequencies,
-                  ffi::RemainingArgs weights, ffi::Result<ffi::AnyBuffer> x_out,
-                  ffi::Result<ffi::AnyBuffer> kv_out,
+                  ffi::AnyBuffer x, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> slots,
+                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
+                  ffi::Buffer<ffi::F32> angles, ffi::RemainingArgs weights,
+                  ffi::Result<ffi::AnyBuffer> x_out, ffi::Result<ffi::AnyBuffer> kv_out,
                   ffi::Result<ffi::AnyBuffer> middle,
                   ffi::Result<ffi::AnyBuffer> normal, ffi::Result<ffi::AnyBuffer> qkv,
-                  ffi::Result<ffi::AnyBuffer> query, ffi::Result<ffi::AnyBuffer> mixed,
-                  ffi::Result<ffi::AnyBuffer> gated,
+                  ffi::Result<ffi::AnyBuffer> mixed, ffi::Result<ffi::AnyBuffer> gated,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   const Attributes attributes{interleaved,
                               has_qkv_bias,
@@ -156,9 +144,8 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                               attention_heads,
                               attention_warps,
                               products};
-  return run(stream, attributes,
-             {x, kv, positions, slots, page_table, lengths, frequencies, weights},
-             {x_out, kv_out, middle, normal, qkv, query, mixed, gated, recomputed});
+  return run(stream, attributes, {x, kv, slots, page_table, lengths, angles, weights},
+             {x_out, kv_out, middle, normal, qkv, mixed, gated, recomputed});
 }
 
 }  // namespace
@@ -188,10 +175,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::han
                                   .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
                                   .RemainingArgs()
-                                  .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()

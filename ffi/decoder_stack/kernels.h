@@ -7,16 +7,10 @@
 #include "decode_attention/params.h"
 #include "matmul/params.h"
 #include "rms_norm/params.h"
-#include "rope_kv_write/params.h"
 
 namespace fdjax::rms_norm {
 template <typename T>
 cudaError_t launch_rows(cudaStream_t stream, const Params& p, bool programmatic);
-}
-
-namespace fdjax::rope_kv_write {
-template <typename T>
-cudaError_t launch_tokens(cudaStream_t stream, const Params& p, bool programmatic);
 }
 
 namespace fdjax::decode_attention {

@@ -2,9 +2,10 @@
 //
 // A kernel of the chain is launched before its predecessor has ended (pdl.cuh): it
 // loads weights or pages, which nothing in the chain writes, and waits before it reads
-// what the predecessor makes. Eight kernels a layer:
+// what the predecessor makes. Seven kernels a layer, RoPE and the KV write in
+// attention:
 //
-//   x -- rms_norm -- qkv -- rope_kv_write -- decode_attention -- out + x --> middle
+//   x -- rms_norm -- qkv -- decode_attention -- out + x --> middle
 //   middle -- rms_norm -- activation(gate) * up -- down + middle --> x
 //
 // The buffers between them serve every layer (FlashDecoding++Next, section V).
@@ -55,7 +56,6 @@ struct Stack {
   Buffers buffers;
   Plan plan;
   rms_norm::Params norm;               // all but x, scale and out
-  rope_kv_write::Params rope;          // kv of layer 0
   decode_attention::Params attention;  // kv of layer 0
   matmul::Activation activation;
   int64_t layer_bytes;  // of a page, from a layer's keys to the next layer's
@@ -116,13 +116,9 @@ cudaError_t attend(const Stack& s, const Layer& layer, int index) {
   qkv.bias = layer.qkv_bias;
   FDJAX_RETURN_IF_CUDA_ERROR(multiply<T>(s, qkv, s.plan.qkv));
 
-  rope_kv_write::Params rope = s.rope;
-  rope.kv = static_cast<char*>(rope.kv) + index * s.layer_bytes;
-  FDJAX_RETURN_IF_CUDA_ERROR(
-      rope_kv_write::launch_tokens<T>(s.stream, rope, /*programmatic=*/true));
-
   decode_attention::Params attention = s.attention;
-  attention.kv = static_cast<const char*>(attention.kv) + index * s.layer_bytes;
+  attention.newest.kv = static_cast<char*>(attention.newest.kv) + index * s.layer_bytes;
+  attention.kv = attention.newest.kv;
   attention.recomputed += int64_t{index} * size.rows * size.kv_heads;
   FDJAX_RETURN_IF_CUDA_ERROR(decode_attention::launch_decode_attention<T>(
       s.stream, attention, s.plan.attention));

@@ -12,7 +12,7 @@ ffi::Error run(gpu_stream stream, const Arguments& arguments) {
   Params p;
   FDJAX_RETURN_IF_ERROR(read<T>(arguments, &p));
   if (p.tokens == 0 || p.head_dim == 0) return ffi::Error::Success();
-  const gpu_error error = launch_tokens<T>(stream, p, /*programmatic=*/false);
+  const gpu_error error = launch_tokens<T>(stream, p);
   if (error == kGpuSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("rope_kv_write: ") + gpu_error_string(error));
 }
@@ -30,10 +30,6 @@ ffi::Error handle(gpu_stream stream, int64_t layer, bool interleaved,
 }
 
 }  // namespace
-
-// For handlers that chain kernels.
-template gpu_error launch_tokens<GpuFloats::bfloat16>(gpu_stream, const Params&, bool);
-template gpu_error launch_tokens<GpuFloats::float16>(gpu_stream, const Params&, bool);
 
 }  // namespace fdjax::rope_kv_write
 

@@ -9,9 +9,9 @@
 #include <cstdint>
 
 #include "fdjax/gpu.h"
-#include "fdjax/pdl.cuh"
 #include "fdjax/vector.cuh"
 #include "rope_kv_write/params.h"
+#include "rope_kv_write/rotate.cuh"
 
 namespace fdjax::rope_kv_write {
 
@@ -75,30 +75,13 @@ __device__ Unit<T, kVec> load(const Params& p, Token token, int index) {
   return u;
 }
 
-template <typename T>
-__device__ void rotate(T& first, T& second, float cosine, float sine) {
-  const float x = to_float(first), y = to_float(second);
-  first = from_float<T>(x * cosine - y * sine);
-  second = from_float<T>(y * cosine + x * sine);
-}
-
 template <typename T, int kVec>
 __device__ void store(Unit<T, kVec> u, const float* cosines, const float* sines,
                       bool interleaved) {
   using V = Vec<T, kVec>;
   if (u.target == nullptr) return;
   if (u.frequency >= 0) {
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      const float cosine = cosines[u.frequency + i], sine = sines[u.frequency + i];
-      if (!interleaved || kVec == 1) {
-        rotate(u.first.values[i], u.second.values[i], cosine, sine);
-      } else {  // pair i is at 2 * i and 2 * i + 1 of the unit
-        V& half = i < kVec / 2 ? u.first : u.second;
-        const int at = 2 * i % kVec;
-        rotate(half.values[at], half.values[at + 1], cosine, sine);
-      }
-    }
+    rotate(u.first, u.second, cosines + u.frequency, sines + u.frequency, interleaved);
   }
   *reinterpret_cast<V*>(u.target + u.offset) = u.first;
   *reinterpret_cast<V*>(u.target + u.offset + u.distance) = u.second;
@@ -112,14 +95,11 @@ __global__ void __launch_bounds__(kThreads) kernel(FDJAX_GRID_CONSTANT const Par
   const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
   const int stride = gridDim.y * kThreads;
   int index = blockIdx.y * kThreads + threadIdx.x;
-  // Positions and slots are older than the product: the angles are ready when it is.
-  pdl_release();
   const float position = static_cast<float>(p.positions[token.index]);
   for (int i = threadIdx.x; i < p.num_frequencies; i += kThreads) {
     sincosf(__fmul_rn(position, p.frequencies[i]), &sines[i], &cosines[i]);
   }
   __syncthreads();
-  pdl_wait();
   Unit<T, kVec> unit;
   if (index < units) unit = load<T, kVec>(p, token, index);
   while (index < units) {

@@ -1,4 +1,4 @@
-// The launch of rope_kv_write, for its handler and for handlers that chain kernels.
+// The launch of rope_kv_write.
 #pragma once
 
 #include <algorithm>
@@ -18,25 +18,22 @@ inline bool aligned(const void* pointer) {
 }
 
 template <typename T, int kVec>
-gpu_error launch_units(gpu_stream stream, const Params& p, bool programmatic) {
+gpu_error launch_units(gpu_stream stream, const Params& p) {
   const int units = (p.q_heads + 2 * p.kv_heads) * (p.head_dim / (2 * kVec));
   const int groups = (units + kThreads - 1) / kThreads;
   const int wanted = (kBlocks + p.tokens - 1) / p.tokens;
   const Launch how{.stream = stream,
                    .grid = dim3(p.tokens, std::min(groups, wanted)),
-                   .threads = kThreads,
-                   .programmatic = programmatic};
+                   .threads = kThreads};
   return launch(how, kernel<T, kVec>, p);
 }
 
-// With `programmatic`, the kernel before may write nothing that is read here but qkv.
 template <typename T>
-gpu_error launch_tokens(gpu_stream stream, const Params& p, bool programmatic) {
+gpu_error launch_tokens(gpu_stream stream, const Params& p) {
   constexpr int kVec = 16 / sizeof(T);
   const bool vectors = p.head_dim % (2 * kVec) == 0 && p.num_frequencies % kVec == 0 &&
                        aligned(p.qkv) && aligned(p.query) && aligned(p.kv);
-  return vectors ? launch_units<T, kVec>(stream, p, programmatic)
-                 : launch_units<T, 1>(stream, p, programmatic);
+  return vectors ? launch_units<T, kVec>(stream, p) : launch_units<T, 1>(stream, p);
 }
 
 }  // namespace fdjax::rope_kv_write

@@ -47,7 +47,7 @@ def call(
     cuts: config.Cuts,
 ) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
     """`run` with the work cut as told; `operands` are its arguments up to `layers`."""
-    x, kv = operands[:2]
+    x, kv, positions, slots, page_table, lengths, frequencies = operands
     rows, hidden = x.shape
     _, num_layers, _, _, num_kv_heads, _ = kv.shape
     first = layers[0]
@@ -66,7 +66,6 @@ def call(
             buffer(hidden),
             buffer(first.qkv.shape[0]),
             buffer(mixed),
-            buffer(mixed),
             buffer(gated),
             counts,
         ),
@@ -75,7 +74,7 @@ def call(
     window = spec.windows[0]
     bounds = spec.unified or UnifiedMax(0.0, -1.0, 1.0)
     out, kv, *_, recomputed = chain(
-        *operands,
+        *(x, kv, slots, page_table, lengths, angles(positions, frequencies)),
         *flat_weights(layers),
         interleaved=np.bool_(spec.interleaved),
         has_qkv_bias=np.bool_(first.qkv_bias is not None),
@@ -97,6 +96,14 @@ def call(
     return out, kv, jnp.sum(recomputed, axis=-1)
 
 
+def angles(
+    positions: Int32[Array, " B"], frequencies: Float[Array, " R2"]
+) -> Float[Array, "2 B R2"]:
+    """Cosines and sines of RoPE, which all layers share."""
+    turns = positions[:, None].astype(jnp.float32) * frequencies
+    return jnp.stack([jnp.cos(turns), jnp.sin(turns)])
+
+
 def flat_weights(layers: Sequence[LayerWeights]) -> list[Array]:
     """The weights in the order of the handler; an absent bias leaves no gap."""
     return [leaf for layer in layers for leaf in jax.tree.leaves(layer)]
@@ -115,7 +122,7 @@ def refuse(
     spec: StackSpec,
 ) -> str | None:
     """Why the chain cannot serve this call, or `None`."""
-    del positions, slots, frequencies
+    del positions, slots
     if reason := ffi.refuse(NAME, platform="gpu"):
         return reason
     if x.shape[0] > matmul_config.MAX_FLAT_M:
@@ -124,6 +131,8 @@ def refuse(
         return "layers differ in their sliding windows"
     if x.shape[1] * x.dtype.itemsize > MAX_ROW_BYTES:
         return f"a row is {x.shape[1]} elements; rms_norm takes {MAX_ROW_BYTES} bytes"
+    if frequencies.shape[0] % 8:
+        return f"{frequencies.shape[0]} frequencies of RoPE; it takes multiples of 8"
     first = layers[0]
     for weight in (first.qkv, first.out, first.up, first.down):
         n, k = weight.shape
