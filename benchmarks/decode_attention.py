@@ -8,6 +8,7 @@ table; without `--sweep` it measures the heuristic's.
 """
 
 import argparse
+import dataclasses
 import pathlib
 import statistics
 import time
@@ -19,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import results
-from fdjax.kernels.cases import Case, tagged
-from fdjax.kernels.decode_attention import OP, UnifiedMax, cases, decode_attention
+from fdjax.kernels.cases import Case, noise, struct, tagged
+from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
 from fdjax.kernels.decode_attention.pallas import Cut, attend_with_scores, config
 from fdjax.notation import Array
 
@@ -43,59 +44,59 @@ FLASHINFER_US = {
 }
 
 
-def program(case: Case, unified: UnifiedMax | None) -> Callable[..., tuple[Array, ...]]:
-    """One call for each layer, whose results all come back."""
-    kwargs = {k: v for k, v in case.kwargs.items() if k != "layer"}
+type Decode = Callable[[DecodeAttention], tuple[Array, ...]]
 
-    def every_layer(*args: Any) -> tuple[Array, ...]:
+
+def program(unified: UnifiedMax | None) -> Decode:
+    """One call for each layer, whose results all come back."""
+
+    def every_layer(call: DecodeAttention) -> tuple[Array, ...]:
         return tuple(
-            decode_attention(*args, layer=layer, unified=unified, **kwargs)
-            for layer in range(case.args[1].shape[1])
+            OP(dataclasses.replace(call, layer=layer, unified=unified))[0]
+            for layer in range(call.kv.shape[1])
         )
 
     return jax.jit(every_layer)
 
 
-def full(case: Case) -> tuple[Any, ...]:
-    """Arrays of a case: every row as long as its pages, the same noise in each."""
-    q, kv, table, *_ = case.args
-    random = np.random.default_rng(1)
-    pages = random.permutation(kv.shape[0])[: table.size].reshape(table.shape)
-    page = cases.noise(random, jax.ShapeDtypeStruct(kv.shape[1:], kv.dtype))
-    copies = jax.jit(lambda page: jnp.broadcast_to(page, kv.shape).copy())
-    return (
-        cases.noise(random, q),
-        copies(page),
-        jnp.asarray(pages, jnp.int32),
-        jnp.full((table.shape[0],), table.shape[1] * kv.shape[3], jnp.int32),
-        None,
+def full(case: Case[DecodeAttention]) -> DecodeAttention:
+    """A case with arrays: every row as long as its pages, the same noise in each."""
+    call, random = case.call, np.random.default_rng(1)
+    shape, table = call.kv.shape, call.page_table
+    pages = random.permutation(shape[0])[: table.size].reshape(table.shape)
+    page = noise(random, struct(*shape[1:], dtype=call.kv.dtype))
+    copies = jax.jit(lambda page: jnp.broadcast_to(page, shape).copy())
+    return dataclasses.replace(
+        call,
+        q=noise(random, call.q),
+        kv=copies(page),
+        page_table=jnp.asarray(pages, jnp.int32),
+        lengths=jnp.full(call.lengths.shape, call.max_tokens, jnp.int32),
     )
 
 
-def microseconds(
-    run: Callable[..., Any], args: tuple[Any, ...], calls: int
-) -> list[float]:
-    """Of one call, in each repeat."""
-    last = jax.block_until_ready(run(*args))
+def microseconds(run: Decode, call: DecodeAttention) -> list[float]:
+    """Of one layer, in each repeat."""
+    last, calls = jax.block_until_ready(run(call)), call.kv.shape[1]
     launches = max(4, 2000 // calls)
     repeats: list[float] = []
     for _ in range(7):
         start = time.perf_counter()
         for _ in range(launches):
-            last = run(*args)
+            last = run(call)
         jax.block_until_ready(last)
         elapsed = time.perf_counter() - start
         repeats.append(elapsed * 1e6 / (launches * calls))
     return repeats
 
 
-def measure(case: Case, scheme: str, implementation: str) -> dict[str, Any]:
+def measure(
+    case: Case[DecodeAttention], scheme: str, implementation: str
+) -> dict[str, Any]:
     """One row of the results."""
-    _, kv, table, *_ = case.args
-    batch, context = table.shape[0], table.shape[1] * kv.shape[3]
-    args = full(case)
+    kv, batch, context = case.call.kv, case.call.q.shape[0], case.call.max_tokens
     with OP.using(implementation):
-        repeats = microseconds(program(case, SCHEMES[scheme]), args, kv.shape[1])
+        repeats = microseconds(program(SCHEMES[scheme]), full(case))
     us = statistics.median(repeats)
     row_bytes = 2 * kv.shape[4] * kv.shape[5] * kv.dtype.itemsize
     gb_s = batch * context * row_bytes / us / 1e3
@@ -113,45 +114,46 @@ def measure(case: Case, scheme: str, implementation: str) -> dict[str, Any]:
     }
 
 
-def cuts(case: Case) -> list[Cut]:
+def cuts(call: DecodeAttention) -> list[Cut]:
     """Cuts of the Pallas kernel worth trying: one, two or three blocks at a time."""
-    q, kv, table, *_ = case.args
-    rows, page_size, heads = table.shape[0], kv.shape[3], kv.shape[4]
-    tokens = table.shape[1] * page_size
-    call = config.Call(rows, heads, 8, q.shape[2], page_size, tokens)
-    chosen = config.heuristic(call).splits
+    page_size, heads, head_dim = call.kv.shape[3:]
+    tokens = call.max_tokens
+    shape = config.Call(call.q.shape[0], heads, 8, head_dim, page_size, tokens)
+    chosen = config.heuristic(shape).splits
     splits = sorted({chosen, max(1, chosen // 2), min(2 * chosen, config.MAX_SPLITS)})
     rings = ((64, 2), (64, 3), (64, 6), (128, 3))
     tried = [Cut(*ring, split) for ring in rings for split in splits]
     most = max(1, tokens // config.TENSOR_CORE_ROWS)
-    return [c for c in tried if config.fits(call, c) and c.splits <= most]
+    return [c for c in tried if config.fits(shape, c) and c.splits <= most]
 
 
-def cut_program(case: Case, cut: Cut) -> Callable[..., tuple[Array, ...]]:
+def cut_program(cut: Cut) -> Decode:
     """One call of the Pallas kernel for each layer."""
-    scale = case.kwargs["scale"]
 
-    def every_layer(*args: Any) -> tuple[Array, ...]:
+    def every_layer(call: DecodeAttention) -> tuple[Array, ...]:
         return tuple(
             attend_with_scores(
-                *args[:4],
+                call.q,
+                call.kv,
+                call.page_table,
+                call.lengths,
                 layer=layer,
-                scale=scale,
+                scale=call.scores.scale,
                 unified=SCHEMES["unified"],
                 cut=cut,
             )[0]
-            for layer in range(case.args[1].shape[1])
+            for layer in range(call.kv.shape[1])
         )
 
     return jax.jit(every_layer)
 
 
-def sweep(case: Case) -> None:
+def sweep(case: Case[DecodeAttention]) -> None:
     """Prints what each cut takes."""
-    args, layers = full(case), case.args[1].shape[1]
+    call = full(case)
     print(f"{case.name}\n  tile stages splits        us", flush=True)
-    for cut in cuts(case):
-        us = statistics.median(microseconds(cut_program(case, cut), args, layers))
+    for cut in cuts(call):
+        us = statistics.median(microseconds(cut_program(cut), call))
         where = f"{cut.tile_tokens:4} {cut.stages:6} {cut.splits:6}"
         print(f"  {where} {us:9.2f}", flush=True)
 

@@ -22,7 +22,13 @@ from benchmarks import results
 from benchmarks.cases import Case, parse_cases
 from fdjax import device
 from fdjax.kernels.decode_attention import config as attention_config
-from fdjax.kernels.decoder_stack import LayerWeights, StackSpec, config, cuda
+from fdjax.kernels.decoder_stack import (
+    DecoderStack,
+    LayerWeights,
+    StackSpec,
+    config,
+    cuda,
+)
 from fdjax.kernels.decoder_stack.config import GEMV, Cuts
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.notation import Array
@@ -74,7 +80,9 @@ def draw_layers(sizes: Sizes) -> tuple[LayerWeights, ...]:
     return tuple(layer(index) for index in range(sizes.layers))
 
 
-def draw_operands(case: Case, sizes: Sizes) -> tuple[Array, ...]:
+def draw_call(
+    case: Case, sizes: Sizes, layers: tuple[LayerWeights, ...]
+) -> DecoderStack:
     """Every row at the end of its context, its pages scattered."""
     width = -(-case.max_model_len // PAGE_SIZE)
     random = np.random.default_rng(0)
@@ -88,13 +96,17 @@ def draw_operands(case: Case, sizes: Sizes) -> tuple[Array, ...]:
         ),
         (table.size, sizes.layers, 2, PAGE_SIZE, sizes.kv_heads, sizes.head_dim),
     )
-    integers = (positions, slots, table, positions + 1)
     half = sizes.head_dim // 2
-    return (
+    return DecoderStack(
         _noise(jax.random.key(1), shape=(case.batch, sizes.hidden)),
         kv,
-        *(jnp.asarray(a, jnp.int32) for a in integers),
+        jnp.asarray(positions, jnp.int32),
+        jnp.asarray(slots, jnp.int32),
+        jnp.asarray(table, jnp.int32),
+        jnp.asarray(positions + 1, jnp.int32),
         jnp.asarray(1e4 ** -(np.arange(half) / half), jnp.float32),
+        layers,
+        spec=spec_of(sizes),
     )
 
 
@@ -149,9 +161,7 @@ class Bench:
     def __init__(self, case: Case, layers: tuple[LayerWeights, ...]) -> None:
         self.case = case
         self.sizes = Sizes()
-        self.layers = layers
-        self.operands = draw_operands(case, self.sizes)
-        self.spec = spec_of(self.sizes)
+        self.call = draw_call(case, self.sizes, layers)
 
     def default(self) -> Cuts:
         """What the package would do."""
@@ -159,7 +169,7 @@ class Bench:
             self.case.batch,
             self.sizes.kv_heads,
             self.case.max_model_len,
-            self.layers[0],
+            self.call.layers[0],
         )
 
     def starts(self) -> list[tuple[str, Cuts]]:
@@ -173,7 +183,7 @@ class Bench:
         gemv = dataclasses.replace(default, products=GEMV * len(PRODUCTS))
         flat = default
         for name in PRODUCTS:
-            n, k = getattr(self.layers[0], name).shape
+            n, k = getattr(self.call.layers[0], name).shape
             cut = matmul_config.flat_config(self.case.batch, n, k, gated=name == "up")
             flat = with_part(flat, name, dataclasses.astuple(cut))
         starts = [("default", default), ("gemv", gemv), ("flat", flat)]
@@ -184,35 +194,31 @@ class Bench:
         """Median of one chain, several of which follow each other in a program."""
 
         @partial(jax.jit, donate_argnums=0)
-        def run(
-            kv: Array, rest: tuple[Array, ...], layers: tuple[LayerWeights, ...]
-        ) -> tuple[Array, Array]:
-            x, *others = rest
+        def run(kv: Array, rest: DecoderStack) -> tuple[Array, Array]:
+            x = rest.x
             for _ in range(CHAINS):
-                x, kv, _ = cuda.call(
-                    (x, kv, *others), layers, spec=self.spec, cuts=cuts
-                )
+                call = dataclasses.replace(rest, x=x, kv=kv)
+                x, kv, _ = cuda.run_cut(call, cuts)
             return x, kv
 
-        x, kv, *others = self.operands
-        rest = (x, *others)
-        out, kv = run(kv, rest, self.layers)
+        kv, rest = self.call.kv, dataclasses.replace(self.call, kv=None)
+        out, kv = run(kv, rest)
         jax.block_until_ready(out)
         times: list[float] = []
         for _ in range(REPEATS):
             start = time.perf_counter()
             for _ in range(CALLS):
-                out, kv = run(kv, rest, self.layers)
+                out, kv = run(kv, rest)
             jax.block_until_ready(out)
             times.append((time.perf_counter() - start) / (CALLS * CHAINS) * 1e6)
-        self.operands = (x, kv, *others)
+        self.call = dataclasses.replace(rest, kv=kv)
         return round(statistics.median(times), 1)
 
     def candidates(self, part: str) -> list[Any]:
         """What to try for attention, or for one product."""
         if part == "attention":
             return attention_cuts(self.case, self.sizes)
-        weight = getattr(self.layers[0], part)
+        weight = getattr(self.call.layers[0], part)
         return product_cuts(self.case.batch, weight, gated=part == "up")
 
 

@@ -24,7 +24,14 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks import results  # noqa: E402
-from fdjax.kernels.matmul import OP, call, cases, config, matmul  # noqa: E402
+from fdjax.kernels.matmul import (  # noqa: E402
+    OP,
+    Product,
+    cases,
+    config,
+    handler,
+    matmul,
+)
 from fdjax.notation import Array  # noqa: E402
 
 # Measured on one H200: 12 GiB read by 1,056 blocks.
@@ -35,7 +42,7 @@ MIN_COPIES, MAX_COPIES = 6, 32
 RUN_US, REPEATS = 15_000, 5
 
 # x, weight, residual -> y
-type Product = Callable[[Array, Array, Array], Array]
+type Multiply = Callable[[Array, Array, Array], Array]
 
 
 def floor_us(n: int, k: int) -> float:
@@ -60,7 +67,7 @@ def weights(n: int, k: int) -> list[Array]:
     return [weight, *(weight.copy() for _ in range(num_copies(n, k) - 1))]
 
 
-def time_jax(product: Product, x: Array, copies: Sequence[Array]) -> float:
+def time_jax(product: Multiply, x: Array, copies: Sequence[Array]) -> float:
     """Microseconds of one product."""
     n, k = copies[0].shape
     rounds = num_rounds(n, k)
@@ -110,7 +117,7 @@ def time_cublas(m: int, n: int, k: int) -> float | None:
     return statistics.median(times[2:]) / rounds / copies * 1e6
 
 
-def forced(name: str) -> Product:
+def forced(name: str) -> Multiply:
     """`matmul` by one implementation."""
 
     def product(x: Array, weight: Array, residual: Array) -> Array:
@@ -120,11 +127,14 @@ def forced(name: str) -> Product:
     return product
 
 
-def by_config(flat: config.FlatConfig) -> Product:
+def by_config(flat: config.FlatConfig) -> Multiply:
     """B with one configuration."""
-    return lambda x, weight, residual: call.product(
-        x, weight, None, residual, activation=None, out_dtype=x.dtype, config=flat
-    )
+
+    def product(x: Array, weight: Array, residual: Array) -> Array:
+        operands = (x, weight, None, residual)
+        return handler.run(Product(*operands, activation=None, out_dtype=x.dtype), flat)
+
+    return product
 
 
 def measure(

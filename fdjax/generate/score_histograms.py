@@ -6,7 +6,7 @@ What the softmax calibration of section III of FlashDecoding++Next is read from.
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.kernels.paged import gather_pages, scores_of
+from fdjax.kernels.paged import ScoreSpec, gather_pages, scores_of
 from fdjax.layers import Batch, SelfAttention, prefill_batch
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
@@ -105,10 +105,7 @@ def _of_layer(
             keys,
             positions[None],
             length[None],
-            attention.slopes,
-            scale=spec.scale,
-            soft_cap=spec.soft_cap,
-            window=attention.window,
+            ScoreSpec(attention.slopes, spec.scale, spec.soft_cap, attention.window),
         )
         scores = scores.reshape(spec.num_heads, block, -1)
         scores = jnp.where((positions < length)[:, None], scores, -jnp.inf)

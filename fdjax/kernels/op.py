@@ -27,37 +27,40 @@ _warned: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
-class Impl[**P, R]:
-    """One way to compute an operation.
+class Impl[C, R]:
+    """One way to compute an operation, whose calls are described by a `C`.
 
     Attributes:
-        run: computes it; may assume that `refuse` returned `None`.
-        refuse: takes the same arguments and says why this implementation cannot
-            serve the call, or `None` when it can.
+        run: computes a call; may assume that `refuse` returned `None`.
+        refuse: says why this implementation cannot serve a call, or `None` when it
+            can; it reads the types and shapes of arrays, not what they hold.
     """
 
-    run: Callable[P, R]
-    refuse: Callable[P, str | None]
+    run: Callable[[C], R]
+    refuse: Callable[[C], str | None]
 
 
-class Op[**P, R]:
+class Op[C, R]:
     """An operation: its definition and the faster ways to compute it.
+
+    A `C` describes one call: a frozen dataclass made by `fdjax.pytree.pytree`, whose
+    leaves are the arrays. To ask who would serve a call, `jax.ShapeDtypeStruct`s stand
+    in for them.
 
     Args:
         name: for messages.
         reference: the definition.
         impls: the other implementations, in order of preference.
-        order: takes a call's arguments and names the implementations to try for it,
-            best first; what it leaves out is not tried. The reference ends the list,
-            there or not.
+        order: names the implementations to try for a call, best first; what it leaves
+            out is not tried. The reference ends the list, there or not.
     """
 
     def __init__(
         self,
         name: str,
-        reference: Callable[P, R],
-        impls: Mapping[str, Impl[P, R]] | None = None,
-        order: Callable[P, Sequence[str]] | None = None,
+        reference: Callable[[C], R],
+        impls: Mapping[str, Impl[C, R]] | None = None,
+        order: Callable[[C], Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self._reference = reference
@@ -69,13 +72,13 @@ class Op[**P, R]:
         """Every implementation, in order of preference; the reference is last."""
         return (*self._impls, REFERENCE)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, call: C) -> R:
         """Computes the operation by the implementation that the rule chooses."""
-        name, refusals = self._choose(*args, **kwargs)
+        name, refusals = self._choose(call)
         if name == REFERENCE:
-            self._warn(refusals, args)
-            return self._reference(*args, **kwargs)
-        return self._impls[name].run(*args, **kwargs)
+            self._warn(refusals, call)
+            return self._reference(call)
+        return self._impls[name].run(call)
 
     def using(self, name: str) -> AbstractContextManager[Any]:
         """Forces one implementation inside a `with` block.
@@ -91,26 +94,26 @@ class Op[**P, R]:
         others = tuple(entry for entry in _forced.value if entry[0] != self.name)
         return _forced((*others, (self.name, name)))
 
-    def refuse(self, name: str, *args: P.args, **kwargs: P.kwargs) -> str | None:
+    def refuse(self, name: str, call: C) -> str | None:
         """Why implementation `name` cannot serve this call, or `None`."""
         if name == REFERENCE:
             return None
-        return self._impls[name].refuse(*args, **kwargs)
+        return self._impls[name].refuse(call)
 
-    def choice(self, *args: P.args, **kwargs: P.kwargs) -> str:
+    def choice(self, call: C) -> str:
         """The name of the implementation that serves this call.
 
         Raises:
             Unsupported: one is forced, and cannot.
         """
-        return self._choose(*args, **kwargs)[0]
+        return self._choose(call)[0]
 
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
+    def explain(self, call: C) -> str:
         """One line: what serves this call, and why the ones before it do not."""
-        return self._explanation(*self._find(*args, **kwargs))
+        return self._explanation(*self._find(call))
 
-    def _choose(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, dict[str, str]]:
-        name, refusals = self._find(*args, **kwargs)
+    def _choose(self, call: C) -> tuple[str, dict[str, str]]:
+        name, refusals = self._find(call)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s", self._explanation(name, refusals))
         return name, refusals
@@ -119,26 +122,27 @@ class Op[**P, R]:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
         return f"{self.name}: {name}{reasons}"
 
-    def _find(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, dict[str, str]]:
+    def _find(self, call: C) -> tuple[str, dict[str, str]]:
         forced = dict(_forced.value).get(self.name)
         if forced is not None:
-            reason = self.refuse(forced, *args, **kwargs)
+            reason = self.refuse(forced, call)
             if reason is not None:
                 raise Unsupported(f"{self.name}[{forced}]: {reason}")
             return forced, {}
         refusals: dict[str, str] = {}
-        order = self._order(*args, **kwargs) if self._order else self.names
+        order = self._order(call) if self._order else self.names
         for name in order:
-            reason = self.refuse(name, *args, **kwargs)
+            reason = self.refuse(name, call)
             if reason is None:
                 return name, refusals
             refusals[name] = reason
         return REFERENCE, refusals
 
-    def _warn(self, refusals: dict[str, str], args: tuple[Any, ...]) -> None:
+    def _warn(self, refusals: dict[str, str], call: C) -> None:
         if not refusals or device.platform() != "gpu":
             return
-        signature = str(jax.tree.map(lambda a: getattr(a, "shape", a), args))
+        # Shapes alone: the layers of a model differ in their static fields.
+        signature = str([leaf.shape for leaf in jax.tree.leaves(call)])
         if (self.name, signature) in _warned:
             return
         _warned.add((self.name, signature))

@@ -1,8 +1,53 @@
-"""What the attention operations share: reading pages, and the definition itself."""
+"""What the attention operations share: a call, its pages, and the definition itself."""
 
 import jax.numpy as jnp
 
 from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.pytree import pytree, static
+
+
+@pytree
+class ScoreSpec:
+    """What becomes of the products of queries and keys before the softmax.
+
+    Attributes:
+        slopes: ALiBi slope of each query head, or `None`.
+        scale: factor of the products.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`, unless `None`.
+        window: a query sees itself and the `window - 1` tokens before it; all of them
+            if `None`.
+    """
+
+    slopes: Float[Array, " Hq"] | None
+    scale: float = static()
+    soft_cap: float | None = static()
+    window: int | None = static()
+
+
+@pytree
+class PagedAttention:
+    """One call of an attention operation.
+
+    Attributes:
+        q: the queries.
+        kv: the KV array; the keys and values of the queries' tokens are already in it.
+        page_table: pages of each row in order; ids `>= P` are absent.
+        lengths: tokens of each row in `kv`.
+        scores: what becomes of scores before the softmax.
+        layer: which layer of each page.
+    """
+
+    q: Float[Array, "B *S Hq D"]
+    kv: Float[Array, "P L 2 Z Hkv D"]
+    page_table: Int32[Array, "B W"]
+    lengths: Int32[Array, " B"]
+    scores: ScoreSpec
+    layer: int = static()
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens of a row the page table has room for."""
+        return self.page_table.shape[1] * self.kv.shape[3]
 
 
 def gather_pages(
@@ -42,27 +87,14 @@ def attend(
     v: Float[Array, "B T Hkv D"],
     query_positions: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
-    slopes: Float[Array, " Hq"] | None,
-    *,
-    scale: float,
-    soft_cap: float | None,
-    window: int | None,
+    spec: ScoreSpec,
 ) -> Float[Array, "B S Hq D"]:
     """Softmax attention in float32; queries that see no key give zeros.
 
     Keys and values a query does not see never reach its result, even where they are
     NaN: a page may hold what another request left there.
     """
-    scores = scores_of(
-        q,
-        k,
-        query_positions,
-        lengths,
-        slopes,
-        scale=scale,
-        soft_cap=soft_cap,
-        window=window,
-    )
+    scores = scores_of(q, k, query_positions, lengths, spec)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
     total = jnp.sum(weights, axis=-1)
@@ -102,25 +134,21 @@ def scores_of(
     k: Float[Array, "B T Hkv D"],
     query_positions: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
-    slopes: Float[Array, " Hq"] | None,
-    *,
-    scale: float,
-    soft_cap: float | None,
-    window: int | None,
+    spec: ScoreSpec,
 ) -> Float[Array, "B Hkv G S T"]:
     """What the softmax of `attend` is taken of; -inf for keys a query does not see."""
     rows, num_queries, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[2]
     grouped = (rows, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    seen = visible(query_positions, lengths, num_keys=k.shape[1], window=window)
+    seen = visible(query_positions, lengths, num_keys=k.shape[1], window=spec.window)
 
     query = q.astype(jnp.float32).reshape(grouped)
     key = jnp.where(_held(k, lengths), k.astype(jnp.float32), 0.0)
-    scores = _products(query, key) * scale
-    if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
-    if slopes is not None:
-        scores = scores + _alibi(slopes, query_positions, grouped, k.shape[1])
+    scores = _products(query, key) * spec.scale
+    if spec.soft_cap is not None:
+        scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
+    if spec.slopes is not None:
+        scores = scores + _alibi(spec.slopes, query_positions, grouped, k.shape[1])
     return jnp.where(seen[:, None, None], scores, -jnp.inf)
 
 
@@ -140,10 +168,9 @@ def _alibi(
     return slopes.reshape(num_kv_heads, group, 1, 1) * distance.astype(jnp.float32)
 
 
-def check_attention(
-    operation: str, q: Array, kv: Array, page_table: Array, lengths: Array, layer: int
-) -> None:
+def check_attention(operation: str, call: PagedAttention) -> None:
     """Raises `ValueError` where the operands of a paged attention do not fit."""
+    q, kv = call.q, call.kv
     rows, num_heads, head_dim = q.shape[0], q.shape[-2], q.shape[-1]
     _, num_layers, _, _, num_kv_heads, kv_head_dim = kv.shape
     if num_heads % num_kv_heads:
@@ -157,10 +184,12 @@ def check_attention(
         )
     if q.dtype != kv.dtype:
         raise ValueError(f"{operation}: q is {q.dtype}, kv is {kv.dtype}")
-    if page_table.shape[0] != rows or lengths.shape != (rows,):
+    if call.page_table.shape[0] != rows or call.lengths.shape != (rows,):
         raise ValueError(
-            f"{operation}: q has {rows} rows, page_table {page_table.shape[0]}, "
-            f"lengths {lengths.shape}"
+            f"{operation}: q has {rows} rows, page_table {call.page_table.shape[0]}, "
+            f"lengths {call.lengths.shape}"
         )
-    if not 0 <= layer < num_layers:
-        raise ValueError(f"{operation}: layer {layer} of a kv array of {num_layers}")
+    if not 0 <= call.layer < num_layers:
+        raise ValueError(
+            f"{operation}: layer {call.layer} of a kv array of {num_layers}"
+        )

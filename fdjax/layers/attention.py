@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fdjax.config import Alibi, Attention, Positions, Rope
-from fdjax.kernels.decode_attention import UnifiedMax, decode_attention_counted
+from fdjax.kernels.decode_attention import UnifiedMax, decode_attention
 from fdjax.kernels.prefill_attention import prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.layers.batch import Batch
@@ -112,7 +112,7 @@ class SelfAttention(nnx.Module):
     ) -> tuple[Float[Array, "*T Hq D"], Int32[Array, " B"]]:
         spec = self.spec
         if batch.phase == "decode":
-            out, counts = decode_attention_counted(
+            out, counts = decode_attention(
                 q,
                 kv,
                 batch.page_table,

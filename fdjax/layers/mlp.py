@@ -8,6 +8,7 @@ from fdjax.kernels.activations import activation
 from fdjax.kernels.gated_activation import gated_activation
 from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
 from fdjax.kernels.gated_matmul import gated_matmul
+from fdjax.kernels.matmul import Product
 from fdjax.kernels.op import REFERENCE
 from fdjax.layers.linear import Linear
 from fdjax.notation import Array, Float
@@ -45,6 +46,7 @@ class FeedForward(nnx.Module):
         weight, bias = self.up.weight[...], self.up.bias
         bias = None if bias is None else bias[...]
         name = self.spec.activation
-        if GATED_MATMUL.choice(x, weight, bias, activation=name) == REFERENCE:
+        call = Product(x, weight, bias, None, activation=name, out_dtype=x.dtype)
+        if GATED_MATMUL.choice(call) == REFERENCE:
             return gated_activation(self.up(x), activation=name)
         return gated_matmul(x, weight, bias, activation=name)

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from fdjax.config import Rope
-from fdjax.kernels.decoder_stack import OP, LayerWeights, StackSpec, decoder_stack
+from fdjax.kernels.decoder_stack import (
+    OP,
+    DecoderStack,
+    LayerWeights,
+    StackSpec,
+    decoder_stack,
+)
 from fdjax.kernels.op import REFERENCE
 from fdjax.layers import Batch
 from fdjax.layers.positions import rope_frequencies
@@ -70,7 +76,7 @@ def run_stack(
         activation=config.mlp.activation,
         unified=config.unified,
     )
-    if OP.choice(*operands, spec=spec) == REFERENCE:
+    if OP.choice(DecoderStack(*operands, spec=spec)) == REFERENCE:
         return None
     return decoder_stack(*operands, spec=spec)
 

@@ -1,25 +1,24 @@
 """The Pallas kernel of `decode_attention`, compiled for an H200."""
 
+import dataclasses
 import pathlib
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from fdjax.kernels.cases import Case
-from fdjax.kernels.decode_attention import OP, UnifiedMax, cases, decode_attention
+from fdjax.kernels.decode_attention import OP, DecodeAttention, cases
 from fdjax.kernels.decode_attention.pallas import attend_with_scores
 from fdjax.notation import Array
 from tests.support.aot import compile_for_h200, wheels_missing
+from tests.support.decode_calls import WIDE
 
 pytestmark = [
     pytest.mark.aot,
     pytest.mark.skipif(wheels_missing() is not None, reason=str(wheels_missing())),
 ]
 
-WIDE = UnifiedMax(0.0, -40.0, 40.0)
 NAMES = (
     "llama3_8b_1x1024",
     "llama3_8b_256x1024",
@@ -32,6 +31,14 @@ NAMES = (
     "mistral_window",
     "tales_5m_bfloat16",
 )
+# float16 has one kernel for both schemes; it is assembled once.
+CALLS = [
+    pytest.param(dataclasses.replace(case.call, unified=unified), id=f"{scheme}-{name}")
+    for name in NAMES
+    for case in cases.CASES
+    for scheme, unified in (("unified", WIDE), ("synchronised", None))
+    if case.name == name and not (unified is None and case.call.q.dtype == jnp.float16)
+]
 
 
 @pytest.fixture
@@ -54,16 +61,10 @@ def _spills(folder: pathlib.Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("unified", [WIDE, None], ids=["unified", "synchronised"])
-def test_no_kernel_spills(
-    name: str, unified: UnifiedMax | None, assembled: pathlib.Path
-):
-    case = next(c for c in cases.CASES if c.name == name)
-    if unified is None and case.args[0].dtype == jnp.float16:
-        pytest.skip("float16 has one kernel for both schemes; it is assembled once")
+@pytest.mark.parametrize("call", CALLS)
+def test_no_kernel_spills(call: DecodeAttention, assembled: pathlib.Path):
     with OP.using("pallas"):
-        compile_for_h200(_call(case, unified), *_operands(case))
+        compile_for_h200(OP, call)
     spills = _spills(assembled)
     assert spills
     assert not any(spills.values()), spills
@@ -79,14 +80,6 @@ def test_a_score_function_of_ones_own_compiles():
         return attend_with_scores(*operands, layer=0, scale=0.1, score=near)[0]
 
     reach = jax.ShapeDtypeStruct((32,), jnp.float32)
-    text = compile_for_h200(call, *case.args[:4], reach).as_text()
+    text = compile_for_h200(call, *jax.tree.leaves(case.call), reach).as_text()
     assert text is not None
     assert "mosaic_gpu" in text
-
-
-def _operands(case: Case) -> tuple[Any, ...]:
-    return case.args if case.args[4].shape[0] else case.args[:4]
-
-
-def _call(case: Case, unified: UnifiedMax | None) -> Any:
-    return lambda *operands: decode_attention(*operands, **case.kwargs, unified=unified)

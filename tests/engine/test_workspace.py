@@ -10,12 +10,12 @@ import pytest
 from fdjax import LLM, SamplingParams
 from fdjax.engine.engine import Engine
 from fdjax.engine.workspace import workspace_bytes
-from fdjax.errors import Unsupported
 from fdjax.generate.plan import SamplingPlan, plan_of
 from fdjax.kernels.decode_attention import OP
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models import SHIPPED
 from fdjax.serve.setup import Settings
+from tests.support.handlers import skip_without
 
 DRAWN = plan_of([SamplingParams(temperature=0.7, top_k=50, top_p=0.9)])
 
@@ -42,12 +42,11 @@ def allowed(plan: MemoryPlan) -> int:
 
 def planned(implementation: str) -> MemoryPlan:
     """The plan of `llm` where this implementation serves decode attention."""
+    if implementation == "cpu":
+        skip_without("decode_attention", "cpu")
     settings = Settings.of(SHIPPED, max_model_len=128, max_num_seqs=4)
-    try:
-        with OP.using(implementation):
-            return settings.memory_plan(2**30)
-    except Unsupported as reason:
-        pytest.skip(str(reason))
+    with OP.using(implementation):
+        return settings.memory_plan(2**30)
 
 
 @pytest.mark.parametrize("implementation", ["cpu", "reference"])

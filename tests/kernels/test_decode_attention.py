@@ -8,24 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.kernels.cases import tagged
 from fdjax.kernels.decode_attention import (
     OP,
     UnifiedMax,
-    cases,
     config,
     cuda,
     decode_attention,
-    decode_attention_counted,
     handler,
 )
+from fdjax.kernels.decode_attention.pallas import call as pallas
+from tests.support.decode_calls import WIDE, structs
 from tests.support.dense_attention import dense_attention, scatter_pages
 from tests.support.numerics import assert_close
-
-CI = tagged(cases.CASES, "ci")
-LLAMA = next(case for case in CI if case.name == "llama3_8b")
-WIDE = UnifiedMax(0.0, -40.0, 40.0)
-SCHEMES = {"synchronised": None, "unified": WIDE}
 
 # --- The definition -------------------------------------------------------------------
 
@@ -70,7 +64,7 @@ def test_definition_is_dense_attention(
 ):
     drawn = _draw((5, 1, 11, 0, 4), **options)
     with OP.using("reference"):
-        out = decode_attention(
+        out, _ = decode_attention(
             *drawn.operands, layer=1, scale=0.5, unified=unified, **options
         )
     assert_close(out, drawn.expected, reduction=11)
@@ -80,7 +74,7 @@ def test_a_row_is_recomputed_where_its_largest_score_leaves_the_bounds():
     drawn = _draw((5, 1, 11, 0, 4))
     bounds = UnifiedMax(phi=0.5, low=0.2, high=1.5)
     with OP.using("reference"):
-        _, counts = decode_attention_counted(
+        _, counts = decode_attention(
             *drawn.operands, layer=1, scale=0.5, unified=bounds
         )
     for row, scores in enumerate(drawn.scores):
@@ -98,7 +92,7 @@ def test_a_row_is_recomputed_where_its_largest_score_leaves_the_bounds():
 
 def test_the_synchronised_scheme_recomputes_nothing():
     with OP.using("reference"):
-        _, counts = decode_attention_counted(
+        _, counts = decode_attention(
             *_draw((5, 1, 11, 0, 4)).operands, layer=1, scale=0.5
         )
     assert counts.shape == (5, 2)
@@ -123,35 +117,18 @@ def test_the_limit_keeps_every_sum_finite():
 # --- Who serves -----------------------------------------------------------------------
 
 
-def _structs(
-    *,
-    dtype: Any = jnp.bfloat16,
-    head_dim: int = 128,
-    page_size: int = 16,
-    group: int = 4,
-    rows: int = 2,
-    width: int = 4,
-    pages: int = 8,
-    integer: Any = jnp.int32,
-) -> tuple[Any, ...]:
-    struct = jax.ShapeDtypeStruct
-    return (
-        struct((rows, 2 * group, head_dim), dtype),
-        struct((pages, 1, 2, page_size, 2, head_dim), dtype),
-        struct((rows, width), integer),
-        struct((rows,), integer),
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({}, None),
-        ({"dtype": jnp.float32}, "q is float32"),
-        ({"head_dim": 72}, "head size 72"),
-        ({"page_size": 7}, "page size 7"),
+        ({"dtype": jnp.float32}, "q is float32; it takes bfloat16 and float16"),
+        ({"head_dim": 72}, "head size 72; it takes 64, 80, 96, 128 and 256"),
+        ({"page_size": 7}, "page size 7; it takes 8 to 128"),
         ({"page_size": 129}, "page size 129"),
-        ({"group": 17}, "34 query heads over 2"),
+        (
+            {"group": 17},
+            "34 query heads over 2 key/value heads; it takes 1 to 16",
+        ),
         ({"rows": 65_536}, "65536 rows"),
         ({"width": 2**22}, "pages for 67108864 tokens"),
         ({"pages": 2**26}, "2147483648 slots"),
@@ -161,7 +138,26 @@ def _structs(
 def test_refuses_what_the_kernel_does_not_take(
     change: dict[str, Any], reason: str | None
 ):
-    actual = cuda.refuse_arguments(*_structs(**change))
+    actual = cuda.refuse_arguments(structs(**change))
+    assert actual is None if reason is None else reason in str(actual)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"head_dim": 80}, "head size 80; it takes 64, 128 and 256"),
+        ({"page_size": 8}, "page size 8; it takes 16, 32, 64 and 128"),
+        ({"rows": 0}, "0 rows; it takes 1 to 65535"),
+        ({"width": 0}, "a page table of width 0"),
+        ({"pages": 2**30}, "2147483648 halves of pages"),
+        ({"integer": jnp.int16}, "page_table is int16 and lengths int16"),
+    ],
+)
+def test_refuses_what_the_pallas_kernel_does_not_take(
+    change: dict[str, Any], reason: str | None
+):
+    actual = pallas.refuse_arguments(structs(**change))
     assert actual is None if reason is None else reason in str(actual)
 
 
@@ -174,7 +170,9 @@ def test_the_heuristic_is_a_candidate(rows: int, kv_heads: int, tokens: int):
 
 
 def test_wrong_arguments_are_value_errors():
-    q, kv, table, lengths = (jnp.zeros(s.shape, s.dtype) for s in _structs())
+    q, kv, table, lengths = (
+        jnp.zeros(s.shape, s.dtype) for s in jax.tree.leaves(structs())
+    )
     with pytest.raises(ValueError, match="q is float16, kv is bfloat16"):
         decode_attention(q.astype(jnp.float16), kv, table, lengths, layer=0, scale=1.0)
     with pytest.raises(ValueError, match="layer 1 of a kv array of 1"):

@@ -1,5 +1,6 @@
 """`decode_attention` in C++ on a CPU: vectors, threads, and what it does not take."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,15 @@ from fdjax.kernels import ffi
 from fdjax.kernels.cases import Case, tagged
 from fdjax.kernels.decode_attention import (
     OP,
+    DecodeAttention,
     cases,
     cpu,
     decode_attention,
     handler,
 )
 from fdjax.notation import Array
+from tests.support.decode_calls import structs
+from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
 CI = tagged(cases.CASES, "ci")
@@ -26,19 +30,22 @@ TALES = next(case for case in CI if case.name == "tales_5m")
 
 @pytest.fixture(autouse=True)
 def _on_a_cpu() -> None:
-    args: tuple[Any, ...] = TALES.args
-    if (reason := OP.refuse("cpu", *args, **TALES.kwargs)) is not None:
-        pytest.skip(reason)
+    skip_without(handler.NAME, "cpu")
 
 
-def _served(args: tuple[Any, ...], **kwargs: Any) -> Array:
+def _served(call: DecodeAttention) -> Array:
     with OP.using("cpu"):
-        return decode_attention(*args, **kwargs)
+        return OP(call)[0]
+
+
+def _attended(*args: Any) -> Array:
+    """Of a plain call."""
+    with OP.using("cpu"):
+        return decode_attention(*args, layer=0, scale=1.0)[0]
 
 
 def test_it_serves_where_nothing_is_said():
-    args: tuple[Any, ...] = TALES.args
-    assert OP.choice(*args, **TALES.kwargs) == "cpu"
+    assert OP.choice(TALES.call) == "cpu"
 
 
 # --- Vectors --------------------------------------------------------------------------
@@ -46,14 +53,13 @@ def test_it_serves_where_nothing_is_said():
 
 @pytest.mark.parametrize("case", CI, ids=lambda case: case.name)
 def test_machines_without_vectors_of_eight_agree(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+    case: Case[DecodeAttention], monkeypatch: pytest.MonkeyPatch
 ):
-    args = cases.arguments(case)
-    tokens = args[2].shape[1] * args[1].shape[3]
-    expected = _served(args, **case.kwargs)
+    call = cases.arguments(case)
+    expected = _served(call)
     monkeypatch.setattr(cpu, "MAX_LANES", 4)
-    actual = _served(args, **case.kwargs)
-    assert_close(actual, np.asarray(expected), reduction=tokens)
+    actual = _served(call)
+    assert_close(actual, np.asarray(expected), reduction=call.max_tokens)
 
 
 @pytest.mark.parametrize("lanes", [4, 8])
@@ -68,7 +74,7 @@ def test_every_value_of_16_bits_is_read_and_rounded_right(
     kv[:, 0, 1, 0, 0] = values.reshape(979, 67)
     table, lengths = jnp.arange(979, dtype=jnp.int32)[:, None], jnp.ones(979, jnp.int32)
     args = (jnp.zeros((979, 1, 67), dtype), jnp.asarray(kv), table, lengths)
-    actual = np.asarray(_served(args, layer=0, scale=1.0)).ravel()
+    actual = np.asarray(_attended(*args)).ravel()
     np.testing.assert_array_equal(_flushed(actual), _flushed(values))
 
 
@@ -90,7 +96,7 @@ def test_weights_are_exponentials_from_one_to_nothing(
     table = jnp.arange(len(x), dtype=jnp.int32)[:, None]
     lengths = jnp.full(len(x), 2, jnp.int32)
     args = (jnp.ones((len(x), 1, 1)), jnp.asarray(kv), table, lengths)
-    actual = np.asarray(_served(args, layer=0, scale=1.0), np.float64).ravel()
+    actual = np.asarray(_attended(*args), np.float64).ravel()
     weight = np.exp(-x.astype(np.float64))
     expected = weight / (1 + weight)
     np.testing.assert_allclose(actual[:4000], expected[:4000], rtol=1e-6)
@@ -98,8 +104,8 @@ def test_weights_are_exponentials_from_one_to_nothing(
 
 
 def test_a_query_that_is_not_a_number_gives_none():
-    q, *rest = cases.arguments(TALES)
-    out = _served((q.at[3, 1].set(jnp.nan), *rest), **TALES.kwargs)
+    call = cases.arguments(TALES)
+    out = _served(dataclasses.replace(call, q=call.q.at[3, 1].set(jnp.nan)))
     wrong = np.isnan(np.asarray(out)).any(axis=-1)
     assert wrong[3, 1]
     assert wrong.sum() == 1
@@ -108,26 +114,30 @@ def test_a_query_that_is_not_a_number_gives_none():
 # --- Pages ----------------------------------------------------------------------------
 
 
+def _with_pages(table: Array, lengths: Array) -> DecodeAttention:
+    call = cases.arguments(TALES)
+    return dataclasses.replace(call, page_table=table, lengths=lengths)
+
+
 def test_absent_pages_are_as_if_not_there():
-    q, kv, _, _, _ = cases.arguments(TALES)
+    num_pages = TALES.call.kv.shape[0]
     ids = np.arange(80, dtype=np.int32).reshape(8, 10)
     whole, lengths = jnp.asarray(ids), jnp.full(8, 160, jnp.int32)
-    holes = whole.at[:, 2].set(kv.shape[0]).at[:, 5].set(-1)
+    holes = whole.at[:, 2].set(num_pages).at[:, 5].set(-1)
     shorter = jnp.asarray(np.delete(ids, [2, 5], axis=1))
-    actual = _served((q, kv, holes, lengths), **TALES.kwargs)
-    expected = _served((q, kv, shorter, lengths - 32), **TALES.kwargs)
+    actual = _served(_with_pages(holes, lengths))
+    expected = _served(_with_pages(shorter, lengths - 32))
     assert_close(actual, np.asarray(expected), reduction=160)
-    nothing = jnp.full_like(whole, kv.shape[0])
-    assert not _served((q, kv, nothing, lengths), **TALES.kwargs).any()
+    nothing = jnp.full_like(whole, num_pages)
+    assert not _served(_with_pages(nothing, lengths)).any()
 
 
 @pytest.mark.parametrize("length", [-1, 161, 2**31 - 1])
 def test_lengths_beyond_the_table_read_nothing_else(length: int):
-    q, kv, _, _, _ = cases.arguments(TALES)
     table = jnp.arange(80, dtype=jnp.int32).reshape(8, 10)
-    actual = _served((q, kv, table, jnp.full(8, length, jnp.int32)), **TALES.kwargs)
+    actual = _served(_with_pages(table, jnp.full(8, length, jnp.int32)))
     held = jnp.full(8, max(min(length, 160), 0), jnp.int32)
-    expected = _served((q, kv, table, held), **TALES.kwargs)
+    expected = _served(_with_pages(table, held))
     np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
 
 
@@ -139,24 +149,26 @@ def test_rows_served_by_many_threads_are_rows_served_alone():
         "many", rows=40, q_heads=8, kv_heads=4, head_dim=64, tokens=200,
         dtype=jnp.float32,
     )  # fmt: skip
-    q, kv, table, lengths, _ = cases.arguments(case)
-    alone = [
-        _served((q[i : i + 1], kv, table[i : i + 1], lengths[i : i + 1]), **case.kwargs)
-        for i in range(40)
-    ]
+    call = cases.arguments(case)
+
+    def row(i: int) -> DecodeAttention:
+        each = (call.q, call.page_table, call.lengths)
+        q, table, lengths = (array[i : i + 1] for array in each)
+        return dataclasses.replace(call, q=q, page_table=table, lengths=lengths)
+
+    alone = [_served(row(i)) for i in range(40)]
     for _ in range(20):
-        together = _served((q, kv, table, lengths), **case.kwargs)
-        np.testing.assert_array_equal(together, np.concatenate(alone))
+        np.testing.assert_array_equal(_served(call), np.concatenate(alone))
 
 
 def test_vmap_over_queries_is_a_loop():
-    q, *rest = cases.arguments(TALES)
+    call = cases.arguments(TALES)
 
     def queries(x: Array) -> Array:
-        return _served((x, *rest), **TALES.kwargs)
+        return _served(dataclasses.replace(call, q=x))
 
-    actual = jax.vmap(queries)(jnp.stack([q, 2 * q]))
-    expected = jnp.stack([queries(q), queries(2 * q)])
+    actual = jax.vmap(queries)(jnp.stack([call.q, 2 * call.q]))
+    expected = jnp.stack([queries(call.q), queries(2 * call.q)])
     np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
 
 
@@ -180,17 +192,8 @@ def test_vmap_over_queries_is_a_loop():
 def test_refuses_what_the_handler_does_not_take(
     change: dict[str, Any], reason: str | None
 ):
-    sizes = {"dtype": jnp.float32, "head_dim": 64, "page_size": 16, "width": 4}
-    sizes |= {"pages": 8, "integer": jnp.int32, **change}
-    struct = jax.ShapeDtypeStruct
-    kv_shape = (sizes["pages"], 1, 2, sizes["page_size"], 2, sizes["head_dim"])
-    args: tuple[Any, ...] = (
-        struct((2, 80, sizes["head_dim"]), sizes["dtype"]),
-        struct(kv_shape, sizes["dtype"]),
-        struct((2, sizes["width"]), sizes["integer"]),
-        struct((2,), sizes["integer"]),
-    )
-    actual = cpu.refuse_arguments(*args)
+    sizes: dict[str, Any] = {"dtype": jnp.float32, "head_dim": 64, "group": 40}
+    actual = cpu.refuse_arguments(structs(**{**sizes, **change}))
     assert actual is None if reason is None else reason in str(actual)
 
 

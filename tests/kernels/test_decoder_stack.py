@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.kernels.cases import struct
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.decoder_stack import (
     OP,
+    DecoderStack,
     LayerWeights,
     StackSpec,
     config,
@@ -18,6 +20,7 @@ from fdjax.kernels.decoder_stack import (
     decoder_stack,
     reference,
 )
+from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
 PAGE_SIZE, NUM_PAGES, WIDTH = 16, 64 * 4 + 3, 4
@@ -55,8 +58,8 @@ SHAPES = [
 ]
 
 
-def _draw(shape: Shape) -> tuple[Any, ...]:
-    """All operands; the last are the layers."""
+def _draw(shape: Shape) -> DecoderStack:
+    """A call of that shape."""
     random = np.random.default_rng(shape.rows)
 
     def normal(*size: int, scale: float = 1.0) -> jax.Array:
@@ -85,19 +88,8 @@ def _draw(shape: Shape) -> tuple[Any, ...]:
     rows = np.arange(shape.rows)
     slots = table[rows, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
     kv_shape = (NUM_PAGES, shape.layers, 2, PAGE_SIZE, shape.kv_heads, shape.head_dim)
-    integers = (jnp.asarray(a, jnp.int32) for a in (positions, slots, table, lengths))
     frequencies = 1e4 ** -(np.arange(0, shape.head_dim, 2) / shape.head_dim)
-    return (
-        normal(shape.rows, shape.hidden),
-        normal(*kv_shape),
-        *integers,
-        jnp.asarray(frequencies, jnp.float32),
-        layers,
-    )
-
-
-def _spec(shape: Shape) -> StackSpec:
-    return StackSpec(
+    spec = StackSpec(
         windows=(shape.window,) * shape.layers,
         scale=shape.head_dim**-0.5,
         soft_cap=None,
@@ -107,27 +99,33 @@ def _spec(shape: Shape) -> StackSpec:
         activation="silu",
         unified=shape.unified,
     )
+    return DecoderStack(
+        normal(shape.rows, shape.hidden),
+        normal(*kv_shape),
+        jnp.asarray(positions, jnp.int32),
+        jnp.asarray(slots, jnp.int32),
+        jnp.asarray(table, jnp.int32),
+        jnp.asarray(lengths, jnp.int32),
+        jnp.asarray(frequencies, jnp.float32),
+        layers,
+        spec=spec,
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_the_chain_equals_its_operations(shape: Shape):
-    operands = _draw(shape)
-    spec = _spec(shape)
-    reason = OP.refuse("cuda", *operands, spec=spec)
-    if reason is not None:
-        pytest.skip(f"cuda: {reason}")
+    skip_without("decoder_stack", "gpu")
+    call = _draw(shape)
     # In float32, so that only the chain rounds to 16 bits between operations.
     wide = jax.tree.map(
-        lambda a: a.astype(jnp.float32) if a.dtype == shape.dtype else a, operands
+        lambda a: a.astype(jnp.float32) if a.dtype == shape.dtype else a, call
     )
-    expected_x, expected_kv, expected_counts = jax.jit(
-        lambda operands: reference.decoder_stack(*operands, spec=spec)
-    )(wide)
+    expected_x, expected_kv, expected_counts = jax.jit(reference.decoder_stack)(wide)
+    run = jax.jit(OP)
     with OP.using("cuda"):
-        run = jax.jit(lambda operands: decoder_stack(*operands, spec=spec))
-        x, kv, counts = run(operands)
-        again, _, _ = run(operands)
+        x, kv, counts = run(call)
+        again, _, _ = run(call)
     assert np.array_equal(np.asarray(x), np.asarray(again))
     # Four roundings of a layer add up.
     assert_close(x, expected_x, reduction=shape.hidden)
@@ -142,9 +140,8 @@ def test_the_chain_equals_its_operations(shape: Shape):
 )
 def test_heads_outside_the_bounds_are_counted(unified: UnifiedMax | None, share: int):
     shape = dataclasses.replace(SHAPES[2], unified=unified)
-    operands = _draw(shape)
     with OP.using("reference"):
-        _, _, counts = decoder_stack(*operands, spec=_spec(shape))
+        _, _, counts = OP(_draw(shape))
     assert counts.tolist() == [[share * shape.heads] * shape.rows] * shape.layers
 
 
@@ -163,20 +160,29 @@ def test_the_bounds_reach_the_chain(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
     monkeypatch.setattr(cuda.ffi, "target", str)
     shape = dataclasses.replace(SHAPES[0], unified=UnifiedMax(1.5, -20.0, 30.0))
-    _, _, counts = cuda.run(*_draw(shape), spec=_spec(shape))
+    _, _, counts = cuda.run(_draw(shape))
     assert attributes["unified"]
     names = ("phi", "low", "high")
     assert [attributes[name] for name in names] == [1.5, -20.0, 30.0]
     assert counts.tolist() == [[shape.kv_heads]] * shape.layers
-    cuda.run(*_draw(SHAPES[0]), spec=_spec(SHAPES[0]))
+    cuda.run(_draw(SHAPES[0]))
     assert not attributes["unified"]
 
 
 def test_layers_must_match_the_kv_array():
-    drawn = _draw(SHAPES[0])
-    operands: tuple[Any, ...] = (*drawn[:-1], drawn[-1][:2])
+    call = _draw(SHAPES[0])
     with pytest.raises(ValueError, match="2 layers, 3 windows, and a kv array of 3"):
-        decoder_stack(*operands, spec=_spec(SHAPES[0]))
+        decoder_stack(
+            call.x,
+            call.kv,
+            call.positions,
+            call.slots,
+            call.page_table,
+            call.lengths,
+            call.frequencies,
+            call.layers[:2],
+            spec=call.spec,
+        )
 
 
 @pytest.mark.parametrize(
@@ -192,22 +198,24 @@ def test_refusals_say_why(
     monkeypatch.setattr(cuda.ffi, "refuse", lambda *_, **__: None)
     shape = dataclasses.replace(SHAPES[0], rows=change.get("rows", 1))
     shapes = jax.eval_shape(lambda: _draw(dataclasses.replace(shape, rows=1)))
-    x: Any = jax.ShapeDtypeStruct((shape.rows, shape.hidden), shape.dtype)
     windows = change.get("windows", (None,) * shape.layers)
-    spec = dataclasses.replace(_spec(shape), windows=windows)
-    said = cuda.refuse(x, *shapes[1:], spec=spec)
+    call = dataclasses.replace(
+        shapes,
+        x=struct(shape.rows, shape.hidden, dtype=shape.dtype),
+        spec=dataclasses.replace(shapes.spec, windows=windows),
+    )
+    said = cuda.refuse(call)
     assert said is not None
     assert reason in said
 
 
 def test_a_cpu_runs_layers_one_by_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fdjax.device.platform", lambda: "cpu")
-    operands = _draw(SHAPES[0])
-    assert OP.choice(*operands, spec=_spec(SHAPES[0])) == "reference"
+    assert OP.choice(_draw(SHAPES[0])) == "reference"
 
 
 def test_one_row_is_all_gemv_and_more_are_flat():
-    layer = _draw(SHAPES[0])[-1][0]
+    layer = _draw(SHAPES[0]).layers[0]
     one = config.choose(1, 2, 64, layer).products
     assert one == config.GEMV * 4
     more = config.choose(2, 2, 64, layer).products

@@ -58,7 +58,7 @@ def test_without_the_extension_the_reference_serves():
         "import fdjax",
         "from fdjax.kernels.rope_kv_write import OP, cases",
         "case = next(c for c in cases.CASES if 'ci' in c.tags)",
-        "print(OP.explain(*cases.arguments(case), **case.kwargs))",
+        "print(OP.explain(case.call))",
     )
     assert printed.startswith("rope_kv_write: reference; not cuda: the extension ")
     assert "fdjax._ffi is not built: install fdjax with pip" in printed

@@ -1,5 +1,6 @@
 """Flat products: every implementation against the definition."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -8,25 +9,34 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.activations import ACTIVATIONS
+from fdjax.kernels.cases import Case, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
 from fdjax.kernels.gated_matmul import reference as gated_reference
-from fdjax.kernels.matmul import OP, call, cases, config, matmul, reference
+from fdjax.kernels.matmul import (
+    OP,
+    Product,
+    cases,
+    config,
+    handler,
+    matmul,
+    reference,
+)
 from fdjax.notation import Array
 from tests.support.numerics import assert_close
 
 IMPLS = [name for name in OP.names if name != "reference"]
-CI = [case for case in cases.CASES if "ci" in case.tags]
+CI = tagged(cases.CASES, "ci")
 
 
-def _skip_if_refused(name: str, *args: Any, op: Any = OP, **kwargs: Any) -> None:
-    if (reason := op.refuse(name, *args, **kwargs)) is not None:
+def _skip_if_refused(name: str, call: Product) -> None:
+    if (reason := OP.refuse(name, call)) is not None:
         pytest.skip(f"{name}: {reason}")
 
 
-def _numpy(x: Array, weight: Array, *terms: Array | None) -> np.ndarray:
-    total = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
-    for term in terms:
+def _numpy(call: Product) -> np.ndarray:
+    total = np.asarray(call.x, np.float64) @ np.asarray(call.weight, np.float64).T
+    for term in (call.bias, call.residual):
         if term is not None:
             total = total + np.asarray(term, np.float64)
     return total
@@ -36,16 +46,17 @@ def _numpy(x: Array, weight: Array, *terms: Array | None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CI, ids=lambda case: case.name)
-def test_the_definition_is_the_formula(case: Any):
-    args: tuple[Any, ...] = cases.arguments(case)
-    actual = matmul(*args, **case.kwargs)
-    assert actual.dtype == case.kwargs["out_dtype"]
-    assert_close(actual, _numpy(*args), reduction=case.args[0].shape[1])
+def test_the_definition_is_the_formula(case: Case[Product]):
+    call = cases.arguments(case)
+    actual = OP(call)
+    assert actual.dtype == call.out_dtype
+    assert_close(actual, _numpy(call), reduction=call.x.shape[1])
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_gated_definition_is_two_products(activation: str):
-    x, weight, bias, _ = _gated_arguments(5, 48, 32)
+    call = _gated(5, 48, 32, activation)
+    x, weight, bias = call.x, call.weight, call.bias
     product = matmul(x, weight, bias, out_dtype=jnp.float32)
     expected = ACTIVATIONS[activation](product[:, :24]) * product[:, 24:]
     actual = gated_matmul(x, weight, bias, activation=activation)
@@ -58,17 +69,16 @@ def test_the_gated_definition_is_two_products(activation: str):
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("name", IMPLS)
-def test_agrees_with_the_definition(name: str, case: Any):
-    args: tuple[Any, ...] = cases.arguments(case)
-    _skip_if_refused(name, *args, **case.kwargs)
-    expected = jax.jit(reference.matmul, static_argnames="out_dtype")(
-        *args, out_dtype=jnp.float32
-    )
+def test_agrees_with_the_definition(name: str, case: Case[Product]):
+    _skip_if_refused(name, case.call)
+    call = cases.arguments(case)
+    wide = dataclasses.replace(call, out_dtype=jnp.float32)
+    expected = jax.jit(reference.matmul)(wide)
+    run = jax.jit(OP)
     with OP.using(name):
-        actual = jax.jit(lambda *a: matmul(*a, **case.kwargs))(*args)
-        again = jax.jit(lambda *a: matmul(*a, **case.kwargs))(*args)
-    assert actual.dtype == case.kwargs["out_dtype"]
-    assert_close(actual, expected, reduction=case.args[0].shape[1])
+        actual, again = run(call), run(call)
+    assert actual.dtype == call.out_dtype
+    assert_close(actual, expected, reduction=call.x.shape[1])
     np.testing.assert_array_equal(np.asarray(actual), np.asarray(again))
 
 
@@ -77,11 +87,11 @@ def test_agrees_with_the_definition(name: str, case: Any):
 @pytest.mark.parametrize("name", IMPLS)
 def test_every_m(name: str, m: int):
     case = cases._case("odd", m=m, n=1032, k=520, bias=True, residual=True)
-    args: tuple[Any, ...] = cases.arguments(case, seed=m)
-    _skip_if_refused(name, *args, **case.kwargs)
+    _skip_if_refused(name, case.call)
+    call = cases.arguments(case, seed=m)
     with OP.using(name):
-        actual = matmul(*args, **case.kwargs)
-    assert_close(actual, _numpy(*args), reduction=520)
+        actual = OP(call)
+    assert_close(actual, _numpy(call), reduction=520)
 
 
 CONFIGS = [
@@ -104,18 +114,14 @@ CONFIGS = [
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_every_way_to_cut_a_product_up(flat: config.FlatConfig, m: int, dtype: Any):
     case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
-    args: tuple[Any, ...] = cases.arguments(case, seed=m)
-    _skip_if_refused("flat", *args, **case.kwargs)
-    actual = call.product(*args, activation=None, config=flat, **case.kwargs)
-    assert_close(actual, _numpy(*args), reduction=712)
+    _skip_if_refused("flat", case.call)
+    call = cases.arguments(case, seed=m)
+    assert_close(handler.run(call, flat), _numpy(call), reduction=712)
 
 
-def _gated_arguments(
-    m: int, n: int, k: int, dtype: Any = jnp.bfloat16
-) -> tuple[Any, ...]:
-    return cases.arguments(
-        cases._case("gated", m=m, n=n, k=k, bias=True, dtype=dtype), seed=m
-    )
+def _gated(m: int, n: int, k: int, activation: str) -> Product:
+    case = cases._case("gated", m=m, n=n, k=k, bias=True)
+    return dataclasses.replace(cases.arguments(case, seed=m), activation=activation)
 
 
 @pytest.mark.gpu
@@ -126,11 +132,11 @@ def _gated_arguments(
 def test_gated_agrees_with_the_definition(
     name: str, m: int, shape: tuple[int, int], activation: str
 ):
-    x, weight, bias, _ = _gated_arguments(m, *shape)
-    _skip_if_refused(name, x, weight, bias, op=GATED, activation=activation)
-    expected = gated_reference.gated_matmul(x, weight, bias, activation=activation)
+    call = _gated(m, *shape, activation)
+    _skip_if_refused(name, call)
+    expected = gated_reference.gated_matmul(call)
     with GATED.using(name):
-        actual = gated_matmul(x, weight, bias, activation=activation)
+        actual = GATED(call)
     assert_close(actual, expected, reduction=shape[1])
 
 
@@ -139,27 +145,25 @@ def test_gated_agrees_with_the_definition(
 def test_writes_every_element_and_no_other(name: str):
     """The result is the only thing that a donated, poisoned buffer holds afterwards."""
     case = cases._case("poisoned", m=3, n=1032, k=520)
-    args: tuple[Any, ...] = cases.arguments(case)
-    _skip_if_refused(name, *args, **case.kwargs)
+    _skip_if_refused(name, case.call)
+    call = cases.arguments(case)
     poison = jnp.full((3, 1032), jnp.nan, jnp.bfloat16)
 
-    def step(poison: Array, *args: Any) -> Array:
-        product = matmul(*args, **case.kwargs)
-        return jnp.where(jnp.isnan(poison), product, poison)
+    def step(poison: Array, call: Product) -> Array:
+        return jnp.where(jnp.isnan(poison), OP(call), poison)
 
     with OP.using(name):
-        actual = jax.jit(step, donate_argnums=0)(poison, *args)
-    assert_close(actual, _numpy(*args), reduction=520)
+        actual = jax.jit(step, donate_argnums=0)(poison, call)
+    assert_close(actual, _numpy(call), reduction=520)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", IMPLS)
 def test_vmap_is_a_loop(name: str):
     case = cases._case("vmap", m=2, n=64, k=128)
-    x, weight, *_ = cases.arguments(case)
-    _skip_if_refused(name, x, weight, None, None, **case.kwargs)
-    assert x is not None
-    assert weight is not None
+    _skip_if_refused(name, case.call)
+    call = cases.arguments(case)
+    x, weight = call.x, call.weight
     with OP.using(name):
         actual = jax.vmap(lambda x: matmul(x, weight))(jnp.stack([x, 2 * x]))
         expected = jnp.stack([matmul(x, weight), matmul(2 * x, weight)])

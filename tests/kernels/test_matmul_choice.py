@@ -1,5 +1,6 @@
 """Flat products: refusals, errors, the choice among implementations, and the tables."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,14 @@ import pytest
 
 from fdjax import device
 from fdjax.kernels import ffi
+from fdjax.kernels.cases import struct, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.matmul import OP, call, cases, config, matmul
+from fdjax.kernels.matmul import OP, Product, cases, config, handler, matmul
 from fdjax.notation import Array
 
 IMPLS = [name for name in OP.names if name != "reference"]
-CI = [case for case in cases.CASES if "ci" in case.tags]
-STRUCT = jax.ShapeDtypeStruct
+CI = tagged(cases.CASES, "ci")
 
 
 # --- Refusals and errors --------------------------------------------------------------
@@ -28,7 +29,7 @@ def on_h200(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device, "platform", lambda: "gpu")
     monkeypatch.setattr(device, "kind", lambda: "NVIDIA H200")
     monkeypatch.setattr(ffi, "refuse", lambda operation, platform: None)
-    monkeypatch.setattr(call, "refuse_below_sm90", lambda: None)
+    monkeypatch.setattr(handler, "refuse_below_sm90", lambda: None)
 
 
 def _refusal(
@@ -42,8 +43,15 @@ def _refusal(
     bias: Any = jnp.bfloat16,
     out: Any = jnp.bfloat16,
 ) -> str:
-    args: Any = (STRUCT((m, k), x), STRUCT((n, k), weight), STRUCT((n,), bias), None)
-    return str(OP.refuse(name, *args, out_dtype=out))
+    call = Product(
+        struct(m, k, dtype=x),
+        struct(n, k, dtype=weight),
+        struct(n, dtype=bias),
+        None,
+        activation=None,
+        out_dtype=out,
+    )
+    return str(OP.refuse(name, call))
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -66,20 +74,21 @@ def test_refuses_what_the_handler_does_not_take(name: str):
 
 def test_wgmma_needs_hopper():
     if jax.default_backend() == "cpu":
-        assert "needs sm_90" in str(call.refuse_below_sm90())
+        assert "needs sm_90" in str(handler.refuse_below_sm90())
 
 
 @pytest.mark.usefixtures("on_h200")
 def test_a_gated_product_needs_whole_tiles_of_both_halves():
-    args: Any = (STRUCT((1, 64), jnp.bfloat16), STRUCT((24, 64), jnp.bfloat16), None)
-    reason = str(GATED.refuse("flat", *args, activation="silu"))
+    call = cases._case("gated", m=1, n=24, k=64).call
+    assert OP.refuse("flat", call) is None
+    gated = dataclasses.replace(call, activation="silu")
+    reason = str(GATED.refuse("flat", gated))
     assert reason == "[N, K] is [24, 64]; it takes multiples of [16, 8]"
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a CPU")
 def test_on_a_cpu_the_reference_serves():
-    args: tuple[Any, ...] = cases.arguments(CI[0])
-    assert OP.explain(*args, **CI[0].kwargs).startswith("matmul: reference; not gemv:")
+    assert OP.explain(CI[0].call).startswith("matmul: reference; not gemv:")
 
 
 def _zeros(*shape: int) -> Array:
@@ -157,11 +166,8 @@ def test_a_gated_product_gets_tiles_of_both_halves(m: int):
 
 @pytest.mark.usefixtures("on_h200")
 def test_small_m_takes_a_then_b_then_c():
-    weight = STRUCT((4096, 4096), jnp.bfloat16)
-
     def chosen(m: int) -> str:
-        args: Any = (STRUCT((m, 4096), jnp.bfloat16), weight, None, None)
-        return OP.explain(*args, out_dtype=jnp.bfloat16)
+        return OP.explain(cases._case("square", m=m, n=4096, k=4096).call)
 
     assert chosen(1) == "matmul: gemv"
     assert chosen(8) == "matmul: flat"

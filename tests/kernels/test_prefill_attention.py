@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.kernels.prefill_attention import OP, blocked, prefill_attention, reference
+from fdjax.kernels.paged import ScoreSpec
+from fdjax.kernels.prefill_attention import (
+    OP,
+    PrefillAttention,
+    blocked,
+    prefill_attention,
+    reference,
+)
 from tests.support.dense_attention import dense_attention, scatter_pages
 from tests.support.numerics import assert_close
 
@@ -43,15 +50,14 @@ CALLS = [
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """Operands of a call and what dense attention makes of each row."""
+    """A call and what dense attention makes of each row."""
 
-    operands: tuple[Any, ...]
-    options: dict[str, Any]
+    call: PrefillAttention
     expected: list[np.ndarray]
 
 
 def draw(call: Call) -> Drawn:
-    """Random operands; slots that hold no token are NaN."""
+    """Random arrays; slots that hold no token are NaN."""
     random = np.random.default_rng(len(call.name))
     heads = (call.num_kv_heads, call.head_dim)
     sequences = [
@@ -82,16 +88,21 @@ def draw(call: Call) -> Drawn:
             zip(call.lengths, starts, sequences, strict=True)
         )
     ]
-    operands = (
+    drawn = PrefillAttention(
         jnp.asarray(q),
         jnp.asarray(kv),
         jnp.asarray(table),
         jnp.asarray(call.lengths, jnp.int32),
-        None if call.starts is None else jnp.asarray(call.starts, jnp.int32),
-        None if slopes is None else jnp.asarray(slopes, jnp.float32),
+        ScoreSpec(
+            None if slopes is None else jnp.asarray(slopes, jnp.float32),
+            scale=options["scale"],
+            soft_cap=options.get("soft_cap"),
+            window=options.get("window"),
+        ),
+        layer=1,
+        starts=None if call.starts is None else jnp.asarray(call.starts, jnp.int32),
     )
-    filled = {"soft_cap": None, "window": None, **options, "layer": 1}
-    return Drawn(operands, filled, expected)
+    return Drawn(drawn, expected)
 
 
 def check(out: jax.Array, drawn: Drawn) -> None:
@@ -105,28 +116,25 @@ def check(out: jax.Array, drawn: Drawn) -> None:
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 def test_the_reference_is_dense_attention(call: Call):
     drawn = draw(call)
-    check(prefill_attention(*drawn.operands, **drawn.options), drawn)
+    check(OP(drawn.call), drawn)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 def test_blocks_equal_the_reference(call: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(blocked, "BLOCK_QUERIES", 3)
     drawn = draw(call)
-    run = jax.jit(
-        lambda *operands: blocked.prefill_attention(*operands, **drawn.options)
-    )
-    check(run(*drawn.operands), drawn)
+    check(jax.jit(blocked.run)(drawn.call), drawn)
 
 
 def test_a_row_without_tokens_gives_zeros():
     drawn = draw(CALLS[-1])
-    out = reference.prefill_attention(*drawn.operands, **drawn.options)
+    out = reference.prefill_attention(drawn.call)
     assert np.all(np.asarray(out[0]) == 0)
 
 
 def test_a_cpu_is_served_by_the_reference():
     drawn = draw(CALLS[0])
-    said = OP.explain(*drawn.operands, **drawn.options)
+    said = OP.explain(drawn.call)
     assert said.startswith("prefill_attention: reference")
     assert "cuDNN needs an NVIDIA GPU" in said
 

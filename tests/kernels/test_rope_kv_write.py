@@ -1,5 +1,6 @@
 """RoPE and the write of keys and values: every implementation, and in place."""
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -9,9 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.kernels.cases import Case, tagged
-from fdjax.kernels.rope_kv_write import OP, cases, reference, rope_kv_write
+from fdjax.kernels.cases import Case, struct, tagged
+from fdjax.kernels.rope_kv_write import (
+    OP,
+    RopeKVWrite,
+    cases,
+    reference,
+    rope_kv_write,
+)
 from fdjax.notation import Array
+from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
 IMPLS = [name for name in OP.names if name != "reference"]
@@ -19,78 +27,88 @@ CI = tagged(cases.CASES, "ci")
 SMALL = CI[0]
 
 
-def _params(cases: tuple[Case, ...]) -> list[Any]:
+def _params(cases: tuple[Case[RopeKVWrite], ...]) -> list[Any]:
     """Cases too large for a CPU are left to a GPU."""
     marks = {True: (), False: (pytest.mark.gpu,)}
     return [pytest.param(c, id=c.name, marks=marks["ci" in c.tags]) for c in cases]
 
 
 # One compilation a case instead of one an operation.
-_reference = jax.jit(reference.rope_kv_write, static_argnames=("layer", "interleaved"))
+_reference = jax.jit(reference.rope_kv_write)
 
 
-def _skip_if_refused(name: str, case: Case) -> None:
-    args: tuple[Any, ...] = case.args
-    reason = OP.refuse(name, *args, **case.kwargs)
-    if reason is not None:
-        pytest.skip(f"{name}: {reason}")
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """An implementation that this machine has; all of them take every case."""
+    if request.param != "reference":
+        skip_without("rope_kv_write", "gpu" if request.param == "cuda" else "cpu")
+    return request.param
+
+
+each_impl = pytest.mark.parametrize("name", IMPLS, indirect=True)
+each_way = pytest.mark.parametrize("name", OP.names, indirect=True)
+
+
+def _with(call: RopeKVWrite, **changes: Any) -> RopeKVWrite:
+    return dataclasses.replace(call, **changes)
+
+
+def _run(kv: Array, call: RopeKVWrite) -> tuple[Array, Array]:
+    """The operation on a KV array of its own, which can be donated."""
+    return OP(_with(call, kv=kv))
 
 
 # --- Every implementation -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", _params(cases.CASES))
-@pytest.mark.parametrize("name", IMPLS)
-def test_agrees_with_the_definition(name: str, case: Case):
-    _skip_if_refused(name, case)
+@each_impl
+def test_agrees_with_the_definition(name: str, case: Case[RopeKVWrite]):
     if "ci" not in case.tags and jax.default_backend() == "cpu":
         pytest.skip(f"{case.name} is too large for a CPU")
-    args = cases.arguments(case)
-    query, kv = _reference(*args, **case.kwargs)
+    call = cases.arguments(case)
+    query, kv = _reference(call)
     with OP.using(name):
-        actual_query, actual_kv = jax.jit(
-            lambda *a: rope_kv_write(*a, **case.kwargs), donate_argnums=1
-        )(*args)
+        actual_query, actual_kv = jax.jit(_run, donate_argnums=0)(
+            call.kv, _with(call, kv=None)
+        )
     assert_close(actual_query, query, reduction=2)
     assert_close(actual_kv, kv, reduction=2)
 
 
-@pytest.mark.parametrize("name", OP.names)
+@each_way
 @pytest.mark.parametrize("slot", [-1, -(2**31), 3 * cases.PAGE_SIZE, 2**31 - 1])
 def test_slots_outside_the_array_write_nothing(name: str, slot: int):
-    qkv, kv, positions, slots, frequencies = cases.arguments(SMALL)
-    _skip_if_refused(name, SMALL)
-    assert kv.shape[0] * kv.shape[3] == 3 * cases.PAGE_SIZE
+    call = cases.arguments(SMALL)
+    assert call.kv.shape[0] * call.kv.shape[3] == 3 * cases.PAGE_SIZE
     with OP.using(name):
-        query, after = rope_kv_write(
-            qkv, kv, positions, jnp.full_like(slots, slot), frequencies, **SMALL.kwargs
-        )
-    np.testing.assert_array_equal(np.asarray(after), np.asarray(kv))
+        query, after = OP(_with(call, slots=jnp.full_like(call.slots, slot)))
+    np.testing.assert_array_equal(np.asarray(after), np.asarray(call.kv))
     assert np.asarray(query, np.float32).any()
 
 
-@pytest.mark.parametrize("name", OP.names)
+def _tokens(call: RopeKVWrite, chosen: Any) -> RopeKVWrite:
+    """The same call for some of its tokens."""
+    each = {"qkv": call.qkv, "positions": call.positions, "slots": call.slots}
+    return _with(call, **{field: array[chosen] for field, array in each.items()})
+
+
+@each_way
 def test_padding_among_tokens_moves_no_other_token(name: str):
-    qkv, kv, positions, slots, frequencies = cases.arguments(SMALL)
-    _skip_if_refused(name, SMALL)
-    some = slots.at[1].set(-1).at[3].set(-7)
-    keep = jnp.array([0, 2, 4])
-    args = (qkv[keep], kv, positions[keep], slots[keep], frequencies)
-    _, expected = _reference(*args, **SMALL.kwargs)
+    call = cases.arguments(SMALL)
+    _, expected = _reference(_tokens(call, jnp.array([0, 2, 4])))
     with OP.using(name):
-        _, actual = rope_kv_write(qkv, kv, positions, some, frequencies, **SMALL.kwargs)
+        _, actual = OP(_with(call, slots=call.slots.at[1].set(-1).at[3].set(-7)))
     assert_close(actual, expected, reduction=2)
 
 
-@pytest.mark.parametrize("name", IMPLS)
+@each_impl
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_few_tokens(name: str, tokens: int):
-    _skip_if_refused(name, SMALL)
-    qkv, kv, positions, slots, frequencies = cases.arguments(SMALL)
-    args = (qkv[:tokens], kv, positions[:tokens], slots[:tokens], frequencies)
-    expected = _reference(*args, **SMALL.kwargs)
+    call = _tokens(cases.arguments(SMALL), slice(tokens))
+    expected = _reference(call)
     with OP.using(name):
-        actual = rope_kv_write(*args, **SMALL.kwargs)
+        actual = OP(call)
     assert_close(actual[0], expected[0], reduction=2)
     assert_close(actual[1], expected[1], reduction=2)
 
@@ -101,10 +119,9 @@ def _flushed(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.float32(0), x)
 
 
-@pytest.mark.parametrize("name", IMPLS)
+@each_impl
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_every_value_of_16_bits_is_read_and_rounded_right(name: str, dtype: Any):
-    _skip_if_refused(name, SMALL)
     bits = np.arange(2**16, dtype=np.uint16)
     x = np.stack([bits.view(dtype), np.zeros(2**16, dtype)], axis=-1)
     qkv = jnp.concatenate([jnp.asarray(x), jnp.zeros((2, 2), dtype)])[None]
@@ -122,13 +139,13 @@ def test_every_value_of_16_bits_is_read_and_rounded_right(name: str, dtype: Any)
         )
 
 
-@pytest.mark.parametrize("name", IMPLS)
+@each_impl
 def test_vmap_over_queries_is_a_loop(name: str):
-    _skip_if_refused(name, SMALL)
-    qkv, kv, *rest = cases.arguments(SMALL)
+    call = cases.arguments(SMALL)
+    qkv = call.qkv
 
     def queries(x: Array) -> Array:
-        return rope_kv_write(x, kv, *rest, **SMALL.kwargs)[0]
+        return OP(_with(call, qkv=x))[0]
 
     with OP.using(name):
         actual = jax.vmap(queries)(jnp.stack([qkv, 2 * qkv]))
@@ -139,32 +156,29 @@ def test_vmap_over_queries_is_a_loop(name: str):
 # --- In place -------------------------------------------------------------------------
 
 
-def _step(kv: Array, rest: tuple[Array, ...], *, layers: int) -> tuple[Array, Array]:
+def _step(kv: Array, call: RopeKVWrite, *, layers: int) -> tuple[Array, Array]:
     """Every layer of a step writes, as a decoder does."""
-    qkv, *others = rest
     total = jnp.zeros((), jnp.float32)
     for layer in range(layers):
-        query, kv = rope_kv_write(qkv, kv, *others, layer=layer, interleaved=False)
+        query, kv = _run(kv, _with(call, layer=layer))
         total += query.astype(jnp.float32).sum()
     return total, kv
 
 
-def _loop(kv: Array, rest: tuple[Array, ...], *, layers: int) -> tuple[Array, Array]:
+def _loop(kv: Array, call: RopeKVWrite, *, layers: int) -> tuple[Array, Array]:
     def body(step: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        qkv, positions, slots, frequencies = rest
-        moved = (qkv, positions + step, slots, frequencies)
+        moved = _with(call, positions=call.positions + step)
         total, kv = _step(carry[1], moved, layers=layers)
         return carry[0] + total, kv
 
     return jax.lax.fori_loop(0, 3, body, (jnp.zeros((), jnp.float32), kv))
 
 
-@pytest.mark.parametrize("name", IMPLS)
+@each_impl
 @pytest.mark.parametrize("function", [_step, _loop], ids=["unrolled", "fori_loop"])
 def test_a_donated_kv_array_is_updated_in_place(name: str, function: Any):
-    _skip_if_refused(name, SMALL)
-    qkv, kv, *others = cases.arguments(SMALL)
-    rest = (qkv, *others)
+    call = cases.arguments(SMALL)
+    kv, rest = call.kv, _with(call, kv=None)
     step = jax.jit(function, donate_argnums=0, static_argnames="layers")
     expected = np.asarray(function(kv, rest, layers=2)[1], np.float32)
     with OP.using(name):
@@ -187,10 +201,7 @@ def test_a_donated_kv_array_is_updated_in_place(name: str, function: Any):
 # --- Whose fault ----------------------------------------------------------------------
 
 
-def _change(index: int, value: Array) -> tuple[Array, ...]:
-    args = list(cases.arguments(SMALL))
-    args[index] = value
-    return tuple(args)
+ARRAYS: list[Array] = jax.tree.leaves(cases.arguments(SMALL))
 
 
 @pytest.mark.parametrize(
@@ -208,30 +219,31 @@ def _change(index: int, value: Array) -> tuple[Array, ...]:
     ],
 )
 def test_wrong_arguments_are_value_errors(index: int, value: Array, message: str):
+    args = list(ARRAYS)
+    args[index] = value
     with pytest.raises(ValueError, match=message):
-        rope_kv_write(*_change(index, value), **SMALL.kwargs)
+        rope_kv_write(*args, layer=1, interleaved=False)
 
 
 @pytest.mark.parametrize("layer", [-1, 2])
 def test_wrong_layers_are_value_errors(layer: int):
     with pytest.raises(ValueError, match=f"layer {layer} of a kv array of 2"):
-        rope_kv_write(*cases.arguments(SMALL), layer=layer, interleaved=False)
+        rope_kv_write(*ARRAYS, layer=layer, interleaved=False)
 
 
-@pytest.mark.parametrize("name", IMPLS)
+@each_impl
 def test_refuses_what_the_handler_does_not_take(name: str):
-    _skip_if_refused(name, SMALL)
-
     def refusal(*, dtype: Any = jnp.float32, head_dim: int = 8, half: int = 4) -> str:
-        struct = jax.ShapeDtypeStruct
-        args: tuple[Any, ...] = (
-            struct((1, 3, head_dim), dtype),
-            struct((1, 1, 2, 1, 1, head_dim), dtype),
-            struct((1,), jnp.int32),
-            struct((1,), jnp.int32),
-            struct((half,), jnp.float32),
+        call = RopeKVWrite(
+            struct(1, 3, head_dim, dtype=dtype),
+            struct(1, 1, 2, 1, 1, head_dim, dtype=dtype),
+            struct(1, dtype=jnp.int32),
+            struct(1, dtype=jnp.int32),
+            struct(half, dtype=jnp.float32),
+            layer=0,
+            interleaved=False,
         )
-        return str(OP.refuse(name, *args, layer=0, interleaved=False))
+        return str(OP.refuse(name, call))
 
     assert refusal() == "None"
     assert "float8_e4m3fn" in refusal(dtype=jnp.float8_e4m3fn)
@@ -246,18 +258,14 @@ def test_refuses_what_the_handler_does_not_take(name: str):
 def test_a_page_beyond_2_to_the_31_elements():
     shape = (2100, 32, 2, 16, 8, 128)
     assert math.prod(shape[1:]) * (shape[0] - 1) > 2**31
-    case = Case("beyond", SMALL.args, {"layer": 31, "interleaved": False}, frozenset())
-    _skip_if_refused("cuda", case)
-    qkv, _, positions, _, frequencies = cases.arguments(SMALL)
-    last = jnp.arange(5, dtype=jnp.int32)
-    one_page = jnp.zeros((1, *shape[1:]), qkv.dtype)
-    _, expected = _reference(qkv, one_page, positions, last, frequencies, **case.kwargs)
+    skip_without("rope_kv_write", "gpu")
+    call = cases.arguments(SMALL)
+    slots, dtype = jnp.arange(5, dtype=jnp.int32), call.kv.dtype
+    one_page = jnp.zeros((1, *shape[1:]), dtype)
+    call = _with(call, kv=one_page, slots=slots, layer=31)
+    _, expected = _reference(call)
+    moved = _with(call, kv=None, slots=slots + (shape[0] - 1) * shape[3])
     with OP.using("cuda"):
-        _, kv = jax.jit(
-            lambda kv, slots: rope_kv_write(
-                qkv, kv, positions, slots, frequencies, **case.kwargs
-            ),
-            donate_argnums=0,
-        )(jnp.zeros(shape, qkv.dtype), last + (shape[0] - 1) * shape[3])
+        _, kv = jax.jit(_run, donate_argnums=0)(jnp.zeros(shape, dtype), moved)
     assert_close(kv[-1:], expected, reduction=2)
     assert not bool(jnp.any(kv[:-1] != 0))

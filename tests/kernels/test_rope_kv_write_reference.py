@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.kernels.rope_kv_write import reference
+from fdjax.kernels.rope_kv_write import RopeKVWrite, reference
 from tests.support.numerics import assert_close
 
 
@@ -55,10 +55,9 @@ def test_definition_against_a_loop_in_numpy():
     kv = random.normal(size=(2, 3, 2, 4, 2, 4)).astype(np.float32)
     positions, slots = np.array([3, 0, 9], np.int32), np.array([5, -1, 2], np.int32)
     frequencies = np.array([1.0, 0.1], np.float32)
+    arrays = map(jnp.asarray, (qkv, kv, positions, slots, frequencies))
     query, written = reference.rope_kv_write(
-        *map(jnp.asarray, (qkv, kv, positions, slots, frequencies)),
-        layer=1,
-        interleaved=False,
+        RopeKVWrite(*arrays, layer=1, interleaved=False)
     )
     turned = _transformers_rope(qkv, positions, frequencies, interleaved=False)
     expected = kv.copy()

@@ -1,13 +1,14 @@
 """Calls of `decode_attention` that real models make."""
 
-from typing import Any
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.kernels.cases import Case, Tag
-from fdjax.notation import Array
+from fdjax.kernels.cases import Case, Tag, noise, struct
+from fdjax.kernels.decode_attention.arguments import DecodeAttention
+from fdjax.kernels.paged import ScoreSpec
 
 
 def _case(
@@ -24,26 +25,28 @@ def _case(
     soft_cap: float | None = None,
     window: int | None = None,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
-) -> Case:
+) -> Case[DecodeAttention]:
     width = -(-tokens // page_size)
-    shape = (rows * width + 1, layers, 2, page_size, kv_heads, head_dim)
-    args = (
-        jax.ShapeDtypeStruct((rows, q_heads, head_dim), dtype),
-        jax.ShapeDtypeStruct(shape, dtype),
-        jax.ShapeDtypeStruct((rows, width), jnp.int32),
-        jax.ShapeDtypeStruct((rows,), jnp.int32),
-        jax.ShapeDtypeStruct((q_heads if alibi else 0,), jnp.float32),
+    call = DecodeAttention(
+        struct(rows, q_heads, head_dim, dtype=dtype),
+        struct(
+            *(rows * width + 1, layers, 2, page_size, kv_heads, head_dim), dtype=dtype
+        ),
+        struct(rows, width, dtype=jnp.int32),
+        struct(rows, dtype=jnp.int32),
+        ScoreSpec(
+            struct(q_heads, dtype=jnp.float32) if alibi else None,
+            scale=head_dim**-0.5,
+            soft_cap=soft_cap,
+            window=window,
+        ),
+        layer=layers - 1,
+        unified=None,
     )
-    kwargs = {
-        "layer": layers - 1,
-        "scale": head_dim**-0.5,
-        "soft_cap": soft_cap,
-        "window": window,
-    }
-    return Case(name, args, kwargs, frozenset(tags))
+    return Case(name, call, frozenset(tags))
 
 
-def _llama3_8b(*, rows: int, tokens: int, layers: int) -> Case:
+def _llama3_8b(*, rows: int, tokens: int, layers: int) -> Case[DecodeAttention]:
     return _case(
         f"llama3_8b_{rows}x{tokens}",
         "bench",
@@ -57,7 +60,7 @@ def _llama3_8b(*, rows: int, tokens: int, layers: int) -> Case:
 
 
 # fmt: off
-CASES: tuple[Case, ...] = (
+CASES: tuple[Case[DecodeAttention], ...] = (
     # Layers enough that a step's reads do not fit the L2.
     _llama3_8b(rows=1, tokens=1024, layers=32),
     _llama3_8b(rows=8, tokens=1024, layers=32),
@@ -104,30 +107,25 @@ CASES: tuple[Case, ...] = (
 # fmt: on
 
 
-def noise(random: np.random.Generator, struct: jax.ShapeDtypeStruct) -> Array:
-    """Normal numbers, repeated at a prime distance: quick also for gigabytes."""
-    block = random.standard_normal(65_521, np.float32).astype(struct.dtype)
-    return jnp.asarray(np.resize(block, struct.shape))
+def arguments(case: Case[DecodeAttention], *, seed: int = 0) -> DecodeAttention:
+    """A case's call with arrays: pages in random order, ragged lengths, the last full.
 
-
-def arguments(case: Case, *, seed: int = 0) -> tuple[Any, ...]:
-    """Arrays for a case: pages in random order, ragged lengths, the longest one full.
-
-    Pages beyond a row's length are absent; without ALiBi the slopes are `None`.
+    Pages beyond a row's length are absent.
     """
-    q, kv, table, _, slopes = case.args
-    random = np.random.default_rng(seed)
-    rows, width = table.shape
-    page_size = kv.shape[3]
-    held = random.integers(0, width * page_size + 1, rows).astype(np.int32)
-    held[-1] = width * page_size
-    pages = random.permutation(kv.shape[0])[: rows * width].reshape(rows, width)
+    call, random = case.call, np.random.default_rng(seed)
+    rows, width = call.page_table.shape
+    num_pages, page_size = call.kv.shape[0], call.kv.shape[3]
+    held = random.integers(0, call.max_tokens + 1, rows).astype(np.int32)
+    held[-1] = call.max_tokens
+    pages = random.permutation(num_pages)[: rows * width].reshape(rows, width)
     absent = np.arange(width) * page_size >= held[:, None]
-    pages = np.where(absent, kv.shape[0] + 7, pages).astype(np.int32)
-    return (
-        noise(random, q),
-        noise(random, kv),
-        jnp.asarray(pages),
-        jnp.asarray(held),
-        -jnp.exp2(-jnp.arange(1.0, slopes.shape[0] + 1)) if slopes.shape[0] else None,
+    pages = np.where(absent, num_pages + 7, pages).astype(np.int32)
+    slopes = -jnp.exp2(-jnp.arange(1.0, call.q.shape[1] + 1))
+    return dataclasses.replace(
+        call,
+        q=noise(random, call.q),
+        kv=noise(random, call.kv),
+        page_table=jnp.asarray(pages),
+        lengths=jnp.asarray(held),
+        scores=jax.tree.map(lambda _: slopes, call.scores),
     )

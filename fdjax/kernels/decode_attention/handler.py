@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels import ffi
+from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.notation import Array, Float, Int32
 
 NAME = "decode_attention"
 MAX_TOKENS = 2**25  # of a row: sums of unified weights stay finite up to here
@@ -14,22 +14,11 @@ MAX_SLOTS = 2**31 - 1  # of the KV array, layers and halves counted
 ALL_TOKENS = 2**31 - 1
 
 
-def call(
-    q: Float[Array, "B Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    slopes: Float[Array, " Hq"] | None,
-    *,
-    layer: int,
-    scale: float,
-    soft_cap: float | None,
-    window: int | None,
-    unified: UnifiedMax | None,
-    **launch: np.int64,
-) -> tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]:
+def run(call: DecodeAttention, **launch: np.int64) -> Attended:
     """The handler's result; `launch` is what only one platform's handler takes."""
-    bounds = unified or UnifiedMax(0.0, -1.0, 1.0)
+    q, kv, scores = call.q, call.kv, call.scores
+    slopes = jnp.zeros(0, jnp.float32) if scores.slopes is None else scores.slopes
+    bounds = call.unified or UnifiedMax(0.0, -1.0, 1.0)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -41,14 +30,14 @@ def call(
     out, recomputed = handler(
         q,
         kv,
-        page_table,
-        lengths,
-        jnp.zeros(0, jnp.float32) if slopes is None else slopes.astype(jnp.float32),
-        layer=np.int64(layer),
-        scale=np.float32(scale),
-        soft_cap=np.float32(soft_cap or 0.0),
-        window=np.int64(min(window or ALL_TOKENS, ALL_TOKENS)),
-        scheme="synchronised" if unified is None else "unified",
+        call.page_table,
+        call.lengths,
+        slopes.astype(jnp.float32),
+        layer=np.int64(call.layer),
+        scale=np.float32(scores.scale),
+        soft_cap=np.float32(scores.soft_cap or 0.0),
+        window=np.int64(min(scores.window or ALL_TOKENS, ALL_TOKENS)),
+        scheme="synchronised" if call.unified is None else "unified",
         phi=np.float32(bounds.phi),
         low=np.float32(bounds.low),
         high=np.float32(bounds.high),
@@ -57,24 +46,12 @@ def call(
     return out, recomputed
 
 
-def refuse_arguments(
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-) -> str | None:
-    """Why no handler takes these arrays, or `None`."""
-    num_pages, num_layers, _, page_size, _, _ = kv.shape
-    tokens, slots = page_table.shape[1] * page_size, num_pages * num_layers * page_size
-    problems = (
-        (
-            page_table.dtype != jnp.int32 or lengths.dtype != jnp.int32,
-            f"page_table is {page_table.dtype} and lengths {lengths.dtype}; it takes "
-            "int32",
-        ),
-        (
-            tokens > MAX_TOKENS,
-            f"pages for {tokens} tokens a row; it takes {MAX_TOKENS}",
-        ),
-        (2 * slots > MAX_SLOTS, f"{2 * slots} slots; it takes {MAX_SLOTS}"),
-    )
-    return next((reason for wrong, reason in problems if wrong), None)
+def refuse_arguments(call: DecodeAttention) -> str | None:
+    """Why the arrays are too large for every handler, or `None`."""
+    num_pages, num_layers, _, page_size, _, _ = call.kv.shape
+    slots = 2 * num_pages * num_layers * page_size
+    if call.max_tokens > MAX_TOKENS:
+        return f"pages for {call.max_tokens} tokens a row; it takes {MAX_TOKENS}"
+    if slots > MAX_SLOTS:
+        return f"{slots} slots; it takes {MAX_SLOTS}"
+    return None

@@ -1,11 +1,12 @@
 """All layers of a decode step as one operation, so that their kernels can overlap."""
 
 from fdjax.kernels.decoder_stack import cuda, reference
+from fdjax.kernels.decoder_stack.arguments import DecoderStack
 from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float, Int32
 
-__all__ = ["OP", "LayerWeights", "StackSpec", "decoder_stack"]
+__all__ = ["OP", "DecoderStack", "LayerWeights", "StackSpec", "decoder_stack"]
 
 OP = Op("decoder_stack", reference.decoder_stack, {"cuda": cuda.IMPL})
 
@@ -30,16 +31,7 @@ def decoder_stack(
     drains. XLA captures every FFI call as a graph of its own, with full dependencies
     between them, so the chain must not be cut into calls.
 
-    Args:
-        x: embedded tokens.
-        kv: the KV array. Donate it, and it is updated in place.
-        positions: position of each token in its sequence.
-        slots: where each token's key and value go, `page * Z + slot`.
-        page_table: pages of each row in order; ids `>= P` are absent.
-        lengths: tokens of each row, this one included.
-        frequencies: of RoPE, see `rope_kv_write`.
-        layers: the weights; sequential residuals, RMS norms, gated feed-forward parts.
-        spec: what all layers have in common.
+    The arguments are the fields of `DecoderStack`.
 
     Returns:
         The residual stream after the last layer, the updated KV array, and how many
@@ -55,13 +47,15 @@ def decoder_stack(
             f"kv array of {kv.shape[1]} layers"
         )
     return OP(
-        x,
-        kv,
-        positions,
-        slots,
-        page_table,
-        lengths,
-        frequencies,
-        layers,
-        spec=spec,
+        DecoderStack(
+            x,
+            kv,
+            positions,
+            slots,
+            page_table,
+            lengths,
+            frequencies,
+            layers,
+            spec=spec,
+        )
     )

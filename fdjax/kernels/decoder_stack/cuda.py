@@ -1,6 +1,6 @@
 """`decoder_stack` as one chain of CUDA kernels, called through XLA's FFI."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,49 +8,34 @@ import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS
+from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as attention_cuda
 from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.kernels.decoder_stack import config
-from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
+from fdjax.kernels.decoder_stack.arguments import DecoderStack, Stacked
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.op import Impl
+from fdjax.kernels.paged import ScoreSpec
 from fdjax.kernels.rms_norm.cuda import MAX_ROW_BYTES
 from fdjax.notation import Array, Float, Int32
 
 NAME = "decoder_stack"
 
 
-def run(
-    x: Float[Array, "B E"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    positions: Int32[Array, " B"],
-    slots: Int32[Array, " B"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    frequencies: Float[Array, " R2"],
-    layers: tuple[LayerWeights, ...],
-    *,
-    spec: StackSpec,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+def run(call: DecoderStack) -> Stacked:
     """See `fdjax.kernels.decoder_stack.decoder_stack`; `kv` is updated in place."""
-    operands = (x, kv, positions, slots, page_table, lengths, frequencies)
-    max_tokens = page_table.shape[1] * kv.shape[3]
-    cuts = config.choose(x.shape[0], kv.shape[4], max_tokens, layers[0])
-    return call(operands, layers, spec=spec, cuts=cuts)
+    x, kv = call.x, call.kv
+    max_tokens = call.page_table.shape[1] * kv.shape[3]
+    cuts = config.choose(x.shape[0], kv.shape[4], max_tokens, call.layers[0])
+    return run_cut(call, cuts)
 
 
-def call(
-    operands: tuple[Array, ...],
-    layers: tuple[LayerWeights, ...],
-    *,
-    spec: StackSpec,
-    cuts: config.Cuts,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
-    """`run` with the work cut as told; `operands` are its arguments up to `layers`."""
-    x, kv, positions, slots, page_table, lengths, frequencies = operands
+def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
+    """`run` with the work cut as told."""
+    x, kv, spec = call.x, call.kv, call.spec
     rows, hidden = x.shape
     _, num_layers, _, _, num_kv_heads, _ = kv.shape
-    first = layers[0]
+    first = call.layers[0]
     mixed, gated = first.out.shape[1], first.down.shape[1]
 
     def buffer(columns: int) -> jax.ShapeDtypeStruct:
@@ -74,8 +59,13 @@ def call(
     window = spec.windows[0]
     bounds = spec.unified or UnifiedMax(0.0, -1.0, 1.0)
     out, kv, *_, recomputed = chain(
-        *(x, kv, slots, page_table, lengths, angles(positions, frequencies)),
-        *flat_weights(layers),
+        x,
+        kv,
+        call.slots,
+        call.page_table,
+        call.lengths,
+        angles(call.positions, call.frequencies),
+        *jax.tree.leaves(call.layers),  # an absent bias leaves no gap
         interleaved=np.bool_(spec.interleaved),
         has_qkv_bias=np.bool_(first.qkv_bias is not None),
         unified=np.bool_(spec.unified is not None),
@@ -104,43 +94,43 @@ def angles(
     return jnp.stack([jnp.cos(turns), jnp.sin(turns)])
 
 
-def flat_weights(layers: Sequence[LayerWeights]) -> list[Array]:
-    """The weights in the order of the handler; an absent bias leaves no gap."""
-    return [leaf for layer in layers for leaf in jax.tree.leaves(layer)]
-
-
-def refuse(
-    x: Float[Array, "B E"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    positions: Int32[Array, " B"],
-    slots: Int32[Array, " B"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    frequencies: Float[Array, " R2"],
-    layers: tuple[LayerWeights, ...],
-    *,
-    spec: StackSpec,
-) -> str | None:
+def refuse(call: DecoderStack) -> str | None:
     """Why the chain cannot serve this call, or `None`."""
-    del positions, slots
-    if reason := ffi.refuse(NAME, platform="gpu"):
-        return reason
+    return ffi.refuse(NAME, platform="gpu") or _refuse_arguments(call)
+
+
+def _refuse_arguments(call: DecoderStack) -> str | None:
+    x, spec, first = call.x, call.spec, call.layers[0]
+    half = call.frequencies.shape[0]
     if x.shape[0] > matmul_config.MAX_FLAT_M:
         return f"{x.shape[0]} rows; the flat products take {matmul_config.MAX_FLAT_M}"
     if len(set(spec.windows)) > 1:
         return "layers differ in their sliding windows"
     if x.shape[1] * x.dtype.itemsize > MAX_ROW_BYTES:
         return f"a row is {x.shape[1]} elements; rms_norm takes {MAX_ROW_BYTES} bytes"
-    if frequencies.shape[0] % 8:
-        return f"{frequencies.shape[0]} frequencies of RoPE; it takes multiples of 8"
-    first = layers[0]
+    if half % 8:
+        return f"{half} frequencies of RoPE; it takes multiples of 8"
     for weight in (first.qkv, first.out, first.up, first.down):
         n, k = weight.shape
         if n % 16 or k % 8:
             return f"a weight is [{n}, {k}]; it takes multiples of 16 and 8"
-    heads = first.out.shape[1] // kv.shape[5]
-    q = jax.ShapeDtypeStruct((x.shape[0], heads, kv.shape[5]), x.dtype)
-    return attention_cuda.refuse_arguments(q, kv, page_table, lengths)  # pyright: ignore[reportArgumentType]  (shapes are all it reads)
+    return attention_cuda.refuse_arguments(_attention(call))
+
+
+def _attention(call: DecoderStack) -> DecodeAttention:
+    """The first layer's attention; its queries are not there yet."""
+    spec, head_dim = call.spec, call.kv.shape[5]
+    heads = call.layers[0].out.shape[1] // head_dim
+    q: Any = jax.ShapeDtypeStruct((call.x.shape[0], heads, head_dim), call.x.dtype)
+    return DecodeAttention(
+        q,
+        call.kv,
+        call.page_table,
+        call.lengths,
+        ScoreSpec(None, spec.scale, spec.soft_cap, spec.windows[0]),
+        layer=0,
+        unified=spec.unified,
+    )
 
 
 IMPL = Impl(run, refuse)

@@ -2,50 +2,40 @@
 
 import jax.numpy as jnp
 
-from fdjax.kernels.decode_attention import decode_attention_counted
-from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
+from fdjax.kernels.decode_attention import decode_attention
+from fdjax.kernels.decoder_stack.arguments import DecoderStack, Stacked
 from fdjax.kernels.gated_activation import gated_activation
 from fdjax.kernels.matmul import matmul
 from fdjax.kernels.rms_norm import rms_norm
 from fdjax.kernels.rope_kv_write import rope_kv_write
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array
 
 
-def decoder_stack(
-    x: Float[Array, "B E"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    positions: Int32[Array, " B"],
-    slots: Int32[Array, " B"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    frequencies: Float[Array, " R2"],
-    layers: tuple[LayerWeights, ...],
-    *,
-    spec: StackSpec,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+def decoder_stack(call: DecoderStack) -> Stacked:
     """See `fdjax.kernels.decoder_stack.decoder_stack`."""
+    x, kv, spec = call.x, call.kv, call.spec
 
     def normalised(x: Array, factor: Array) -> Array:
         return rms_norm(x, factor, epsilon=spec.epsilon, scale_offset=spec.scale_offset)
 
     rows, head_dim = x.shape[0], kv.shape[5]
     recomputed: list[Array] = []
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(call.layers):
         qkv = matmul(normalised(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
         q, kv = rope_kv_write(
             qkv.reshape(rows, -1, head_dim),
             kv,
-            positions,
-            slots,
-            frequencies,
+            call.positions,
+            call.slots,
+            call.frequencies,
             layer=index,
             interleaved=spec.interleaved,
         )
-        mixed, counts = decode_attention_counted(
+        mixed, counts = decode_attention(
             q,
             kv,
-            page_table,
-            lengths,
+            call.page_table,
+            call.lengths,
             layer=index,
             scale=spec.scale,
             soft_cap=spec.soft_cap,

@@ -1,8 +1,11 @@
 """The gate of a feed-forward part: SwiGLU, and GeGLU in Gemma."""
 
 from fdjax.kernels.gated_activation import reference
+from fdjax.kernels.gated_activation.arguments import GatedActivation
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
+
+__all__ = ["OP", "GatedActivation", "gated_activation"]
 
 OP = Op("gated_activation", reference.gated_activation)
 
@@ -12,9 +15,7 @@ def gated_activation(
 ) -> Float[Array, "T F"]:
     """Computes `activation(gate) * up` of a fused gate and up product.
 
-    Args:
-        gate_up: the fused product `[T, 2 F]`, gate first.
-        activation: a name of `fdjax.kernels.activations`.
+    The arguments are the fields of `GatedActivation`.
 
     Raises:
         ValueError: the last axis is odd, or the activation unknown.
@@ -23,4 +24,4 @@ def gated_activation(
         raise ValueError(
             f"gated_activation: the last axis is {gate_up.shape[-1]}, not twice F"
         )
-    return OP(gate_up, activation=activation)
+    return OP(GatedActivation(gate_up, activation=activation))

@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 
 from fdjax.kernels.activations import activation as named_activation
+from fdjax.kernels.gated_activation.arguments import GatedActivation
 from fdjax.notation import Array, Float
 
 
-def gated_activation(
-    gate_up: Float[Array, "T F2"], *, activation: str
-) -> Float[Array, "T F"]:
+def gated_activation(call: GatedActivation) -> Float[Array, "T F"]:
     """See `fdjax.kernels.gated_activation.gated_activation`."""
-    gate, up = jnp.split(gate_up.astype(jnp.float32), 2, axis=-1)
-    return (named_activation(activation)(gate) * up).astype(gate_up.dtype)
+    gate, up = jnp.split(call.gate_up.astype(jnp.float32), 2, axis=-1)
+    activated = named_activation(call.activation)(gate)
+    return (activated * up).astype(call.gate_up.dtype)

@@ -1,31 +1,16 @@
 """The fused gate and up product of a feed-forward part, and its gate."""
 
-from collections.abc import Sequence
-
 from fdjax.kernels.activations import activation as named_activation
-from fdjax.kernels.gated_matmul import flat, gemv, reference
-from fdjax.kernels.matmul import config
+from fdjax.kernels.gated_matmul import reference
+from fdjax.kernels.matmul import Product, flat, gemv, handler
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
-
-
-def _order(
-    x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
-    bias: Float[Array, " N"] | None,
-    *,
-    activation: str,
-) -> Sequence[str]:
-    """The implementations by the inflection points of `[N, K]`."""
-    del bias, activation
-    return config.choose(x.shape[0], *weight.shape)
-
 
 OP = Op(
     "gated_matmul",
     reference.gated_matmul,
     {"gemv": gemv.IMPL, "flat": flat.IMPL},
-    order=_order,
+    order=handler.order,
 )
 
 
@@ -41,11 +26,7 @@ def gated_matmul(
     The product itself is never written: a block computes gate and up of the same
     columns.
 
-    Args:
-        x: activations.
-        weight: gate rows, then as many up rows: `N = 2 F`.
-        bias: of both.
-        activation: a name of `fdjax.kernels.activations`.
+    The arguments are fields of `fdjax.kernels.matmul.Product`.
 
     Raises:
         ValueError: shapes do not fit together, or the activation is unknown.
@@ -64,4 +45,4 @@ def gated_matmul(
             f"gated_matmul: bias has shape {bias.shape}, weight {weight.shape[0]} rows"
         )
     named_activation(activation)
-    return OP(x, weight, bias, activation=activation)
+    return OP(Product(x, weight, bias, None, activation=activation, out_dtype=x.dtype))

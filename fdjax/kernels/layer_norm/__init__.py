@@ -1,8 +1,11 @@
 """Layer normalisation over the last axis."""
 
 from fdjax.kernels.layer_norm import reference
+from fdjax.kernels.layer_norm.arguments import LayerNorm
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
+
+__all__ = ["OP", "LayerNorm", "layer_norm"]
 
 OP = Op("layer_norm", reference.layer_norm)
 
@@ -16,11 +19,7 @@ def layer_norm(
 ) -> Float[Array, "*T E"]:
     """Computes `(x - mean) / sqrt(variance + epsilon) * scale + bias`.
 
-    Args:
-        x: activations; the last axis is normalised.
-        scale: one factor an element.
-        bias: added an element.
-        epsilon: added to the variance.
+    The arguments are the fields of `LayerNorm`.
 
     Raises:
         ValueError: `scale` or `bias` does not match x's last axis.
@@ -31,4 +30,4 @@ def layer_norm(
                 f"layer_norm: {name} has shape {parameter.shape}, x's last axis is "
                 f"{x.shape[-1]}"
             )
-    return OP(x, scale, bias, epsilon=epsilon)
+    return OP(LayerNorm(x, scale, bias, epsilon=epsilon))

@@ -3,21 +3,15 @@
 import jax.numpy as jnp
 from jax import lax
 
+from fdjax.kernels.layer_norm.arguments import LayerNorm
 from fdjax.notation import Array, Float
 
 
-def layer_norm(
-    x: Float[Array, "*T E"],
-    scale: Float[Array, " E"],
-    bias: Float[Array, " E"],
-    *,
-    epsilon: float,
-) -> Float[Array, "*T E"]:
+def layer_norm(call: LayerNorm) -> Float[Array, "*T E"]:
     """See `fdjax.kernels.layer_norm.layer_norm`."""
-    wide = x.astype(jnp.float32)
+    wide = call.x.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
-    normal = centred * lax.rsqrt(variance + epsilon)
-    return (normal * scale.astype(jnp.float32) + bias.astype(jnp.float32)).astype(
-        x.dtype
-    )
+    normal = centred * lax.rsqrt(variance + call.epsilon)
+    scaled = normal * call.scale.astype(jnp.float32)
+    return (scaled + call.bias.astype(jnp.float32)).astype(call.x.dtype)

@@ -1,32 +1,19 @@
 """The product of activations with a weight stored `[N, K]`, its bias and a residual."""
 
-from collections.abc import Sequence
-
 import jax
 
-from fdjax.kernels.matmul import config, flat, gemv, reference
+from fdjax.kernels.matmul import flat, gemv, handler, reference
+from fdjax.kernels.matmul.arguments import Product
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
 
-
-def _order(
-    x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
-    bias: Float[Array, " N"] | None,
-    residual: Float[Array, "M N"] | None,
-    *,
-    out_dtype: jax.typing.DTypeLike,
-) -> Sequence[str]:
-    """The implementations by the inflection points of `[N, K]`."""
-    del bias, residual, out_dtype
-    return config.choose(x.shape[0], *weight.shape)
-
+__all__ = ["OP", "Product", "matmul"]
 
 OP = Op(
     "matmul",
     reference.matmul,
     {"gemv": gemv.IMPL, "flat": flat.IMPL},
-    order=_order,
+    order=handler.order,
 )
 
 
@@ -43,12 +30,7 @@ def matmul(
     Weights are stored `[N, K]`, as checkpoints hold them: a row is contiguous, so a
     flat product (small M) streams it once, coalesced (FlashDecoding++ section 4).
 
-    Args:
-        x: activations.
-        weight: the weight.
-        bias: added to every row.
-        residual: added to the product, before it is rounded.
-        out_dtype: type of the result; that of `x` by default.
+    The arguments are fields of `Product`; `out_dtype` is that of `x` by default.
 
     Raises:
         ValueError: shapes do not fit together.
@@ -66,4 +48,5 @@ def matmul(
         raise ValueError(
             f"matmul: residual has shape {residual.shape}, the product {shape}"
         )
-    return OP(x, weight, bias, residual, out_dtype=out_dtype or x.dtype)
+    out_dtype = out_dtype or x.dtype
+    return OP(Product(x, weight, bias, residual, activation=None, out_dtype=out_dtype))

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.kernels.cases import Case, Tag
+from fdjax.kernels.cases import Case, Tag, noise, struct
+from fdjax.kernels.matmul.arguments import Product
 from fdjax.notation import Array
 
 # The products of a Llama-3-8B decode step: name, [N, K], whether the result is float32.
@@ -28,18 +29,20 @@ def _case(
     residual: bool = False,
     float32: bool = False,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
-) -> Case:
-    struct = jax.ShapeDtypeStruct
-    args = (struct((m, k), dtype), struct((n, k), dtype))
-    # A zero-sized array stands for an operand that is not there.
-    args += (struct((n if bias else 0,), dtype),)
-    args += (struct((m if residual else 0, n), dtype),)
-    kwargs = {"out_dtype": jnp.float32 if float32 else dtype}
-    return Case(name, args, kwargs, frozenset(tags))
+) -> Case[Product]:
+    call = Product(
+        struct(m, k, dtype=dtype),
+        struct(n, k, dtype=dtype),
+        struct(n, dtype=dtype) if bias else None,
+        struct(m, n, dtype=dtype) if residual else None,
+        activation=None,
+        out_dtype=jnp.float32 if float32 else dtype,
+    )
+    return Case(name, call, frozenset(tags))
 
 
 # fmt: off
-CASES: tuple[Case, ...] = (
+CASES: tuple[Case[Product], ...] = (
     *(_case(f"llama3_8b_{name}_m{m}", "tune", "bench", m=m, n=n, k=k, float32=float32)
       for name, n, k, float32 in LLAMA3_8B for m in BENCH_M),
     _case("llama3_8b_qkv", m=5, n=6144, k=4096),
@@ -59,16 +62,12 @@ CASES: tuple[Case, ...] = (
 # fmt: on
 
 
-def arguments(case: Case, *, seed: int = 0) -> tuple[Array | None, ...]:
-    """Normal numbers, scaled so that results are of the size of one."""
+def arguments(case: Case[Product], *, seed: int = 0) -> Product:
+    """A case's call with normal numbers, so that results are of the size of one."""
     random = np.random.default_rng(seed)
-    k = case.args[0].shape[1]
+    k = case.call.x.shape[1]
 
-    def draw(struct: jax.ShapeDtypeStruct) -> Array | None:
-        if 0 in struct.shape:
-            return None
-        scale = k**-0.25 if struct.shape[-1] == k else 1.0
-        block = scale * random.standard_normal(65_521, np.float32)
-        return jnp.asarray(np.resize(block.astype(struct.dtype), struct.shape))
+    def draw(like: Array) -> Array:
+        return noise(random, like, scale=k**-0.25 if like.shape[-1] == k else 1.0)
 
-    return tuple(draw(struct) for struct in case.args)
+    return jax.tree.map(draw, case.call)

@@ -1,45 +1,21 @@
-"""B: `matmul` on Hopper's tensor cores, M up to 64 padded to 8, 16, 32 or 64."""
+"""B: products on Hopper's tensor cores, M up to 64 padded to 8, 16, 32 or 64."""
 
-import jax
-
-from fdjax.kernels.matmul import call
+from fdjax.kernels.matmul import handler
+from fdjax.kernels.matmul.arguments import Product
 from fdjax.kernels.matmul.config import MAX_FLAT_M, flat_config
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
 
-def run(
-    x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
-    bias: Float[Array, " N"] | None,
-    residual: Float[Array, "M N"] | None,
-    *,
-    out_dtype: jax.typing.DTypeLike,
-) -> Float[Array, "M N"]:
-    """See `fdjax.kernels.matmul.matmul`."""
-    return call.product(
-        x,
-        weight,
-        bias,
-        residual,
-        activation=None,
-        out_dtype=out_dtype,
-        config=flat_config(x.shape[0], *weight.shape, gated=False),
-    )
+def run(call: Product) -> Float[Array, "M columns"]:
+    """See `fdjax.kernels.matmul.matmul`, and `gated_matmul`."""
+    m, (n, k) = call.x.shape[0], call.weight.shape
+    return handler.run(call, flat_config(m, n, k, gated=call.gated))
 
 
-def refuse(
-    x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
-    bias: Float[Array, " N"] | None,
-    residual: Float[Array, "M N"] | None,
-    *,
-    out_dtype: jax.typing.DTypeLike,
-) -> str | None:
+def refuse(call: Product) -> str | None:
     """Why B cannot serve this call, or `None`."""
-    return call.refuse(
-        x, weight, bias, residual, out_dtype=out_dtype, max_m=MAX_FLAT_M
-    ) or (call.refuse_below_sm90())
+    return handler.refuse(call, max_m=MAX_FLAT_M) or handler.refuse_below_sm90()
 
 
 IMPL = Impl(run, refuse)

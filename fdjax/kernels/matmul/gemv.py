@@ -1,43 +1,20 @@
-"""A: `matmul` on CUDA cores, for the smallest M."""
+"""A: products on CUDA cores, for the smallest M."""
 
-import jax
-
-from fdjax.kernels.matmul import call
+from fdjax.kernels.matmul import handler
+from fdjax.kernels.matmul.arguments import Product
 from fdjax.kernels.matmul.config import MAX_GEMV_M
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
 
-def run(
-    x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
-    bias: Float[Array, " N"] | None,
-    residual: Float[Array, "M N"] | None,
-    *,
-    out_dtype: jax.typing.DTypeLike,
-) -> Float[Array, "M N"]:
-    """See `fdjax.kernels.matmul.matmul`."""
-    return call.product(
-        x,
-        weight,
-        bias,
-        residual,
-        activation=None,
-        out_dtype=out_dtype,
-        config=call.GEMV,
-    )
+def run(call: Product) -> Float[Array, "M columns"]:
+    """See `fdjax.kernels.matmul.matmul`, and `gated_matmul`."""
+    return handler.run(call, handler.GEMV)
 
 
-def refuse(
-    x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
-    bias: Float[Array, " N"] | None,
-    residual: Float[Array, "M N"] | None,
-    *,
-    out_dtype: jax.typing.DTypeLike,
-) -> str | None:
+def refuse(call: Product) -> str | None:
     """Why A cannot serve this call, or `None`."""
-    return call.refuse(x, weight, bias, residual, out_dtype=out_dtype, max_m=MAX_GEMV_M)
+    return handler.refuse(call, max_m=MAX_GEMV_M)
 
 
 IMPL = Impl(run, refuse)

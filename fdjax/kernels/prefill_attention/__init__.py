@@ -1,17 +1,17 @@
 """Attention of many new tokens a row over the pages of its sequence."""
 
-from fdjax.kernels.op import Impl, Op
-from fdjax.kernels.paged import check_attention
+from fdjax.kernels.op import Op
+from fdjax.kernels.paged import ScoreSpec, check_attention
 from fdjax.kernels.prefill_attention import blocked, cudnn, reference
+from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.notation import Array, Float, Int32
+
+__all__ = ["OP", "PrefillAttention", "prefill_attention"]
 
 OP = Op(
     "prefill_attention",
     reference.prefill_attention,
-    {
-        "cudnn": Impl(cudnn.prefill_attention, cudnn.refuse),
-        "blocked": Impl(blocked.prefill_attention, blocked.refuse),
-    },
+    {"cudnn": cudnn.IMPL, "blocked": blocked.IMPL},
 )
 
 
@@ -30,33 +30,19 @@ def prefill_attention(
 ) -> Float[Array, "B S Hq D"]:
     """Attends causally from `S` tokens of each row to all tokens up to each of them.
 
-    Args:
-        q: the queries; query `i` of a row stands at position `starts + i`.
-        kv: the KV array; the keys and values of these tokens are already in it.
-        page_table: pages of each row in order; ids `>= P` are absent.
-        lengths: tokens of each row in `kv`, these included; queries at or past it
-            are padding, and their results mean nothing.
-        starts: position of the first query of each row; `None` says that every row
-            starts at 0 (whole prompts).
-        slopes: ALiBi slope of each query head.
-        layer: which layer of each page.
-        scale: factor of the scores.
-        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`.
-        window: a query sees itself and the `window - 1` tokens before it.
+    The arguments are the fields of `PrefillAttention` and its `ScoreSpec`.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.
     """
-    check_attention("prefill_attention", q, kv, page_table, lengths, layer)
-    return OP(
+    call = PrefillAttention(
         q,
         kv,
         page_table,
         lengths,
-        starts,
-        slopes,
+        ScoreSpec(slopes, scale=scale, soft_cap=soft_cap, window=window),
         layer=layer,
-        scale=scale,
-        soft_cap=soft_cap,
-        window=window,
+        starts=starts,
     )
+    check_attention("prefill_attention", call)
+    return OP(call)

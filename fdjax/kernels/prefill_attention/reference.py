@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from fdjax.kernels.paged import attend, gather_pages
+from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.notation import Array, Float, Int32
 
 
@@ -15,29 +16,9 @@ def query_positions(
     return first[:, None] + offsets
 
 
-def prefill_attention(
-    q: Float[Array, "B S Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    starts: Int32[Array, " B"] | None,
-    slopes: Float[Array, " Hq"] | None,
-    *,
-    layer: int,
-    scale: float,
-    soft_cap: float | None,
-    window: int | None,
-) -> Float[Array, "B S Hq D"]:
+def prefill_attention(call: PrefillAttention) -> Float[Array, "B S Hq D"]:
     """See `fdjax.kernels.prefill_attention.prefill_attention`."""
-    k, v = gather_pages(kv, page_table, layer=layer)
-    return attend(
-        q,
-        k,
-        v,
-        query_positions(lengths, starts, num_queries=q.shape[1]),
-        lengths,
-        slopes,
-        scale=scale,
-        soft_cap=soft_cap,
-        window=window,
-    )
+    k, v = gather_pages(call.kv, call.page_table, layer=call.layer)
+    lengths = call.lengths
+    positions = query_positions(lengths, call.starts, num_queries=call.q.shape[1])
+    return attend(call.q, k, v, positions, lengths, call.scores)

@@ -2,7 +2,10 @@
 
 from fdjax.kernels.op import Op
 from fdjax.kernels.rms_norm import cuda, reference
+from fdjax.kernels.rms_norm.arguments import RmsNorm
 from fdjax.notation import Array, Float
+
+__all__ = ["OP", "RmsNorm", "rms_norm"]
 
 OP = Op("rms_norm", reference.rms_norm, {"cuda": cuda.IMPL})
 
@@ -16,11 +19,7 @@ def rms_norm(
 ) -> Float[Array, "*T E"]:
     """Computes `x / sqrt(mean(x^2) + epsilon) * (scale + scale_offset)`.
 
-    Args:
-        x: activations; the last axis is normalised.
-        scale: one factor an element.
-        epsilon: added to the mean square.
-        scale_offset: added to `scale` in float32 (Gemma stores `scale - 1`).
+    The arguments are the fields of `RmsNorm`.
 
     Raises:
         ValueError: `scale` does not match x's last axis.
@@ -29,4 +28,4 @@ def rms_norm(
         raise ValueError(
             f"rms_norm: scale has shape {scale.shape}, x's last axis is {x.shape[-1]}"
         )
-    return OP(x, scale, epsilon=epsilon, scale_offset=scale_offset)
+    return OP(RmsNorm(x, scale, epsilon=epsilon, scale_offset=scale_offset))

@@ -6,6 +6,7 @@ import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.op import Impl
+from fdjax.kernels.rms_norm.arguments import RmsNorm
 from fdjax.notation import Array, Float
 
 NAME = "rms_norm"
@@ -14,35 +15,26 @@ DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 MAX_ROW_BYTES = 4 * 512 * 16
 
 
-def run(
-    x: Float[Array, "*T E"],
-    scale: Float[Array, " E"],
-    *,
-    epsilon: float,
-    scale_offset: float,
-) -> Float[Array, "*T E"]:
+def run(call: RmsNorm) -> Float[Array, "*T E"]:
     """See `fdjax.kernels.rms_norm.rms_norm`."""
-    rows = x.reshape(-1, x.shape[-1])
-    call = jax.ffi.ffi_call(
+    rows = call.x.reshape(-1, call.x.shape[-1])
+    handler = jax.ffi.ffi_call(
         ffi.target(NAME),
-        jax.ShapeDtypeStruct(rows.shape, x.dtype),
+        jax.ShapeDtypeStruct(rows.shape, rows.dtype),
         vmap_method="sequential",
     )
-    out = call(
-        rows, scale, epsilon=np.float32(epsilon), scale_offset=np.float32(scale_offset)
+    out = handler(
+        rows,
+        call.scale,
+        epsilon=np.float32(call.epsilon),
+        scale_offset=np.float32(call.scale_offset),
     )
-    return out.reshape(x.shape)
+    return out.reshape(call.x.shape)
 
 
-def refuse(
-    x: Float[Array, "*T E"],
-    scale: Float[Array, " E"],
-    *,
-    epsilon: float,
-    scale_offset: float,
-) -> str | None:
+def refuse(call: RmsNorm) -> str | None:
     """Why the CUDA kernel cannot serve this call, or `None`."""
-    del epsilon, scale_offset
+    x, scale = call.x, call.scale
     if reason := ffi.refuse(NAME, platform="gpu"):
         return reason
     if x.dtype not in DTYPES or scale.dtype != x.dtype:

@@ -4,7 +4,10 @@ import jax.numpy as jnp
 
 from fdjax.kernels.op import Op
 from fdjax.kernels.rope_kv_write import cpu, cuda, reference
+from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite
 from fdjax.notation import Array, Float, Int32
+
+__all__ = ["OP", "RopeKVWrite", "rope_kv_write"]
 
 OP = Op(
     "rope_kv_write",
@@ -29,16 +32,7 @@ def rope_kv_write(
     are read once, and nothing between the product and the attention is materialised
     but the rotated queries.
 
-    Args:
-        qkv: the fused product, heads in the order q, k, v; `H = Hq + 2 * Hkv`.
-        kv: the KV array. Donate it, and it is updated in place.
-        positions: position of each token in its sequence.
-        slots: where each token goes, `page * Z + slot`; negative writes nothing
-            (padding).
-        frequencies: `theta ** (-2 i / R)`, scaled; empty where positions enter
-            otherwise (then only k and v are written).
-        layer: which layer of each page.
-        interleaved: pairs are (0, 1), (2, 3), ... instead of (i, i + R / 2).
+    The arguments are the fields of `RopeKVWrite`.
 
     Returns:
         The rotated queries and the updated KV array.
@@ -46,20 +40,16 @@ def rope_kv_write(
     Raises:
         ValueError: shapes or dtypes do not fit together.
     """
-    _check(qkv, kv, positions, slots, frequencies, layer)
-    return OP(
+    call = RopeKVWrite(
         qkv, kv, positions, slots, frequencies, layer=layer, interleaved=interleaved
     )
+    _check(call)
+    return OP(call)
 
 
-def _check(
-    qkv: Array,
-    kv: Array,
-    positions: Array,
-    slots: Array,
-    frequencies: Array,
-    layer: int,
-) -> None:
+def _check(call: RopeKVWrite) -> None:
+    qkv, kv, frequencies = call.qkv, call.kv, call.frequencies
+    positions, slots, layer = call.positions, call.slots, call.layer
     if qkv.ndim != 3 or kv.ndim != 6 or kv.shape[2] != 2 or frequencies.ndim != 1:
         raise ValueError(
             f"rope_kv_write: qkv is {qkv.shape}, kv {kv.shape} and frequencies "

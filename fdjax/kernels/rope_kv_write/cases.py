@@ -1,11 +1,13 @@
 """Calls of `rope_kv_write` that real models make."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.kernels.cases import Case, Tag
-from fdjax.notation import Array
+from fdjax.kernels.cases import Case, Tag, noise, struct
+from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite
 
 PAGE_SIZE = 16
 
@@ -22,21 +24,24 @@ def _case(
     pages: int = 3,
     interleaved: bool = False,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
-) -> Case:
+) -> Case[RopeKVWrite]:
     heads = q_heads + 2 * kv_heads
     shape = (pages, layers, 2, PAGE_SIZE, kv_heads, head_dim)
-    args = (
-        jax.ShapeDtypeStruct((tokens, heads, head_dim), dtype),
-        jax.ShapeDtypeStruct(shape, dtype),
-        jax.ShapeDtypeStruct((tokens,), jnp.int32),
-        jax.ShapeDtypeStruct((tokens,), jnp.int32),
-        jax.ShapeDtypeStruct((rotary // 2,), jnp.float32),
+    call = RopeKVWrite(
+        struct(tokens, heads, head_dim, dtype=dtype),
+        struct(*shape, dtype=dtype),
+        struct(tokens, dtype=jnp.int32),
+        struct(tokens, dtype=jnp.int32),
+        struct(rotary // 2, dtype=jnp.float32),
+        layer=layers - 1,
+        interleaved=interleaved,
     )
-    kwargs = {"layer": layers - 1, "interleaved": interleaved}
-    return Case(name, args, kwargs, frozenset(tags))
+    return Case(name, call, frozenset(tags))
 
 
-def _llama3_8b(name: str, *tags: Tag, tokens: int, layers: int, pages: int) -> Case:
+def _llama3_8b(
+    name: str, *tags: Tag, tokens: int, layers: int, pages: int
+) -> Case[RopeKVWrite]:
     return _case(
         f"llama3_8b_{name}",
         *tags,
@@ -51,7 +56,7 @@ def _llama3_8b(name: str, *tags: Tag, tokens: int, layers: int, pages: int) -> C
 
 
 # fmt: off
-CASES: tuple[Case, ...] = (
+CASES: tuple[Case[RopeKVWrite], ...] = (
     _llama3_8b("decode_b1", "bench", tokens=1, layers=32, pages=64),
     _llama3_8b("decode_b64", "bench", tokens=64, layers=32, pages=256),
     _llama3_8b("prefill_8x1024", "bench", tokens=8192, layers=2, pages=512),
@@ -77,24 +82,20 @@ CASES: tuple[Case, ...] = (
 # fmt: on
 
 
-def _noise(random: np.random.Generator, struct: jax.ShapeDtypeStruct) -> Array:
-    """Normal numbers, repeated at a prime distance: quick also for gigabytes."""
-    block = random.standard_normal(65_521, np.float32).astype(struct.dtype)
-    return jnp.asarray(np.resize(block, struct.shape))
-
-
-def arguments(case: Case, *, seed: int = 0) -> tuple[Array, ...]:
-    """Arrays for a case: random data, distinct slots, positions of a long context."""
-    qkv, kv, positions, slots, frequencies = case.args
-    random = np.random.default_rng(seed)
-    half = frequencies.shape[0]
-    num_slots = kv.shape[0] * kv.shape[3]
-    places = random.choice(num_slots, size=slots.shape, replace=False)
+def arguments(case: Case[RopeKVWrite], *, seed: int = 0) -> RopeKVWrite:
+    """A case's call with arrays: distinct slots, positions of a long context."""
+    call, random = case.call, np.random.default_rng(seed)
+    half = call.frequencies.shape[0]
+    num_slots = call.kv.shape[0] * call.kv.shape[3]
+    places = random.choice(num_slots, size=call.slots.shape, replace=False)
     exponents = np.arange(half, dtype=np.float32) / max(half, 1)
-    return (
-        _noise(random, qkv),
-        _noise(random, kv),
-        jnp.asarray(random.integers(0, 131_072, positions.shape), jnp.int32),
-        jnp.asarray(places, jnp.int32),
-        jnp.asarray(10_000.0**-exponents, jnp.float32),
+    return dataclasses.replace(
+        call,
+        qkv=noise(random, call.qkv),
+        kv=noise(random, call.kv),
+        positions=jnp.asarray(
+            random.integers(0, 131_072, call.positions.shape), jnp.int32
+        ),
+        slots=jnp.asarray(places, jnp.int32),
+        frequencies=jnp.asarray(10_000.0**-exponents, jnp.float32),
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.op import Impl
-from fdjax.notation import Array, Float, Int32
+from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite, Written
 
 NAME = "rope_kv_write"
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
@@ -14,20 +14,12 @@ DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 MAX_FREQUENCIES = 1024
 
 
-def run(
-    qkv: Float[Array, "T H D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    positions: Int32[Array, " T"],
-    slots: Int32[Array, " T"],
-    frequencies: Float[Array, " R2"],
-    *,
-    layer: int,
-    interleaved: bool,
-) -> tuple[Float[Array, "T Hq D"], Float[Array, "P L 2 Z Hkv D"]]:
+def run(call: RopeKVWrite) -> Written:
     """See `fdjax.kernels.rope_kv_write.rope_kv_write`; `kv` is updated in place."""
+    qkv, kv = call.qkv, call.kv
     tokens, heads, head_dim = qkv.shape
     query_shape = (tokens, heads - 2 * kv.shape[4], head_dim)
-    call = jax.ffi.ffi_call(
+    handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
             jax.ShapeDtypeStruct(query_shape, qkv.dtype),
@@ -36,20 +28,21 @@ def run(
         input_output_aliases={1: 1},
         vmap_method="sequential",
     )
-    query, kv = call(
+    query, kv = handler(
         qkv,
         kv,
-        positions,
-        slots,
-        frequencies,
-        layer=np.int64(layer),
-        interleaved=np.bool_(interleaved),
+        call.positions,
+        call.slots,
+        call.frequencies,
+        layer=np.int64(call.layer),
+        interleaved=np.bool_(call.interleaved),
     )
     return query, kv
 
 
-def refuse_arguments(qkv: Array, frequencies: Array) -> str | None:
+def refuse_arguments(call: RopeKVWrite) -> str | None:
     """Why no handler takes these arrays, or `None`."""
+    qkv, frequencies = call.qkv, call.frequencies
     if qkv.dtype not in DTYPES:
         return f"qkv is {qkv.dtype}; it takes float32, bfloat16 and float16"
     if frequencies.dtype != jnp.float32:
@@ -61,19 +54,9 @@ def refuse_arguments(qkv: Array, frequencies: Array) -> str | None:
     return None
 
 
-def refuse(
-    qkv: Float[Array, "T H D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    positions: Int32[Array, " T"],
-    slots: Int32[Array, " T"],
-    frequencies: Float[Array, " R2"],
-    *,
-    layer: int,
-    interleaved: bool,
-) -> str | None:
+def refuse(call: RopeKVWrite) -> str | None:
     """Why the CUDA kernel cannot serve this call, or `None`."""
-    del kv, positions, slots, layer, interleaved
-    return ffi.refuse(NAME, platform="gpu") or refuse_arguments(qkv, frequencies)
+    return ffi.refuse(NAME, platform="gpu") or refuse_arguments(call)
 
 
 IMPL = Impl(run, refuse)

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite, Written
 from fdjax.notation import Array, Float, Int32
 
 
@@ -29,24 +30,18 @@ def rope(
     return jnp.concatenate([turned.astype(x.dtype), rest], axis=-1)
 
 
-def rope_kv_write(
-    qkv: Float[Array, "T H D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    positions: Int32[Array, " T"],
-    slots: Int32[Array, " T"],
-    frequencies: Float[Array, " R2"],
-    *,
-    layer: int,
-    interleaved: bool,
-) -> tuple[Float[Array, "T Hq D"], Float[Array, "P L 2 Z Hkv D"]]:
+def rope_kv_write(call: RopeKVWrite) -> Written:
     """See `fdjax.kernels.rope_kv_write.rope_kv_write`."""
+    qkv, kv, slots = call.qkv, call.kv, call.slots
     num_pages, _, _, page_size, num_kv_heads, _ = kv.shape
     num_heads = qkv.shape[1] - 2 * num_kv_heads
     query_key, value = qkv[:, :-num_kv_heads], qkv[:, -num_kv_heads:]
-    query_key = rope(query_key, positions, frequencies, interleaved=interleaved)
+    query_key = rope(
+        query_key, call.positions, call.frequencies, interleaved=call.interleaved
+    )
     query, key = query_key[:, :num_heads], query_key[:, num_heads:]
     # A negative slot becomes a page past the end, which "drop" does not write.
     page = jnp.where(slots < 0, num_pages, slots // page_size)
     written = jnp.stack([key, value], axis=1).astype(kv.dtype)
-    kv = kv.at[page, layer, :, slots % page_size].set(written, mode="drop")
+    kv = kv.at[page, call.layer, :, slots % page_size].set(written, mode="drop")
     return query, kv

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.kernels.decode_attention import reference
+from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
+from fdjax.kernels.decode_attention.limits import Limits
 from fdjax.kernels.decode_attention.pallas import config, scores
 from fdjax.kernels.decode_attention.pallas.problem import Problem
 from fdjax.kernels.decode_attention.pallas.scores import ScoreFn
@@ -13,12 +15,14 @@ from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float, Int32
 
-DTYPES = (jnp.bfloat16, jnp.float16)
-HEAD_DIMS = (64, 128, 256)
-PAGE_SIZES = (16, 32, 64, 128)
-MAX_GROUP = 16
-MAX_ROWS = 65_535
-MAX_SLOTS = 2**31 - 1
+LIMITS = Limits(
+    dtypes=(jnp.bfloat16, jnp.float16),
+    head_dims=(64, 128, 256),
+    page_sizes=(16, 32, 64, 128),
+    groups=range(1, 17),
+    rows=range(1, 65_536),
+)
+MAX_HALVES = 2**31 - 1  # of pages, in all layers
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 
 
@@ -35,7 +39,7 @@ def attend_with_scores(
     unified: UnifiedMax | None = None,
     cut: config.Cut | None = None,
     interpret: Any = None,
-) -> tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]:
+) -> Attended:
     """Decode attention with a score function of one's own.
 
     Args:
@@ -137,32 +141,21 @@ def _own_columns(highest: Array, group: int) -> Array:
     return jnp.take_along_axis(highest, index, axis=2)
 
 
-def run(
-    q: Float[Array, "B Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    slopes: Float[Array, " Hq"] | None,
-    *,
-    layer: int,
-    scale: float,
-    soft_cap: float | None,
-    window: int | None,
-    unified: UnifiedMax | None = None,
-) -> tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]:
-    """See `fdjax.kernels.decode_attention.decode_attention_counted`."""
-    score, parameters = score_of(soft_cap, slopes)
+def run(call: DecodeAttention) -> Attended:
+    """See `fdjax.kernels.decode_attention.decode_attention`."""
+    spec = call.scores
+    score, parameters = score_of(spec.soft_cap, spec.slopes)
     return attend_with_scores(
-        q,
-        kv,
-        page_table,
-        lengths,
+        call.q,
+        call.kv,
+        call.page_table,
+        call.lengths,
         *parameters,
-        layer=layer,
-        scale=scale,
+        layer=call.layer,
+        scale=spec.scale,
         score=score,
-        window=window,
-        unified=unified,
+        window=spec.window,
+        unified=call.unified,
     )
 
 
@@ -176,55 +169,23 @@ def score_of(
     return scores.chain(capped, biased, takes=0), parameters
 
 
-def refuse_arguments(
-    q: Float[Array, "B Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-) -> str | None:
+def refuse_arguments(call: DecodeAttention) -> str | None:
     """Why the kernel takes none of these arrays on any GPU, or `None`."""
-    num_pages, num_layers, _, page_size, num_kv_heads, head_dim = kv.shape
-    rows, num_heads, _ = q.shape
-    slots = 2 * num_pages * num_layers
-    problems = (
-        (q.dtype not in DTYPES, f"q is {q.dtype}; it takes bfloat16 and float16"),
-        (head_dim not in HEAD_DIMS, f"head size {head_dim}; it takes {HEAD_DIMS}"),
-        (page_size not in PAGE_SIZES, f"page size {page_size}; it takes {PAGE_SIZES}"),
-        (
-            num_heads > MAX_GROUP * num_kv_heads,
-            f"{num_heads} query heads over {num_kv_heads} key/value heads; it takes "
-            f"up to {MAX_GROUP} for each",
-        ),
-        (
-            page_table.dtype != jnp.int32 or lengths.dtype != jnp.int32,
-            f"page_table is {page_table.dtype} and lengths {lengths.dtype}; it takes "
-            "int32",
-        ),
-        (not 0 < rows <= MAX_ROWS, f"{rows} rows; it takes 1 to {MAX_ROWS}"),
-        (page_table.shape[1] == 0, "a page table of width 0"),
-        (slots > MAX_SLOTS, f"{slots} halves of pages; it takes {MAX_SLOTS}"),
-    )
-    return next((reason for wrong, reason in problems if wrong), None)
+    halves = 2 * call.kv.shape[0] * call.kv.shape[1]
+    if reason := LIMITS.refuse(call):
+        return reason
+    if call.page_table.shape[1] == 0:
+        return "a page table of width 0"
+    if halves > MAX_HALVES:
+        return f"{halves} halves of pages; it takes {MAX_HALVES}"
+    return None
 
 
-def refuse(
-    q: Float[Array, "B Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    slopes: Float[Array, " Hq"] | None,
-    *,
-    layer: int,
-    scale: float,
-    soft_cap: float | None,
-    window: int | None,
-    unified: UnifiedMax | None = None,
-) -> str | None:
+def refuse(call: DecodeAttention) -> str | None:
     """Why the Pallas kernel cannot serve this call, or `None`."""
-    del slopes, layer, scale, soft_cap, window, unified
     if device.platform() != "gpu" or not any(n in device.kind() for n in HOPPER):
         return f"Mosaic GPU's wgmma needs a Hopper GPU, and this is {device.kind()}"
-    return refuse_arguments(q, kv, page_table, lengths)
+    return refuse_arguments(call)
 
 
 IMPL = Impl(run, refuse)

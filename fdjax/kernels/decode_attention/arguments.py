@@ -1,0 +1,31 @@
+"""The arguments of `decode_attention`."""
+
+from fdjax.kernels.decode_attention.unified import UnifiedMax
+from fdjax.kernels.paged import PagedAttention
+from fdjax.notation import Array, Float, Int32
+from fdjax.pytree import pytree, static
+
+type Attended = tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]
+"""The result, and how many query heads of each group were computed again."""
+
+
+@pytree
+class DecodeAttention(PagedAttention):
+    """One call of `decode_attention`.
+
+    The fields of `fdjax.kernels.paged.PagedAttention`, and one more; a row of length 0
+    gives zeros.
+
+    Attributes:
+        q: the queries, at position `lengths - 1` of each row.
+        unified: the asynchronous scheme with this maximum; `None` is the synchronised
+            one. The result is the same up to rounding; only the counts depend on it.
+    """
+
+    q: Float[Array, "B Hq D"]
+    unified: UnifiedMax | None = static()
+
+    @property
+    def group(self) -> int:
+        """Query heads of each key/value head."""
+        return self.q.shape[1] // self.kv.shape[4]

@@ -1,0 +1,34 @@
+"""The arguments of `matmul` and `gated_matmul`."""
+
+import jax
+
+from fdjax.notation import Array, Float
+from fdjax.pytree import pytree, static
+
+
+@pytree
+class Product:
+    """One call of `matmul`, or of `gated_matmul`: the same kernels serve both.
+
+    Attributes:
+        x: activations.
+        weight: the weight; if gated, gate rows, then as many up rows: `N = 2 F`.
+        bias: added to every row of the product, or `None`.
+        residual: added to the product, before it is rounded, or `None`; always `None`
+            if gated.
+        activation: of the gate, a name of `fdjax.kernels.activations`; `None`: the
+            product itself is the result.
+        out_dtype: type of the result; that of `x` if gated.
+    """
+
+    x: Float[Array, "M K"]
+    weight: Float[Array, "N K"]
+    bias: Float[Array, " N"] | None
+    residual: Float[Array, "M N"] | None
+    activation: str | None = static()
+    out_dtype: jax.typing.DTypeLike = static()
+
+    @property
+    def gated(self) -> bool:
+        """Whether the two halves of the product become one."""
+        return self.activation is not None

@@ -1,0 +1,88 @@
+"""The FFI call behind the flat products, gated and not, and what it takes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import get_abstract_mesh
+
+from fdjax.kernels import ffi
+from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.config import FlatConfig, choose
+from fdjax.notation import Array, Float
+
+NAME = "matmul"
+DTYPES = (jnp.bfloat16, jnp.float16)
+# By their place in the enum Activation of params.h.
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+
+GEMV = FlatConfig(tiles=0, boxes=0, tile_rows=0, splits=0, stages=0)
+
+
+def run(call: Product, config: FlatConfig) -> Float[Array, "M columns"]:
+    """The handler's result.
+
+    Args:
+        call: the product, gated or not.
+        config: how B cuts the product up; `GEMV` asks for A.
+    """
+    activation = 0 if call.activation is None else ACTIVATIONS.index(call.activation)
+    columns = call.weight.shape[0] // (2 if call.gated else 1)
+    handler = jax.ffi.ffi_call(
+        ffi.target(NAME),
+        jax.ShapeDtypeStruct((call.x.shape[0], columns), call.out_dtype),
+        vmap_method="sequential",
+    )
+    return handler(
+        *jax.tree.leaves(call),  # an absent bias or residual leaves no gap
+        gated=np.bool_(call.gated),
+        has_bias=np.bool_(call.bias is not None),
+        has_residual=np.bool_(call.residual is not None),
+        activation=np.int64(activation),
+        tiles=np.int64(config.tiles),
+        boxes=np.int64(config.boxes),
+        tile_rows=np.int64(config.tile_rows),
+        splits=np.int64(config.splits),
+        stages=np.int64(config.stages),
+    )
+
+
+def order(call: Product) -> tuple[str, ...]:
+    """The implementations by the inflection points of `[N, K]`."""
+    return choose(call.x.shape[0], *call.weight.shape)
+
+
+def refuse(call: Product, *, max_m: int) -> str | None:
+    """Why the handler cannot serve a product of `max_m` rows at most, or `None`."""
+    return ffi.refuse(NAME, platform="gpu") or _refuse_arguments(call, max_m)
+
+
+def _refuse_arguments(call: Product, max_m: int) -> str | None:
+    (m, k), n = call.x.shape, call.weight.shape[0]
+    multiple = 16 if call.gated else 8  # whole tiles of both halves
+    if call.activation not in (None, *ACTIVATIONS):
+        return f"activation {call.activation!r}; it takes {', '.join(ACTIVATIONS)}"
+    if not 1 <= m <= max_m:
+        return f"M is {m}; it takes 1 to {max_m}"
+    if n % multiple or k % 8:
+        return f"[N, K] is [{n}, {k}]; it takes multiples of [{multiple}, 8]"
+    x, out = call.x.dtype, jnp.dtype(call.out_dtype)
+    dtypes = {operand.dtype for operand in jax.tree.leaves(call)}
+    if x not in DTYPES or len(dtypes) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        return f"the operands are {names}; it takes all bfloat16 or all float16"
+    if out not in (x, jnp.float32):
+        return f"the result is {out}; it takes {x} and float32"
+    return None
+
+
+def refuse_below_sm90() -> str | None:
+    """Why wgmma and TMA cannot run on the device traced for, or `None`."""
+    described = get_abstract_mesh().abstract_device
+    if described is not None:
+        # Only the name is known; these are all of compute capability 9.0.
+        hopper = any(name in described.device_kind for name in ("H100", "H200", "H800"))
+        return None if hopper else f"needs sm_90, the target is {described.device_kind}"
+    capability = str(getattr(jax.devices()[0], "compute_capability", "unknown"))
+    if capability != "9.0":
+        return f"needs sm_90, the device's compute capability is {capability}"
+    return None
