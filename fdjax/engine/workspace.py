@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.config import Alibi
-from fdjax.kernels.decode_attention import OP
+from fdjax.kernels.decode_attention import OP, DecodeAttention
 from fdjax.kernels.op import REFERENCE
+from fdjax.kernels.paged import ScoreSpec
 from fdjax.kernels.prefill_attention.blocked import BLOCK_QUERIES
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
@@ -82,25 +83,24 @@ def decode_gathers(
     config: ModelConfig, layout: KVLayout, *, num_rows: int, max_model_len: int
 ) -> bool:
     """Whether the definition serves attention in some layer of a decode step."""
-    attention, struct = config.attention, jax.ShapeDtypeStruct
-    heads = attention.num_heads
+    attention, heads = config.attention, config.attention.num_heads
+    struct: Any = jax.ShapeDtypeStruct  # shapes and types are all that the choice reads
     slopes = None
     if isinstance(config.positions, Alibi):
         slopes = struct((heads,), jnp.float32)
-    operands: tuple[Any, ...] = (
-        struct((num_rows, heads, attention.head_dim), layout.dtype),
-        struct(layout.shape, layout.dtype),
-        struct((num_rows, layout.pages_for(max_model_len)), jnp.int32),
-        struct((num_rows,), jnp.int32),
-        slopes,
-    )
     choices = {
         OP.choice(
-            *operands,
-            layer=0,
-            scale=attention.scale,
-            soft_cap=attention.soft_cap,
-            window=window,
+            DecodeAttention(
+                q=struct((num_rows, heads, attention.head_dim), layout.dtype),
+                kv=struct(layout.shape, layout.dtype),
+                page_table=struct(
+                    (num_rows, layout.pages_for(max_model_len)), jnp.int32
+                ),
+                lengths=struct((num_rows,), jnp.int32),
+                scores=ScoreSpec(slopes, attention.scale, attention.soft_cap, window),
+                layer=0,
+                unified=config.unified,
+            )
         )
         for window in set(config.windows)
     }
