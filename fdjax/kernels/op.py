@@ -53,6 +53,7 @@ class Op[C, R]:
         impls: the other implementations, in order of preference.
         order: names the implementations to try for a call, best first; what it leaves
             out is not tried. The reference ends the list, there or not.
+        source: says by what a call is ordered, or cut up, for explanations.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class Op[C, R]:
         reference: Callable[[C], R],
         impls: Mapping[str, Impl[C, R]] | None = None,
         order: Callable[[C], Sequence[str]] | None = None,
+        source: Callable[[C], str] | None = None,
     ) -> None:
         self.name = name
         self._reference = reference
         self._impls = dict(impls or {})
         self._order = order
+        self._source = source
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,20 +113,26 @@ class Op[C, R]:
 
     def explain(self, call: C) -> str:
         """One line: what serves this call, and why the ones before it do not."""
-        return self._explanation(*self._find(call))
+        return self._explanation(call, *self._find(call))
 
     def _choose(self, call: C) -> tuple[str, dict[str, str]]:
         name, refusals = self._find(call)
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s", self._explanation(name, refusals))
+            logger.debug("%s", self._explanation(call, name, refusals))
         return name, refusals
 
-    def _explanation(self, name: str, refusals: Mapping[str, str]) -> str:
+    def _explanation(self, call: C, name: str, refusals: Mapping[str, str]) -> str:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
-        return f"{self.name}: {name}{reasons}"
+        # Neither what is forced nor what is left when all refuse is the order's choice.
+        chosen = self._forced_name() is None and not (name == REFERENCE and refusals)
+        source = f" ({self._source(call)})" if chosen and self._source else ""
+        return f"{self.name}: {name}{source}{reasons}"
+
+    def _forced_name(self) -> str | None:
+        return dict(_forced.value).get(self.name)
 
     def _find(self, call: C) -> tuple[str, dict[str, str]]:
-        forced = dict(_forced.value).get(self.name)
+        forced = self._forced_name()
         if forced is not None:
             reason = self.refuse(forced, call)
             if reason is not None:

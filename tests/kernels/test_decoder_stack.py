@@ -221,3 +221,12 @@ def test_one_row_is_all_gemv_and_more_are_flat():
     more = config.choose(2, 2, 64, layer).products
     assert len(more) == len(one)
     assert all(more[i * 5] > 0 for i in range(4))
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_what_cuts_the_products_is_said():
+    layer = _draw(SHAPES[0]).layers[0]
+    assert config.source(1, layer) == "products by gemv, for one row"
+    n = layer.qkv.shape[0]
+    told = config.source(2, layer)
+    assert told.startswith(f"products by a heuristic: no table of NVIDIA H200 has [{n}")

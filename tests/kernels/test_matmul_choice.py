@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fdjax import device
-from fdjax.kernels import ffi
 from fdjax.kernels.cases import struct, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.matmul import OP, Product, cases, config, handler, matmul
+from fdjax.kernels.matmul import OP, Product, cases, config, handler, matmul, table
 from fdjax.notation import Array
 
 IMPLS = [name for name in OP.names if name != "reference"]
@@ -21,15 +19,6 @@ CI = tagged(cases.CASES, "ci")
 
 
 # --- Refusals and errors --------------------------------------------------------------
-
-
-@pytest.fixture
-def on_h200(monkeypatch: pytest.MonkeyPatch):
-    """As if the extension had GPU handlers and the trace were for an H200."""
-    monkeypatch.setattr(device, "platform", lambda: "gpu")
-    monkeypatch.setattr(device, "kind", lambda: "NVIDIA H200")
-    monkeypatch.setattr(ffi, "refuse", lambda operation, platform: None)
-    monkeypatch.setattr(handler, "refuse_below_sm90", lambda: None)
 
 
 def _refusal(
@@ -149,12 +138,8 @@ def test_the_heuristic_fits_a_multiprocessor(m: int, shape: tuple[int, int]):
 
 
 def _check_config(flat: config.FlatConfig, m: int) -> None:
-    assert flat.tiles in (1, 2)
-    assert flat.boxes in (1, 2)
-    assert flat.tile_rows in range(8, 65, 8)
-    assert flat.splits in range(1, 9)
-    assert flat.stages in range(2, config.MAX_STAGES + 1)
-    assert flat.shared_bytes(m) <= config.SHARED_BYTES
+    assert flat.problem(m) is None
+    assert flat.stages >= 2
 
 
 @pytest.mark.parametrize("m", [1, 16, 64])
@@ -169,28 +154,41 @@ def test_small_m_takes_a_then_b_then_c():
     def chosen(m: int) -> str:
         return OP.explain(cases._case("square", m=m, n=4096, k=4096).call)
 
-    assert chosen(1) == "matmul: gemv"
-    assert chosen(8) == "matmul: flat"
-    assert chosen(65) == "matmul: reference"
+    source = " (the tuned table of NVIDIA H200)"
+    assert chosen(1) == f"matmul: gemv{source}"
+    assert chosen(8) == f"matmul: flat{source}"
+    assert chosen(65) == f"matmul: reference{source}"
 
 
-@pytest.mark.parametrize("path", sorted(config.TABLES.glob("*.json")), ids=str)
+@pytest.mark.usefixtures("on_h200")
+def test_without_a_row_the_heuristic_says_so():
+    call = cases._case("unknown", m=8, n=80, k=64).call
+    told = "flat (a heuristic: no table of NVIDIA H200 has [80, 64])"
+    assert OP.explain(call) == f"matmul: {told}"
+    gated = dataclasses.replace(call, activation="silu")
+    assert GATED.explain(gated) == f"gated_matmul: {told}"
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_forced_implementation_is_nobodys_choice():
+    with OP.using("flat"):
+        assert OP.explain(cases._case("any", m=1, n=80, k=64).call) == "matmul: flat"
+
+
+@pytest.mark.parametrize("path", sorted(table.SHIPPED.glob("*.json")), ids=str)
 def test_the_tables_are_valid(path: Any):
-    table = config.load(path)
-    assert table
-    for choice in table.values():
-        assert 0 <= choice.gemv_up_to <= config.MAX_GEMV_M
-        assert choice.gemv_up_to <= choice.flat_up_to <= config.MAX_FLAT_M
+    choices = table.load(path)
+    assert choices
+    for choice in choices.values():
         for m, flat in choice.flat.items():
-            assert config.padded_m(m) == m
             _check_config(flat, m)
 
 
 @pytest.mark.usefixtures("on_h200")
 def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
     flat = config.FlatConfig(1, 2, 48, 1, 7)
-    table = {(64, 64): config.Choice(2, 16, {8: flat})}
-    monkeypatch.setattr(config, "_table", lambda: table)
+    choice = table.Choice(2, 16, {8: flat})
+    monkeypatch.setattr(table, "find", lambda n, k: (choice, "a table"))
     assert config.choose(2, 64, 64) == ("gemv", "flat")
     assert config.choose(3, 64, 64) == ("flat", "gemv")
     assert config.choose(16, 64, 64) == ("flat", "gemv")

@@ -1,6 +1,6 @@
 """All layers of a decode step as one operation, so that their kernels can overlap."""
 
-from fdjax.kernels.decoder_stack import cuda, reference
+from fdjax.kernels.decoder_stack import config, cuda, reference
 from fdjax.kernels.decoder_stack.arguments import DecoderStack
 from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.op import Op
@@ -8,7 +8,13 @@ from fdjax.notation import Array, Float, Int32
 
 __all__ = ["OP", "DecoderStack", "LayerWeights", "StackSpec", "decoder_stack"]
 
-OP = Op("decoder_stack", reference.decoder_stack, {"cuda": cuda.IMPL})
+
+def _source(call: DecoderStack) -> str:
+    """What chose how the products are cut."""
+    return config.source(call.x.shape[0], call.layers[0])
+
+
+OP = Op("decoder_stack", reference.decoder_stack, {"cuda": cuda.IMPL}, source=_source)
 
 
 def decoder_stack(

@@ -37,6 +37,15 @@ def choose(rows: int, num_kv_heads: int, max_tokens: int, layer: LayerWeights) -
     return Cuts(attention_config.heuristic(call), _products(rows, layer))
 
 
+def source(rows: int, layer: LayerWeights) -> str:
+    """What chose how the products are cut, in words."""
+    if rows == 1:
+        return "products by gemv, for one row"
+    weights = (layer.qkv, layer.out, layer.up, layer.down)
+    names = dict.fromkeys(matmul_config.source_of(*weight.shape) for weight in weights)
+    return f"products by {', '.join(names)}"
+
+
 def _products(rows: int, layer: LayerWeights) -> tuple[int, ...]:
     if rows == 1:
         # A's many small blocks and B's few large ones leave each other little room: of

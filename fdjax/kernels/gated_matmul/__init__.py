@@ -11,6 +11,7 @@ OP = Op(
     reference.gated_matmul,
     {"gemv": gemv.IMPL, "flat": flat.IMPL},
     order=handler.order,
+    source=handler.source,
 )
 
 

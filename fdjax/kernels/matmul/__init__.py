@@ -14,6 +14,7 @@ OP = Op(
     reference.matmul,
     {"gemv": gemv.IMPL, "flat": flat.IMPL},
     order=handler.order,
+    source=handler.source,
 )
 
 

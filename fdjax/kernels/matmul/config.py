@@ -3,74 +3,34 @@
 The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a weight, A
 (`gemv`) serves M up to an inflection point M1, B (`flat`) up to M2, and C (XLA's dot,
 the reference) above. The table of the device says where those lie and how B cuts the
-product up; without one, the heuristic below does. M is static, so the choice costs
-nothing at run time.
+product up; for a shape that no table has, the heuristic below does. M is static, so the
+choice costs nothing at run time.
 """
 
-import functools
-import json
-import pathlib
-from dataclasses import dataclass
-from typing import Any
+from fdjax.kernels.matmul import table
+from fdjax.kernels.matmul.params import (
+    MAX_FLAT_M,
+    MAX_GEMV_M,
+    MAX_STAGES,
+    MULTIPROCESSORS,
+    SHARED_BYTES,
+    FlatConfig,
+    padded_m,
+)
 
-from fdjax import device
-
-MAX_GEMV_M = 4
-MAX_FLAT_M = 64
-
-# Of an H200; of an H100 too.
-MULTIPROCESSORS = 132
-SHARED_BYTES = 227 * 1024
-MAX_STAGES = 16
-
-TABLES = pathlib.Path(__file__).parent / "tuned"
-
-
-@dataclass(frozen=True)
-class FlatConfig:
-    """How B cuts a product up (`FlatConfig` in params.h).
-
-    Attributes:
-        tiles: tiles of weight rows in a block.
-        boxes: 64 columns each, of a stage.
-        tile_rows: weight rows of a tile.
-        splits: blocks of a cluster that share K.
-        stages: of the ring in shared memory.
-    """
-
-    tiles: int
-    boxes: int
-    tile_rows: int
-    splits: int
-    stages: int
-
-    def shared_bytes(self, m: int) -> int:
-        """Shared memory of a block (`Shape::bytes` in flat.cuh)."""
-        padded = padded_m(m)
-        stage = self.boxes * 128 * (self.tiles * self.tile_rows + padded)
-        ring = self.stages * stage + (64 - self.tile_rows) * 128
-        sums = self.boxes * padded * (self.tiles * 64 + 4) * 4
-        return max(ring, sums) + 1024
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The inflection points of one `[N, K]`.
-
-    Attributes:
-        gemv_up_to: M1: A serves M up to here; 0: never.
-        flat_up_to: M2: B serves M from M1 + 1 up to here.
-        flat: B's configuration by padded M.
-    """
-
-    gemv_up_to: int
-    flat_up_to: int
-    flat: dict[int, FlatConfig]
-
-
-def padded_m(m: int) -> int:
-    """M as B pads it: to 8, 16, 32 or 64."""
-    return next(size for size in (8, 16, 32, 64) if m <= size)
+__all__ = [
+    "MAX_FLAT_M",
+    "MAX_GEMV_M",
+    "MAX_STAGES",
+    "SHARED_BYTES",
+    "FlatConfig",
+    "candidates",
+    "choose",
+    "flat_config",
+    "heuristic",
+    "padded_m",
+    "source_of",
+]
 
 
 def choose(m: int, n: int, k: int) -> tuple[str, ...]:
@@ -78,7 +38,7 @@ def choose(m: int, n: int, k: int) -> tuple[str, ...]:
 
     The reference stands for C; what is not named is not tried.
     """
-    choice = _table().get((n, k))
+    choice, _ = table.find(n, k)
     gemv_up_to = _gemv_up_to(n, k) if choice is None else choice.gemv_up_to
     flat_up_to = MAX_FLAT_M if choice is None else choice.flat_up_to
     if m <= gemv_up_to:
@@ -86,6 +46,11 @@ def choose(m: int, n: int, k: int) -> tuple[str, ...]:
     if m <= flat_up_to:
         return ("flat", "gemv")
     return ("reference",)
+
+
+def source_of(n: int, k: int) -> str:
+    """Where the choice for an `[N, K]` comes from, in words."""
+    return table.find(n, k)[1]
 
 
 def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
@@ -97,7 +62,7 @@ def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
         k: columns of both.
         gated: whether the two halves of the product become one.
     """
-    choice = _table().get((n, k))
+    choice, _ = table.find(n, k)
     if choice is not None and padded_m(m) in choice.flat:
         config = choice.flat[padded_m(m)]
     else:
@@ -174,26 +139,3 @@ def _gemv_up_to(n: int, k: int) -> int:
     (1 us of 10); from M = 3 on, and at M = 2 of a large weight, its arithmetic shows.
     """
     return 2 if n * k < 100_000_000 else 1
-
-
-def slug(kind: str) -> str:
-    """A device's name as that of its table."""
-    return kind.lower().replace(" ", "-")
-
-
-def _table() -> dict[tuple[int, int], Choice]:
-    return load(TABLES / f"{slug(device.kind())}.json")
-
-
-@functools.cache
-def load(path: pathlib.Path) -> dict[tuple[int, int], Choice]:
-    """A device's table by `[N, K]`; empty where there is none."""
-    if not path.exists():
-        return {}
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["shapes"]
-    return {(row["n"], row["k"]): _choice(row) for row in rows}
-
-
-def _choice(row: dict[str, Any]) -> Choice:
-    flat = {int(m): FlatConfig(**config) for m, config in row["flat"].items()}
-    return Choice(row["gemv_up_to"], row["flat_up_to"], flat)

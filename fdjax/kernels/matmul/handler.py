@@ -7,7 +7,7 @@ from jax.sharding import get_abstract_mesh
 
 from fdjax.kernels import ffi
 from fdjax.kernels.matmul.arguments import Product
-from fdjax.kernels.matmul.config import FlatConfig, choose
+from fdjax.kernels.matmul.config import FlatConfig, choose, source_of
 from fdjax.notation import Array, Float
 
 NAME = "matmul"
@@ -49,6 +49,11 @@ def run(call: Product, config: FlatConfig) -> Float[Array, "M columns"]:
 def order(call: Product) -> tuple[str, ...]:
     """The implementations by the inflection points of `[N, K]`."""
     return choose(call.x.shape[0], *call.weight.shape)
+
+
+def source(call: Product) -> str:
+    """Where those inflection points come from, in words."""
+    return source_of(*call.weight.shape)
 
 
 def refuse(call: Product, *, max_m: int) -> str | None:

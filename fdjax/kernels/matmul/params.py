@@ -1,0 +1,69 @@
+"""How B is launched: `FlatConfig`, as in ffi/matmul/params.h, and its limits."""
+
+import dataclasses
+from dataclasses import dataclass
+
+MAX_GEMV_M = 4
+MAX_FLAT_M = 64
+PADDED_M = (8, 16, 32, 64)
+
+# Of an H200; of an H100 too.
+MULTIPROCESSORS = 132
+SHARED_BYTES = 227 * 1024
+MAX_STAGES = 16
+
+_TAKEN = {
+    "tiles": range(1, 3),
+    "boxes": range(1, 3),
+    "tile_rows": range(8, 65, 8),
+    "splits": range(1, 9),
+    "stages": range(1, MAX_STAGES + 1),
+}
+
+
+@dataclass(frozen=True)
+class FlatConfig:
+    """How B cuts a product up (`FlatConfig` in params.h).
+
+    Attributes:
+        tiles: tiles of weight rows in a block.
+        boxes: 64 columns each, of a stage.
+        tile_rows: weight rows of a tile.
+        splits: blocks of a cluster that share K.
+        stages: of the ring in shared memory.
+    """
+
+    tiles: int
+    boxes: int
+    tile_rows: int
+    splits: int
+    stages: int
+
+    def shared_bytes(self, m: int) -> int:
+        """Shared memory of a block (`Shape::bytes` in flat.cuh)."""
+        padded = padded_m(m)
+        stage = self.boxes * 128 * (self.tiles * self.tile_rows + padded)
+        ring = self.stages * stage + (64 - self.tile_rows) * 128
+        sums = self.boxes * padded * (self.tiles * 64 + 4) * 4
+        return max(ring, sums) + 1024
+
+    def problem(self, m: int) -> str | None:
+        """Why the kernel cannot take this configuration for M rows, or `None`."""
+        for field in dataclasses.fields(self):
+            value, taken = getattr(self, field.name), _TAKEN[field.name]
+            if value not in taken:
+                by = f" in steps of {taken.step}" if taken.step > 1 else ""
+                return (
+                    f"{field.name} is {value}; it takes {taken[0]} to {taken[-1]}{by}"
+                )
+        if self.shared_bytes(m) > SHARED_BYTES:
+            return (
+                f"stages is {self.stages}, which takes {self.shared_bytes(m)} bytes of "
+                f"shared memory; a block has {SHARED_BYTES}"
+            )
+        return None
+
+
+def padded_m(m: int) -> int:
+    """M as B pads it: to 8, 16, 32 or 64."""
+    return next(size for size in PADDED_M if m <= size)

@@ -1,0 +1,23 @@
+"""As if the trace were for an H200, and the extension had its handlers."""
+
+import pathlib
+
+import pytest
+
+from fdjax import device
+from fdjax.kernels import ffi
+from fdjax.kernels.matmul import handler
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, config_home: pathlib.Path) -> None:
+    """Nothing can run then; what is asked before does.
+
+    Args:
+        monkeypatch: of the test.
+        config_home: in place of the user's own folder of tables.
+    """
+    monkeypatch.setattr(device, "platform", lambda: "gpu")
+    monkeypatch.setattr(device, "kind", lambda: "NVIDIA H200")
+    monkeypatch.setattr(ffi, "refuse", lambda operation, platform: None)
+    monkeypatch.setattr(handler, "refuse_below_sm90", lambda: None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config_home))
