@@ -6,7 +6,7 @@ run on the host. Set `JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1` and `JAX_PLATFORMS=cpu`
 
 import importlib.metadata
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,10 @@ TARGET = pathlib.Path(__file__).parents[1] / "aot" / "h200.txtpb"
 
 
 def compile_for_h200(
-    function: Callable[..., Any], *operands: Any, donate_argnums: tuple[int, ...] = ()
+    function: Callable[..., Any],
+    *operands: Any,
+    donate_argnums: tuple[int, ...] = (),
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> jax.stages.Compiled:
     """Compiles `function` of operands given as trees of `jax.ShapeDtypeStruct`."""
     description = topologies.get_topology_desc(
@@ -32,7 +35,8 @@ def compile_for_h200(
     placed = jax.tree.map(place, operands)
     with jax.set_mesh(mesh):  # also tells kernels which device they are compiled for
         jitted = jax.jit(function, donate_argnums=donate_argnums)
-        return jitted.lower(*placed).compile()
+        options = dict(compiler_options or {})
+        return jitted.lower(*placed).compile(compiler_options=options)
 
 
 def wheels_missing() -> str | None:
