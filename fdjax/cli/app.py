@@ -8,6 +8,7 @@ from fdjax.cli.calibrate import calibrate
 from fdjax.cli.chat import chat
 from fdjax.cli.generate import generate
 from fdjax.cli.inspect import inspect
+from fdjax.cli.tune import tune
 from fdjax.version import __version__
 
 app = typer.Typer(
@@ -44,3 +45,4 @@ app.command()(generate)
 app.command()(chat)
 app.command()(inspect)
 app.command()(calibrate)
+app.command()(tune)

@@ -14,6 +14,7 @@ from fdjax.cli.options import (
     JsonOption,
     RevisionOption,
 )
+from fdjax.cli.places import check_places
 from fdjax.cli.writer import emit
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def calibrate(
     ] = None,
     plot: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Where to draw the histograms (PNG; needs fdjax[plots])."),
+        typer.Option(help="Where to draw the histograms; needs matplotlib."),
     ] = None,
     dtype: DtypeOption = "auto",
     revision: RevisionOption = None,
@@ -76,7 +77,7 @@ def calibrate(
         from fdjax.models.calibration import MARGIN
         from fdjax.serve.calibrate import calibration_of
 
-        _check_places(out, plot)
+        check_places(out, plot)
         texts = [text] if second_text is None else [text, second_text]
         first, *others = _measure(
             texts, model, revision, dtype=dtype, context=context, max_tokens=max_tokens
@@ -89,19 +90,6 @@ def calibrate(
             margin=MARGIN if margin is None else margin,
         )
         _write(calibration, first, out=out, plot=plot, json_report=json_report)
-
-
-def _check_places(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
-    """Minutes of work must not end at a file that cannot be written."""
-    from fdjax.errors import ConfigError
-
-    for path in (out, plot):
-        if path is not None and not path.parent.is_dir():
-            raise ConfigError(f"{path.parent} is no folder; make it first")
-    if plot is not None:
-        from fdjax.cli.plots import check_plots
-
-        check_plots()
 
 
 def _measure(

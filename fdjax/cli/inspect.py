@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fdjax.cli.errors import reported
+from fdjax.cli.loading import configuration
 from fdjax.cli.options import (
     SHIPPED,
     DebugOption,
@@ -95,14 +95,11 @@ def _report(
 ) -> "Report":
     from fdjax import device
     from fdjax.cli.report import report_of
-    from fdjax.models import resolve
     from fdjax.models.calibration import unified_for
     from fdjax.serve.setup import Settings
 
     device.claim_memory(settings["memory_fraction"])
-    place = pathlib.Path(model).expanduser()
-    if not place.exists():
-        place = resolve(model, revision=revision, wanted=["config.json"])
+    place = configuration(model, revision)
     # Calibrations go by the model's name, which the place no longer tells.
     unified = unified_for("auto", model, place)
     settings["softmax"] = unified or "synchronised"

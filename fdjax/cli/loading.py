@@ -27,6 +27,20 @@ def load(options: ModelOptions) -> "LLM":
         return LLM(options.model, **options.settings(), on_progress=report)
 
 
+def configuration(model: str, revision: str | None) -> pathlib.Path:
+    """The folder or the file that holds a model's configuration, without its weights.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    from fdjax.models import resolve
+
+    place = pathlib.Path(model).expanduser()
+    if place.exists():
+        return place
+    return resolve(model, revision=revision, wanted=["config.json"])
+
+
 def sampling_defaults(folder: pathlib.Path, options: ModelOptions) -> dict[str, Any]:
     """Arguments of `SamplingParams` for what the user left open."""
     from fdjax.serve.generation_config import recommended_sampling

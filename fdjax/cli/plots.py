@@ -12,16 +12,27 @@ from fdjax.serve.calibrate import Measured
 from fdjax.serve.score_ranges import bin_edges
 
 
-def check_plots() -> None:
+def check_plots(path: pathlib.Path) -> None:
     """Makes sure that a picture can be drawn, before anything is computed for it.
 
+    Args:
+        path: where to; its suffix says the format.
+
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: matplotlib is not installed, or does not know the format.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
             "--plot needs matplotlib, which is not installed; install fdjax[plots], or "
             "leave --plot out"
+        )
+    from matplotlib.figure import Figure
+
+    formats = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix.removeprefix(".").lower() not in formats:
+        raise ConfigError(
+            f"--plot {path} ends in {path.suffix!r}, which is no format of a picture; "
+            f"use one of {', '.join(formats)}"
         )
 
 

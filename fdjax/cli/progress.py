@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
@@ -81,6 +82,21 @@ def counting(total_tokens: int, description: str) -> Generator[Callable[[int], N
     with _bars(*columns) as bars:
         task = bars.add_task(description, total=total_tokens)
         yield lambda num_tokens: bars.advance(task, num_tokens)
+
+
+@contextlib.contextmanager
+def stepping(total: int, description: str) -> Generator[Callable[[], None]]:
+    """A bar of steps; yields a function to call after each."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with _bars(*columns) as bars:
+        task = bars.add_task(description, total=total)
+        yield lambda: bars.advance(task)
 
 
 def note(message: str) -> None:

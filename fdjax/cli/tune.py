@@ -1,0 +1,183 @@
+"""`fdjax tune`: which product kernel serves a model's weights best on this device."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fdjax.cli import progress
+from fdjax.cli.errors import reported
+from fdjax.cli.loading import configuration
+from fdjax.cli.options import (
+    SHIPPED,
+    DebugOption,
+    DtypeOption,
+    JsonOption,
+    RevisionOption,
+)
+from fdjax.cli.places import check_places
+from fdjax.cli.writer import emit
+from fdjax.version import __version__
+
+if TYPE_CHECKING:
+    from fdjax.kernels.matmul.tuning import Profile, Weight
+
+_MEASURED_WITH = (
+    "microseconds of one product in a graph, each after the end of the one before"
+)
+
+
+def tune(
+    *,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A folder, a config.json, a hub id, or the model in the package; may "
+            "be repeated.",
+            show_default=SHIPPED,
+        ),
+    ] = None,
+    m: Annotated[
+        str,
+        typer.Option("--m", help="Rows to measure; more than the most take XLA's dot."),
+    ] = "1,2,4,8,16,32,64,128",
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Leave out shapes that the file has.")
+    ] = False,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            help="The table to write or to add to; by default the user's, where every "
+            "command finds it."
+        ),
+    ] = None,
+    plot: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Where to draw times and choices; needs matplotlib."),
+    ] = None,
+    dtype: DtypeOption = "auto",
+    revision: RevisionOption = None,
+    json_report: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure the product kernels for a model's weights, and write a table of choices.
+
+    For each shape of a weight, GEMV on CUDA cores serves M rows up to a first
+    inflection point, the flat product on tensor cores up to a second, and XLA's dot
+    above. Reads the configuration only; the weights are made up.
+    """
+    ms = _parse_ms(m)
+    with reported(debug=debug):
+        from fdjax import device
+        from fdjax.kernels.matmul import table
+
+        check_places(out, plot)
+        path = out or table.user_path(device.kind())
+        table.updated(path, device.kind(), [])
+        weights = _weights(model or [SHIPPED], revision, dtype=dtype)
+        if missing:
+            known = table.parse(table.read(path), path)
+            weights = [one for one in weights if (one.n, one.k) not in known]
+        profiles = _measure(_tunable(weights, ms), ms, path)
+        progress.note(f"{len(profiles)} shapes written to {path}")
+        _show(profiles, path, plot=plot, json_report=json_report)
+
+
+def _parse_ms(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise typer.BadParameter(f"--m is {text!r}; write numbers from 1, as 1,8,64")
+    return sorted(set(map(int, parts)))
+
+
+def _weights(
+    models: Sequence[str], revision: str | None, *, dtype: str
+) -> "list[Weight]":
+    """The weights of all models, each shape once."""
+    from fdjax.models.products import products
+    from fdjax.serve.setup import Settings
+
+    found: dict[tuple[int, int], Weight] = {}
+    for model in models:
+        place = configuration(model, revision)
+        settings = Settings.of(place, dtype=dtype, softmax="synchronised")
+        for weight in products(settings.config, dtype=settings.dtype):
+            shape = weight.n, weight.k
+            # Tiles for a gate serve a plain product too, and not the other way round.
+            if shape not in found or (weight.gated and not found[shape].gated):
+                found[shape] = weight
+    return list(found.values())
+
+
+def _tunable(weights: "Sequence[Weight]", ms: Sequence[int]) -> "list[Weight]":
+    """The weights that A or B serves, and a note on each that one does not.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from fdjax import device
+    from fdjax.errors import ConfigError
+    from fdjax.kernels.matmul.tuning import refusals
+
+    every = [(weight, refusals(weight, ms)) for weight in weights]
+    kept = [weight for weight, refused in every if len(refused) < 2]
+    if weights and not kept:
+        reasons = "; ".join(f"{way}: {reason}" for way, reason in every[0][1].items())
+        raise ConfigError(
+            f"there is nothing to tune on {device.platform()} ({device.kind()}): "
+            f"{reasons}. Run it on an NVIDIA GPU of compute capability 9.0, with "
+            "weights of bfloat16 or float16"
+        )
+    for weight, refused in every:
+        reasons = "; ".join(f"{way}: {reason}" for way, reason in refused.items())
+        what = "is measured without" if weight in kept else "is left to XLA:"
+        if reasons:
+            name = f"{weight.name} [{weight.n}, {weight.k}]"
+            progress.note(f"{name} {what} {reasons}")
+    return kept
+
+
+def _measure(
+    weights: "Sequence[Weight]", ms: Sequence[int], path: pathlib.Path
+) -> "list[Profile]":
+    """Every row is written as soon as it is there."""
+    import datetime
+
+    from fdjax import device
+    from fdjax.kernels.matmul import table, timing
+    from fdjax.kernels.matmul.tuning import profile
+
+    made_by = f"fdjax tune {__version__}: {_MEASURED_WITH}"
+    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiles: list[Profile] = []
+    with progress.stepping(len(weights) * len(ms), "measuring") as advance:
+        for weight in weights:
+            measured = profile(weight, ms, times=timing.Stopwatch, on_point=advance)
+            row = measured.row(measured_with=made_by, date=date)
+            document = table.updated(path, device.kind(), [row])
+            path.write_text(table.to_json(document))
+            profiles.append(measured)
+    return profiles
+
+
+def _show(
+    profiles: "Sequence[Profile]",
+    path: pathlib.Path,
+    *,
+    plot: pathlib.Path | None,
+    json_report: bool,
+) -> None:
+    if plot is not None and profiles:
+        from fdjax.cli.tuning_plots import draw
+
+        draw(profiles, plot)
+    if json_report:
+        emit(path.read_text())
+    else:
+        from fdjax.cli.tuning_tables import show
+
+        show(profiles)

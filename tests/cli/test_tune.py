@@ -1,0 +1,156 @@
+"""`fdjax tune`: from a model's shapes to a table that the kernels are chosen by."""
+
+import json
+import pathlib
+
+import jax
+import pytest
+
+from fdjax.kernels.matmul import OP, cases, table, timing
+from tests.cli.conftest import Invoke
+from tests.support import h200
+from tests.support.product_times import MadeUpTimes
+
+MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
+LLAMA3, LLAMA2 = str(MODELS / "llama3-8b.json"), str(MODELS / "llama2-7b.json")
+SHAPES = [[6144, 4096], [4096, 4096], [28672, 4096], [4096, 14336], [128256, 4096]]
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Path:
+    """The user's table, on an H200 with made-up times."""
+    h200.pretend(monkeypatch, tmp_path / "config")
+    monkeypatch.setattr(timing, "Stopwatch", MadeUpTimes)
+    return tmp_path / "config" / "fdjax" / "tuned" / "nvidia-h200.json"
+
+
+def _shapes(path: pathlib.Path) -> list[list[int]]:
+    return [[row["n"], row["k"]] for row in json.loads(path.read_text())["shapes"]]
+
+
+def test_tables_a_file_and_a_picture(
+    invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path
+):
+    plot = tmp_path / "choices.png"
+    result = invoke("tune", "--model", LLAMA3, "--plot", str(plot))
+    assert result.exit_code == 0, result.stderr
+    for text in (
+        "qkv [6144, 4096]",
+        "head [128256, 4096]",
+        "M = 1, B up to 64, C",
+    ):
+        assert text in result.stdout
+    assert f"5 shapes written to {user}" in result.stderr.replace("\n", "")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert _shapes(user) == SHAPES
+    assert [choice.flat_up_to for choice in table.load(user).values()] == [64] * 5
+
+
+def test_what_was_written_is_found_when_a_call_is_traced(
+    invoke: Invoke, user: pathlib.Path
+):
+    assert invoke("tune", "--model", LLAMA3, "--m", "1,2").exit_code == 0
+
+    def explained(m: int) -> str:
+        return OP.explain(cases._case("qkv", m=m, n=6144, k=4096).call)
+
+    by = f" (the user's table {user})"
+    assert explained(1) == f"matmul: gemv{by}"
+    assert explained(2) == f"matmul: flat{by}"
+    assert explained(3) == f"matmul: reference{by}"
+
+
+def test_json_is_the_file(invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path):
+    out = tmp_path / "table.json"
+    result = invoke("tune", "--model", LLAMA3, "--out", str(out), "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == out.read_text()
+    document = json.loads(result.stdout)
+    assert document["device"] == "NVIDIA H200"
+    row = document["shapes"][0]
+    assert row["measured_with"].startswith("fdjax tune ")
+    assert [point["m"] for point in row["us"]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert set(row["searched"]) == {"8", "16", "32", "64"}
+    assert not user.exists()
+
+
+def test_models_share_shapes_and_known_ones_may_be_left_out(
+    invoke: Invoke, user: pathlib.Path
+):
+    assert invoke("tune", "-m", LLAMA3, "--m", "8").exit_code == 0
+    before = json.loads(user.read_text())["shapes"]
+    result = invoke("tune", "-m", LLAMA3, "-m", LLAMA2, "--m", "1,8", "--missing")
+    assert result.exit_code == 0, result.stderr
+    assert "out [4096, 4096]" not in result.stdout
+    new = [[12288, 4096], [22016, 4096], [4096, 11008], [32000, 4096]]
+    assert _shapes(user) == [*SHAPES, *new]
+    assert json.loads(user.read_text())["shapes"][:5] == before
+    nothing = invoke("tune", "-m", LLAMA2, "--missing", "--plot", "a.svg")
+    assert nothing.exit_code == 0
+    assert "0 shapes written" in nothing.stderr
+
+
+def test_what_a_kernel_cannot_serve_is_said(
+    invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path
+):
+    odd = tmp_path / "config.json"
+    fields = json.loads(pathlib.Path(LLAMA3).read_text())
+    odd.write_text(json.dumps({**fields, "vocab_size": 1001}))
+    result = invoke("tune", "--model", str(odd), "--m", "8")
+    assert result.exit_code == 0, result.stderr
+    said = result.stderr.replace("\n", " ")
+    assert "qkv [6144, 4096] is measured without gemv: M is 8" in said
+    assert "head [1001, 4096] is left to XLA: gemv: " in said
+    assert _shapes(user) == SHAPES[:-1]
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a CPU")
+def test_on_a_cpu_nothing_is_tuned(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(timing, "Stopwatch", None)  # nothing is allocated
+    result = invoke("tune", "--model", LLAMA3)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: there is nothing to tune on cpu (cpu): ")
+    assert "NVIDIA GPU of compute capability 9.0" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "no-such-folder/a.json"], "no-such-folder is no folder"),
+        (["--plot", "choices.doc"], "'.doc', which is no format of a picture"),
+        (["--model", "no-such-model"], "there is no folder 'no-such-model'"),
+        (["--dtype", "float32"], "the operands are float32; it takes all bfloat16"),
+    ],
+)
+def test_errors_are_one_line(
+    invoke: Invoke, user: pathlib.Path, options: list[str], message: str
+):
+    model = [] if "--model" in options else ["--model", LLAMA3]
+    result = invoke("tune", *model, *options)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert not user.exists()
+
+
+def test_a_broken_table_is_an_error_before_anything_is_measured(
+    invoke: Invoke, user: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(timing, "Stopwatch", None)
+    user.parent.mkdir(parents=True)
+    user.write_text(json.dumps({"device": "NVIDIA H200", "shapes": [{"n": 8}]}))
+    result = invoke("tune", "--model", LLAMA3)
+    assert result.exit_code == 1
+    assert f"the table {user} cannot be read: shapes[0] has no 'k'" in result.stderr
+    user.write_text(json.dumps({"device": "NVIDIA A100", "shapes": []}))
+    assert "is of NVIDIA A100" in invoke("tune", "--model", LLAMA3).stderr
+
+
+@pytest.mark.parametrize("m", ["", "0", "8,", "-1", "1.5", "a"])
+def test_wrong_usage(invoke: Invoke, m: str):
+    result = invoke("tune", "--m", m)
+    assert result.exit_code == 2
