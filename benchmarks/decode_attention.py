@@ -181,7 +181,3 @@ def main() -> None:
             rows.append(measure(case, scheme, options.implementation))
             print(rows[-1], flush=True)
             results.write(out, rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -287,7 +287,3 @@ def main() -> None:
         parts = arguments.parts.split(",")
         rows += descend(Bench(case, layers), parts, keep=arguments.keep)
         results.write(arguments.out, rows)
-
-
-if __name__ == "__main__":
-    main()
