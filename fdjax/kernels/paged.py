@@ -98,7 +98,7 @@ def attend(
     highest = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
     total = jnp.sum(weights, axis=-1)
-    value = jnp.where(_held(k, lengths), v.astype(jnp.float32), 0.0)
+    value = jnp.where(held(k, lengths), v.astype(jnp.float32), 0.0)
     mixed = _mixed(weights, value)
     total = jnp.moveaxis(total, -1, 1)[..., None]
     out = mixed / jnp.where(total > 0.0, total, 1.0)
@@ -143,7 +143,7 @@ def scores_of(
     seen = visible(query_positions, lengths, num_keys=k.shape[1], window=spec.window)
 
     query = q.astype(jnp.float32).reshape(grouped)
-    key = jnp.where(_held(k, lengths), k.astype(jnp.float32), 0.0)
+    key = jnp.where(held(k, lengths), k.astype(jnp.float32), 0.0)
     scores = _products(query, key) * spec.scale
     if spec.soft_cap is not None:
         scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
@@ -152,7 +152,7 @@ def scores_of(
     return jnp.where(seen[:, None, None], scores, -jnp.inf)
 
 
-def _held(k: Array, lengths: Int32[Array, " B"]) -> Bool[Array, "B T 1 1"]:
+def held(k: Array, lengths: Int32[Array, " B"]) -> Bool[Array, "B T 1 1"]:
     """Which slots hold a token of their row."""
     return (jnp.arange(k.shape[1]) < lengths[:, None])[:, :, None, None]
 

@@ -126,6 +126,21 @@ def test_blocks_equal_the_reference(call: Call, monkeypatch: pytest.MonkeyPatch)
     check(jax.jit(blocked.run)(drawn.call), drawn)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ragged", "heads_of_their_own", "window"])
+def test_cudnn_equals_the_reference_whatever_pages_hold(name: str):
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU")
+    call = draw(next(call for call in CALLS if call.name == name)).call
+    call = dataclasses.replace(
+        call, q=call.q.astype(jnp.bfloat16), kv=call.kv.astype(jnp.bfloat16)
+    )
+    assert OP.choice(call) == "cudnn"
+    actual, expected = jax.jit(OP)(call), reference.prefill_attention(call)
+    for row, count in enumerate(call.lengths.tolist()):
+        assert_close(actual[row, :count], expected[row, :count], reduction=64)
+
+
 def test_a_row_without_tokens_gives_zeros():
     drawn = draw(CALLS[-1])
     out = reference.prefill_attention(drawn.call)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.kernels.op import Impl
-from fdjax.kernels.paged import gather_pages
+from fdjax.kernels.paged import gather_pages, held
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.notation import Array, Float
 
@@ -15,6 +15,10 @@ MAX_HEAD_DIM = 128  # 256 only on Hopper and only in some forms
 def run(call: PrefillAttention) -> Float[Array, "B S Hq D"]:
     """Gathers the pages, then calls `jax.nn.dot_product_attention` with cuDNN."""
     k, v = gather_pages(call.kv, call.page_table, layer=call.layer)
+    # cuDNN's masks add to scores and multiply values, so what a page holds past the
+    # row's end must not be NaN.
+    tokens = held(k, call.lengths)
+    k, v = jnp.where(tokens, k, 0), jnp.where(tokens, v, 0)
     window = call.scores.window
     return jax.nn.dot_product_attention(
         call.q,
