@@ -1,8 +1,8 @@
 """compute-sanitizer over the CUDA kernels' tests: `python -m tests.sanitize`.
 
 Every buffer is an allocation of its own (XLA's pool would hide reads past an end), XLA
-captures no graphs (the tools do not survive its), and only our kernels are watched. What
-a tool reports fails the run. The largest shapes are left out: they take hours here.
+captures no graphs (the tools do not survive its), and only our kernels are watched.
+What a tool reports fails the run. The largest shapes are left out: they take hours.
 """
 
 import argparse
