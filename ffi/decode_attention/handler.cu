@@ -76,11 +76,11 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   float high, int64_t splits, int64_t heads_per_block, int64_t warps,
                   ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
-                  ffi::Result<ffi::AnyBuffer> out,
+                  ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
              {splits, heads_per_block, warps},
-             {q, kv, page_table, lengths, slopes, out, recomputed});
+             {q, kv, page_table, lengths, slopes, sinks, out, recomputed});
 }
 
 }  // namespace
