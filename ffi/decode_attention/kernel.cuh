@@ -124,8 +124,10 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   if (p.newest.qkv == nullptr) {
     load_queries<G>(p, block, shared);
   } else {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // the chain's products need it
     write_newest<G>(p, block);
     load_turned_queries<G>(p, block, shared);
+#endif
   }
   __syncthreads();
   if (waits) loader.start();
