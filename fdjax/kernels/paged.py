@@ -16,12 +16,15 @@ class ScoreSpec:
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`, unless `None`.
         window: a query sees itself and the `window - 1` tokens before it; all of them
             if `None`.
+        sinks: of each query head the score of one more token, which every query sees
+            and whose value is zero, or `None`: neither scaled nor capped.
     """
 
     slopes: Float[Array, " Hq"] | None
     scale: float = static()
     soft_cap: float | None = static()
     window: int | None = static()
+    sinks: Float[Array, " Hq"] | None = None
 
 
 @pytree
@@ -95,9 +98,12 @@ def attend(
     NaN: a page may hold what another request left there.
     """
     scores = scores_of(q, k, query_positions, lengths, spec)
-    highest = jnp.max(scores, axis=-1, keepdims=True)
-    weights = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
+    highest = highest_of(scores, spec.sinks)[..., None]
+    highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
+    weights = jnp.exp(scores - highest)
     total = jnp.sum(weights, axis=-1)
+    if spec.sinks is not None:
+        total += jnp.exp(_by_group(spec.sinks, scores) - highest[..., 0])
     value = jnp.where(held(k, lengths), v.astype(jnp.float32), 0.0)
     mixed = _mixed(weights, value)
     total = jnp.moveaxis(total, -1, 1)[..., None]
@@ -150,6 +156,20 @@ def scores_of(
     if spec.slopes is not None:
         scores = scores + _alibi(spec.slopes, query_positions, grouped, k.shape[1])
     return jnp.where(seen[:, None, None], scores, -jnp.inf)
+
+
+def highest_of(
+    scores: Float[Array, "B Hkv G S T"], sinks: Float[Array, " Hq"] | None
+) -> Float[Array, "B Hkv G S"]:
+    """The largest score of each query, a sink's among them; -inf: it sees nothing."""
+    highest = jnp.max(scores, axis=-1)
+    return highest if sinks is None else jnp.maximum(highest, _by_group(sinks, scores))
+
+
+def _by_group(
+    by_head: Float[Array, " Hq"], scores: Float[Array, "B Hkv G S T"]
+) -> Float[Array, "Hkv G 1"]:
+    return by_head.astype(jnp.float32).reshape(*scores.shape[1:3], 1)
 
 
 def held(k: Array, lengths: Int32[Array, " B"]) -> Bool[Array, "B T 1 1"]:

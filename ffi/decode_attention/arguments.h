@@ -21,7 +21,7 @@ struct Attributes {
 struct Arguments {
   ffi::AnyBuffer q, kv;
   ffi::Buffer<ffi::S32> page_table, lengths;
-  ffi::Buffer<ffi::F32> slopes;  // empty: no ALiBi
+  ffi::Buffer<ffi::F32> slopes, sinks;  // empty: none
   ffi::Result<ffi::AnyBuffer> out;
   ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
 };
@@ -55,6 +55,9 @@ inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
   FDJAX_RETURN_IF_ERROR(check_shape("lengths", a.lengths.dimensions(), {&d->rows}));
   if (a.slopes.element_count() != 0) {
     FDJAX_RETURN_IF_ERROR(check_shape("slopes", a.slopes.dimensions(), {&d->q_heads}));
+  }
+  if (a.sinks.element_count() != 0) {
+    FDJAX_RETURN_IF_ERROR(check_shape("sinks", a.sinks.dimensions(), {&d->q_heads}));
   }
   FDJAX_RETURN_IF_ERROR(
       check_shape("out", a.out->dimensions(), {&d->rows, &d->q_heads, &d->head_dim}));
@@ -96,6 +99,7 @@ inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d)
           .page_table = in.page_table.typed_data(),
           .lengths = in.lengths.typed_data(),
           .slopes = in.slopes.element_count() == 0 ? nullptr : in.slopes.typed_data(),
+          .sinks = in.sinks.element_count() == 0 ? nullptr : in.sinks.typed_data(),
           .out = in.out->untyped_data(),
           .recomputed = in.recomputed->typed_data(),
           .slot_bytes = slot_bytes,
@@ -140,6 +144,7 @@ auto bind_buffers(Binding&& binding) {
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::Buffer<ffi::S32>>()
       .template Arg<ffi::Buffer<ffi::S32>>()
+      .template Arg<ffi::Buffer<ffi::F32>>()
       .template Arg<ffi::Buffer<ffi::F32>>()
       .template Ret<ffi::AnyBuffer>()
       .template Ret<ffi::Buffer<ffi::S32>>();

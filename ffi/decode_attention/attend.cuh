@@ -87,6 +87,11 @@ struct Unified {
 
   // By how much a partial sum made with `highest` counts in one made with `overall`.
   __device__ static float factor(float, float) { return 1.0f; }
+
+  // The weight of one score beside a sum whose largest score is `overall`.
+  __device__ static float weight_of(const Params& p, float score, float) {
+    return exp2_approx(score - p.phi);
+  }
 };
 
 // FlashDecoding: weights relative to the largest score so far; a tile that raises it
@@ -119,6 +124,10 @@ struct Running {
 
   __device__ static float factor(float highest, float overall) {
     return highest == -INFINITY ? 0.0f : exp2_approx(highest - overall);
+  }
+
+  __device__ static float weight_of(const Params&, float score, float overall) {
+    return exp2_approx(score - overall);
   }
 };
 

@@ -51,9 +51,10 @@ struct Partial {
   float out[kMaxHostHeadDim];
 };
 
-FDJAX_INLINE void clear(const Params& p, Partial* partial) {
-  partial->highest = -kInfinity;
-  partial->total = 0.0f;
+// Nothing seen but the sink, if there is one.
+FDJAX_INLINE void clear(const Params& p, int head, Partial* partial) {
+  partial->highest = p.sinks == nullptr ? -kInfinity : p.sinks[head];
+  partial->total = p.sinks == nullptr ? 0.0f : 1.0f;
   std::fill_n(partial->out, p.head_dim, 0.0f);
 }
 
@@ -192,7 +193,7 @@ FDJAX_INLINE int attend_heads(const Params& p, int row, int kv_head, int head,
   const int64_t start = (int64_t{row} * p.kv_heads * p.group + head) * p.head_dim;
   const T* queries = static_cast<const T*>(p.q) + start;
   Partial partials[kHostHeads];
-  for (int i = 0; i < count; ++i) clear(p, &partials[i]);
+  for (int i = 0; i < count; ++i) clear(p, head + i, &partials[i]);
   const Span span = seen(p, row);
   for (int token = span.begin; token < span.end;) {
     Block<T> block;

@@ -130,6 +130,18 @@ __device__ Column sum_splits(const Exchange<G>& e, int column, int splits) {
   return sum;
 }
 
+// One of the block's columns over the splits, and its sink.
+template <typename Scheme, typename G>
+__device__ Column sum_all(const Params& p, const Block& block, const Exchange<G>& e,
+                          int column) {
+  const Column sum = sum_splits<Scheme>(e, column, block.splits);
+  if (p.sinks == nullptr) return sum;
+  const float sink = kLog2E * p.sinks[block.kv_head * p.group + column];
+  const float highest = fmaxf(sum.highest, sink);
+  return {highest, sum.total * Scheme::factor(sum.highest, highest) +
+                       Scheme::weight_of(p, sink, highest)};
+}
+
 __device__ inline uint2 pack(GpuFloats::bfloat16, const float4& x, float factor) {
   const __nv_bfloat162 low = __floats2bfloat162_rn(x.x * factor, x.y * factor);
   const __nv_bfloat162 high = __floats2bfloat162_rn(x.z * factor, x.w * factor);

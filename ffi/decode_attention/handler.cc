@@ -76,10 +76,11 @@ ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_c
                   int64_t window, std::string_view scheme, float phi, float low,
                   float high, int64_t max_lanes, ffi::AnyBuffer q, ffi::AnyBuffer kv,
                   ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::F32> slopes, ffi::Result<ffi::AnyBuffer> out,
+                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
+                  ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   return run(pool, {layer, scale, soft_cap, window, scheme, phi, low, high}, max_lanes,
-             {q, kv, page_table, lengths, slopes, out, recomputed});
+             {q, kv, page_table, lengths, slopes, sinks, out, recomputed});
 }
 
 }  // namespace

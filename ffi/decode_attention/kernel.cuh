@@ -79,7 +79,7 @@ __device__ bool check(const Params& p, const Block& block, const Exchange<G>& ex
                       Column* columns, bool* outside) {
   bool recompute = false;
   if (const int column = threadIdx.x; column < exchange.columns) {
-    const Column sum = sum_splits<Unified>(exchange, column, block.splits);
+    const Column sum = sum_all<Unified>(p, block, exchange, column);
     // -inf: the query sees no token, and its zeros are right.
     recompute =
         sum.highest >= p.high || (sum.highest <= p.low && sum.highest != -INFINITY);
@@ -124,8 +124,10 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   if (p.newest.qkv == nullptr) {
     load_queries<G>(p, block, shared);
   } else {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // the chain's products need it
     write_newest<G>(p, block);
     load_turned_queries<G>(p, block, shared);
+#endif
   }
   __syncthreads();
   if (waits) loader.start();
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   pass<Running>(p, block, work, loader, queries, rings);
   const Exchange<G> exchange(p, block, rings);
   if (const int column = threadIdx.x; column < exchange.columns) {
-    columns[column] = sum_splits<Running>(exchange, column, block.splits);
+    columns[column] = sum_all<Running>(p, block, exchange, column);
   }
   __syncthreads();
   finish<Running>(p, block, exchange, columns,

@@ -25,12 +25,15 @@ struct Params {
   const int32_t* page_table;  // [rows, table_width]
   const int32_t* lengths;     // [rows]: tokens, the newest included
   const float* slopes;        // of ALiBi, [kv_heads * group], or nullptr
-  void* out;                  // as q
-  int32_t* recomputed;        // [rows, kv_heads]: rows of the group computed twice
-  int64_t slot_bytes;         // from a slot to the next: kv_heads * head_dim elements
-  uint32_t slots_per_page;    // from a page to the next, in slots: L * 2 * page_size
-  uint32_t page_size;         // also the distance from keys to values, in slots
-  uint32_t page_reciprocal;   // ceil(2^32 / page_size), see page_reciprocal_of
+  // [kv_heads * group], or nullptr: the score of one more token that every query sees,
+  // and whose value is zero.
+  const float* sinks;
+  void* out;                 // as q
+  int32_t* recomputed;       // [rows, kv_heads]: rows of the group computed twice
+  int64_t slot_bytes;        // from a slot to the next: kv_heads * head_dim elements
+  uint32_t slots_per_page;   // from a page to the next, in slots: L * 2 * page_size
+  uint32_t page_size;        // also the distance from keys to values, in slots
+  uint32_t page_reciprocal;  // ceil(2^32 / page_size), see page_reciprocal_of
   uint32_t num_pages;
   int rows;
   int kv_heads;

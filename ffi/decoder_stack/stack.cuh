@@ -13,7 +13,9 @@
 
 #include <cstdint>
 
-#include "decoder_stack/kernels.h"
+#include "decode_attention/launch.h"
+#include "matmul/launch.h"
+#include "rms_norm/launch.h"
 
 namespace fdjax::decoder_stack {
 

@@ -9,6 +9,7 @@
 #include "fdjax/tensor_map.h"
 #include "matmul/flat.cuh"
 #include "matmul/gemv.cuh"
+#include "matmul/launch.h"
 #include "matmul/params.h"
 
 namespace fdjax::matmul {
@@ -29,7 +30,6 @@ cudaError_t launch_gemv_of(const Params& p, const How& how) {
                 gemv<T, kM, kRows>, p);
 }
 
-// M from 1 to 4.
 template <typename T>
 cudaError_t launch_gemv(const Params& p, const How& how) {
   if (p.m == 1) return launch_gemv_of<T, 1>(p, how);
@@ -79,7 +79,6 @@ inline bool is_valid(const Params& p, const FlatConfig& config) {
          within(config.tile_rows, 8, kTileRows) && config.tile_rows % 8 == 0;
 }
 
-// M from 1 to 64.
 template <typename T>
 cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how) {
   if (!is_valid(p, config)) return cudaErrorInvalidValue;

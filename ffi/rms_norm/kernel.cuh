@@ -10,16 +10,12 @@
 #include "fdjax/gpu.h"
 #include "fdjax/pdl.cuh"
 #include "fdjax/vector.cuh"
+#include "rms_norm/launch.h"
 #include "rms_norm/params.h"
 
 namespace fdjax::rms_norm {
 
-inline constexpr int kThreads = 512;
 inline constexpr int kWarps = kThreads / 32;
-
-// 16 bytes of a row.
-template <typename T>
-inline constexpr int kVec = 16 / sizeof(T);
 
 // The sum over the block; every thread gets it.
 __device__ inline float block_sum(float value) {

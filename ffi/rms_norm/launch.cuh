@@ -1,4 +1,4 @@
-// The launch of rms_norm, for its handler and for handlers that chain kernels.
+// The launch of rms_norm.
 #pragma once
 
 #include "fdjax/launch.h"
@@ -6,11 +6,6 @@
 
 namespace fdjax::rms_norm {
 
-// Elements of a row that the largest instance keeps in registers.
-template <typename T>
-inline constexpr int kMaxSize = 4 * kThreads * kVec<T>;
-
-// Rows are multiples of 16 bytes, of at most `kMaxSize` elements, and aligned.
 template <typename T>
 gpu_error launch_rows(gpu_stream stream, const Params& p, bool programmatic) {
   const Launch how{.stream = stream,

@@ -6,6 +6,7 @@
 
 #include "fdjax/launch.h"
 #include "rope_kv_write/kernel.cuh"
+#include "rope_kv_write/launch.h"
 
 namespace fdjax::rope_kv_write {
 

@@ -57,7 +57,13 @@ def _draw(lengths: tuple[int, ...], **options: Any) -> Drawn:
     return Drawn(tuple(operands), expected, scores)
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 3}, {"soft_cap": 2.0}])
+SINKS = np.array([-1.0, 0.0, 1.0, 3.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"window": 3}, {"soft_cap": 2.0}, {"sinks": SINKS}],
+)
 @pytest.mark.parametrize("unified", [None, WIDE])
 def test_definition_is_dense_attention(
     options: dict[str, Any], unified: UnifiedMax | None

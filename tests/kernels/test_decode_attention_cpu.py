@@ -207,6 +207,7 @@ def _arrays() -> Arrays:
         "page_table": jnp.zeros((3, 2), jnp.int32),
         "lengths": jnp.zeros(3, jnp.int32),
         "slopes": jnp.zeros(0),
+        "sinks": jnp.zeros(0),
         "layer": np.int64(0),
         "window": np.int64(1),
         "scheme": "unified",
@@ -214,7 +215,7 @@ def _arrays() -> Arrays:
 
 
 def _call(arrays: Arrays) -> None:
-    names = ("q", "kv", "page_table", "lengths", "slopes")
+    names = ("q", "kv", "page_table", "lengths", "slopes", "sinks")
     out = jax.ShapeDtypeStruct(arrays["q"].shape, arrays["q"].dtype)
     counts = jax.ShapeDtypeStruct((3, 2), jnp.int32)
     numbers = dict.fromkeys(("scale", "soft_cap", "phi", "low", "high"), np.float32(0))
@@ -239,6 +240,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Arrays], object], str]] = {
     "heads": (lambda a: a.update(q=jnp.zeros((3, 5, 8))), "Hq = 5 .* Hkv = 2"),
     "rows": (lambda a: a.update(lengths=jnp.zeros(4, jnp.int32)), "lengths: .* B"),
     "slopes": (lambda a: a.update(slopes=jnp.zeros(3)), "slopes: dimension Hq"),
+    "sinks": (lambda a: a.update(sinks=jnp.zeros(3)), "sinks: dimension Hq"),
     "layer": (lambda a: a.update(layer=np.int64(3)), "layer is 3; .* 0 to 2"),
     "window": (lambda a: a.update(window=np.int64(0)), "window is 0; .* 1 to"),
     "scheme": (lambda a: a.update(scheme="other"), 'scheme is "other"'),

@@ -33,6 +33,7 @@ class Call:
     page_size: int = 4
     options: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     alibi: bool = False
+    sinks: bool = False
 
 
 CALLS = [
@@ -42,6 +43,7 @@ CALLS = [
     Call("window", (11, 2), options={"window": 3}),
     Call("soft_cap", (11, 2), options={"soft_cap": 5.0}),
     Call("alibi", (6, 13), alibi=True),
+    Call("sinks", (6, 13), sinks=True),
     Call("continued", (9, 12), starts=(4, 12)),
     Call("continued_in_a_window", (9, 12), starts=(4, 10), options={"window": 2}),
     Call("empty_row", (0, 5)),
@@ -79,10 +81,17 @@ def draw(call: Call) -> Drawn:
     shape = (len(starts), max(num_queries, 1), call.num_heads, call.head_dim)
     q = random.normal(size=shape).astype(np.float32)
     slopes = np.linspace(0.1, 0.9, call.num_heads) if call.alibi else None
+    sinks = np.linspace(-1.0, 2.0, call.num_heads) if call.sinks else None
     options: dict[str, Any] = {"scale": 0.3, **call.options}
     expected = [
         dense_attention(
-            q[row, : n - start], k, v, start=start, slopes=slopes, **options
+            q[row, : n - start],
+            k,
+            v,
+            start=start,
+            slopes=slopes,
+            sinks=sinks,
+            **options,
         )
         for row, (n, start, (k, v)) in enumerate(
             zip(call.lengths, starts, sequences, strict=True)
@@ -98,6 +107,7 @@ def draw(call: Call) -> Drawn:
             scale=options["scale"],
             soft_cap=options.get("soft_cap"),
             window=options.get("window"),
+            sinks=None if sinks is None else jnp.asarray(sinks, jnp.float32),
         ),
         layer=1,
         starts=None if call.starts is None else jnp.asarray(call.starts, jnp.int32),

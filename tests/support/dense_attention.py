@@ -13,6 +13,7 @@ def dense_attention(
     soft_cap: float | None = None,
     window: int | None = None,
     slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """One sequence: q `[S, Hq, D]` from position `start`, k and v `[T, Hkv, D]`."""
     num_queries, num_heads, _ = q.shape
@@ -28,8 +29,11 @@ def dense_attention(
                 scores = soft_cap * np.tanh(scores / soft_cap)
             if slopes is not None:
                 scores += slopes[head] * (np.arange(first, position + 1) - position)
-            weights = np.exp(scores - scores.max())
-            out[i, head] = weights / weights.sum() @ v[seen, head // group]
+            sink = -np.inf if sinks is None else sinks[head]
+            highest = max(scores.max(), sink)
+            weights = np.exp(scores - highest)
+            total = weights.sum() + np.exp(sink - highest)
+            out[i, head] = weights / total @ v[seen, head // group]
     return out
 
 

@@ -22,6 +22,7 @@ def decode_attention(
     page_table: Int32[Array, "B W"],
     lengths: Int32[Array, " B"],
     slopes: Float[Array, " Hq"] | None = None,
+    sinks: Float[Array, " Hq"] | None = None,
     *,
     layer: int,
     scale: float,
@@ -46,7 +47,7 @@ def decode_attention(
         kv,
         page_table,
         lengths,
-        ScoreSpec(slopes, scale=scale, soft_cap=soft_cap, window=window),
+        ScoreSpec(slopes, scale, soft_cap, window, sinks),
         layer=layer,
         unified=unified,
     )

@@ -22,6 +22,7 @@ def _case(
     page_size: int = 16,
     layers: int = 2,
     alibi: bool = False,
+    sinks: bool = False,
     soft_cap: float | None = None,
     window: int | None = None,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
@@ -39,6 +40,7 @@ def _case(
             scale=head_dim**-0.5,
             soft_cap=soft_cap,
             window=window,
+            sinks=struct(q_heads, dtype=jnp.float32) if sinks else None,
         ),
         layer=layers - 1,
         unified=None,
@@ -97,6 +99,12 @@ CASES: tuple[Case[DecodeAttention], ...] = (
           page_size=9),
     _case("tales_5m", "ci", rows=8, q_heads=4, kv_heads=2, head_dim=64, tokens=160,
           layers=6, dtype=jnp.float32),
+    _case("gpt_oss_20b", "ci", rows=3, q_heads=64, kv_heads=8, head_dim=64, tokens=170,
+          window=128, sinks=True),
+    _case("sinks", "ci", rows=4, q_heads=6, kv_heads=3, head_dim=128, tokens=150,
+          soft_cap=3.0, sinks=True, dtype=jnp.float16),
+    _case("sinks_float32", "ci", rows=4, q_heads=6, kv_heads=3, head_dim=20, tokens=60,
+          sinks=True, dtype=jnp.float32),
     _case("falcon_7b", "ci", rows=2, q_heads=71, kv_heads=1, head_dim=64, tokens=50),
     # A head of no whole vectors, and of some and a rest, in pages of one slot and five.
     _case("odd_head", "ci", rows=3, q_heads=9, kv_heads=3, head_dim=3, tokens=70,
@@ -120,12 +128,17 @@ def arguments(case: Case[DecodeAttention], *, seed: int = 0) -> DecodeAttention:
     pages = random.permutation(num_pages)[: rows * width].reshape(rows, width)
     absent = np.arange(width) * page_size >= held[:, None]
     pages = np.where(absent, num_pages + 7, pages).astype(np.int32)
-    slopes = -jnp.exp2(-jnp.arange(1.0, call.q.shape[1] + 1))
+    heads, spec = jnp.arange(1.0, call.q.shape[1] + 1), call.scores
+    scores = dataclasses.replace(
+        spec,
+        slopes=None if spec.slopes is None else -jnp.exp2(-heads),
+        sinks=None if spec.sinks is None else 3.0 * jnp.sin(heads),
+    )
     return dataclasses.replace(
         call,
         q=noise(random, call.q),
         kv=noise(random, call.kv),
         page_table=jnp.asarray(pages),
         lengths=jnp.asarray(held),
-        scores=jax.tree.map(lambda _: slopes, call.scores),
+        scores=scores,
     )

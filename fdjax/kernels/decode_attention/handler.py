@@ -7,6 +7,7 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
+from fdjax.notation import Array, Float
 
 NAME = "decode_attention"
 MAX_TOKENS = 2**25  # of a row: sums of unified weights stay finite up to here
@@ -17,7 +18,6 @@ ALL_TOKENS = 2**31 - 1
 def run(call: DecodeAttention, **launch: np.int64) -> Attended:
     """The handler's result; `launch` is what only one platform's handler takes."""
     q, kv, scores = call.q, call.kv, call.scores
-    slopes = jnp.zeros(0, jnp.float32) if scores.slopes is None else scores.slopes
     bounds = call.unified or UnifiedMax(0.0, -1.0, 1.0)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
@@ -32,7 +32,8 @@ def run(call: DecodeAttention, **launch: np.int64) -> Attended:
         kv,
         call.page_table,
         call.lengths,
-        slopes.astype(jnp.float32),
+        _by_head(scores.slopes),
+        _by_head(scores.sinks),
         layer=np.int64(call.layer),
         scale=np.float32(scores.scale),
         soft_cap=np.float32(scores.soft_cap or 0.0),
@@ -44,6 +45,13 @@ def run(call: DecodeAttention, **launch: np.int64) -> Attended:
         **launch,
     )
     return out, recomputed
+
+
+def _by_head(numbers: Float[Array, " Hq"] | None) -> Float[Array, " _"]:
+    """A number for each query head; none of them stand for `None`."""
+    if numbers is None:
+        return jnp.zeros(0, jnp.float32)
+    return numbers.astype(jnp.float32)
 
 
 def refuse_arguments(call: DecodeAttention) -> str | None:

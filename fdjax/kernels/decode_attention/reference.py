@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.kernels.paged import attend, gather_pages, scores_of
+from fdjax.kernels.paged import attend, gather_pages, highest_of, scores_of
 from fdjax.notation import Array, Float, Int32
 
 
@@ -20,7 +20,7 @@ def decode_attention(call: DecodeAttention) -> Attended:
     if call.unified is None:
         return out, jnp.zeros((call.q.shape[0], call.kv.shape[4]), jnp.int32)
     scores = scores_of(query, keys, positions, lengths, call.scores)
-    highest = jnp.max(scores[..., 0, :], axis=-1)
+    highest = highest_of(scores, call.scores.sinks)[..., 0]
     return out, recomputed_rows(highest, call.unified)
 
 

@@ -22,6 +22,7 @@ def prefill_attention(
     lengths: Int32[Array, " B"],
     starts: Int32[Array, " B"] | None = None,
     slopes: Float[Array, " Hq"] | None = None,
+    sinks: Float[Array, " Hq"] | None = None,
     *,
     layer: int,
     scale: float,
@@ -40,7 +41,7 @@ def prefill_attention(
         kv,
         page_table,
         lengths,
-        ScoreSpec(slopes, scale=scale, soft_cap=soft_cap, window=window),
+        ScoreSpec(slopes, scale, soft_cap, window, sinks),
         layer=layer,
         starts=starts,
     )

@@ -44,8 +44,9 @@ def refuse(call: PrefillAttention) -> str | None:
         return "cuDNN's causal mask starts at position 0 in every row"
     if head_dim % 8 or head_dim > MAX_HEAD_DIM:
         return f"head size {head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}"
-    if call.scores.soft_cap is not None or call.scores.slopes is not None:
-        return "cuDNN has neither soft cap nor ALiBi here"
+    scores = call.scores
+    if any(term is not None for term in (scores.soft_cap, scores.slopes, scores.sinks)):
+        return "cuDNN has neither soft cap, ALiBi nor sinks here"
     return None
 
 

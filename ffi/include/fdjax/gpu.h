@@ -1,7 +1,7 @@
-// The few names in which CUDA and HIP differ.
+// The few names in which CUDA and HIP differ, for kernels and for handlers.
 #pragma once
 
-#if defined(__HIPCC__)
+#if defined(__HIP_PLATFORM_AMD__)
 #include <hip/hip_bf16.h>
 #include <hip/hip_fp16.h>
 #include <hip/hip_runtime.h>
@@ -13,7 +13,7 @@
 
 namespace fdjax {
 
-#if defined(__HIPCC__)
+#if defined(__HIP_PLATFORM_AMD__)
 #define FDJAX_GRID_CONSTANT
 using gpu_stream = hipStream_t;
 using gpu_error = hipError_t;

@@ -172,6 +172,8 @@ def score_of(
 def refuse_arguments(call: DecodeAttention) -> str | None:
     """Why the kernel takes none of these arrays on any GPU, or `None`."""
     halves = 2 * call.kv.shape[0] * call.kv.shape[1]
+    if call.scores.sinks is not None:
+        return "attention sinks"
     if reason := LIMITS.refuse(call):
         return reason
     if call.page_table.shape[1] == 0:

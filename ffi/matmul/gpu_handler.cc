@@ -6,7 +6,7 @@
 #include "fdjax/check.h"
 #include "fdjax/dispatch.h"
 #include "matmul/arguments.h"
-#include "matmul/launch.cuh"
+#include "matmul/launch.h"
 
 namespace fdjax::matmul {
 namespace {
@@ -51,14 +51,6 @@ ffi::Error handle(gpu_stream stream, bool gated, bool has_bias, bool has_residua
 }
 
 }  // namespace
-
-// For handlers that chain kernels.
-template cudaError_t launch_gemv<GpuFloats::bfloat16>(const Params&, const How&);
-template cudaError_t launch_gemv<GpuFloats::float16>(const Params&, const How&);
-template cudaError_t launch_flat<GpuFloats::bfloat16>(const Params&, const FlatConfig&,
-                                                      const How&);
-template cudaError_t launch_flat<GpuFloats::float16>(const Params&, const FlatConfig&,
-                                                     const How&);
 
 }  // namespace fdjax::matmul
 

@@ -1,6 +1,6 @@
 // decode_attention on a GPU: checks and launch.
 #include "decode_attention/arguments.h"
-#include "decode_attention/launch.cuh"
+#include "decode_attention/launch.h"
 
 namespace fdjax::decode_attention {
 namespace {
@@ -20,7 +20,9 @@ ffi::Error check_head_dim(int64_t size) {
 
 // What the kernel's tiles and grid have room for.
 ffi::Error check_kernel(const Dims& d) {
-  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, 16));
+  const bool odd = *d.head_dim == 80 || *d.head_dim == 96;
+  FDJAX_RETURN_IF_ERROR(
+      check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, odd ? 8 : 16));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
   FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
   return check_head_dim(*d.head_dim);
@@ -76,22 +78,14 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   float high, int64_t splits, int64_t heads_per_block, int64_t warps,
                   ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
-                  ffi::Result<ffi::AnyBuffer> out,
+                  ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
              {splits, heads_per_block, warps},
-             {q, kv, page_table, lengths, slopes, out, recomputed});
+             {q, kv, page_table, lengths, slopes, sinks, out, recomputed});
 }
 
 }  // namespace
-
-// For handlers that chain kernels.
-template cudaError_t launch_decode_attention<GpuFloats::bfloat16>(cudaStream_t,
-                                                                  const Params&,
-                                                                  const Launch&);
-template cudaError_t launch_decode_attention<GpuFloats::float16>(cudaStream_t,
-                                                                 const Params&,
-                                                                 const Launch&);
 
 }  // namespace fdjax::decode_attention
 

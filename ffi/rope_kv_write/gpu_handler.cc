@@ -2,7 +2,7 @@
 #include "fdjax/dispatch.h"
 #include "fdjax/gpu.h"
 #include "rope_kv_write/arguments.h"
-#include "rope_kv_write/launch.cuh"
+#include "rope_kv_write/launch.h"
 
 namespace fdjax::rope_kv_write {
 namespace {
@@ -30,7 +30,6 @@ ffi::Error handle(gpu_stream stream, int64_t layer, bool interleaved,
 }
 
 }  // namespace
-
 }  // namespace fdjax::rope_kv_write
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(

@@ -3,7 +3,7 @@
 
 #include "fdjax/check.h"
 #include "fdjax/dispatch.h"
-#include "rms_norm/launch.cuh"
+#include "rms_norm/launch.h"
 
 namespace fdjax::rms_norm {
 namespace {
@@ -47,10 +47,6 @@ ffi::Error handle(gpu_stream stream, float epsilon, float scale_offset,
 }
 
 }  // namespace
-
-// For handlers that chain kernels.
-template gpu_error launch_rows<GpuFloats::bfloat16>(gpu_stream, const Params&, bool);
-template gpu_error launch_rows<GpuFloats::float16>(gpu_stream, const Params&, bool);
 
 }  // namespace fdjax::rms_norm
 

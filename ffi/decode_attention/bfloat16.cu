@@ -1,0 +1,10 @@
+// The kernels for bfloat16. Each type is half of the longest compilation.
+#include "decode_attention/launch.cuh"
+
+namespace fdjax::decode_attention {
+
+template cudaError_t launch_decode_attention<GpuFloats::bfloat16>(cudaStream_t,
+                                                                  const Params&,
+                                                                  const Launch&);
+
+}  // namespace fdjax::decode_attention

@@ -1,0 +1,17 @@
+// The launches, for handlers: host code, which does not compile the kernels.
+#pragma once
+
+#include "fdjax/gpu.h"
+#include "matmul/params.h"
+
+namespace fdjax::matmul {
+
+// M from 1 to 4.
+template <typename T>
+cudaError_t launch_gemv(const Params& p, const How& how);
+
+// M from 1 to 64.
+template <typename T>
+cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how);
+
+}  // namespace fdjax::matmul
