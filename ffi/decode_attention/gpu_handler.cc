@@ -20,9 +20,9 @@ ffi::Error check_head_dim(int64_t size) {
 
 // What the kernel's tiles and grid have room for.
 ffi::Error check_kernel(const Dims& d) {
-  const bool odd = *d.head_dim == 80 || *d.head_dim == 96;
+  const bool large = *d.head_dim == 64 || *d.head_dim == 128;
   FDJAX_RETURN_IF_ERROR(
-      check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, odd ? 8 : 16));
+      check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, large ? 16 : 8));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
   FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
   return check_head_dim(*d.head_dim);

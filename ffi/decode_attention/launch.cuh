@@ -47,36 +47,45 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
   return fdjax::launch(launch, kernel<G>, in_units_of_log2(p));
 }
 
-// Groups of more than 8 heads of 80 or 96 are left out: no model has them, and each of
-// these kernels takes 6 s to compile.
-template <typename T, int kColumns>
-cudaError_t dispatch_head_dim(cudaStream_t stream, const Params& p, const Launch& how) {
+// Groups of more than 8 heads have sizes 64 and 128: no model has others, and each of
+// these kernels takes 3 to 5 s to compile.
+template <typename T>
+cudaError_t dispatch_small_group(cudaStream_t stream, const Params& p,
+                                 const Launch& how) {
   switch (p.head_dim) {
     case 64:
-      return launch_geometry<Geometry<T, 64, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 64, 8>>(stream, p, how);
+    case 80:
+      return launch_geometry<Geometry<T, 80, 8>>(stream, p, how);
+    case 96:
+      return launch_geometry<Geometry<T, 96, 8>>(stream, p, how);
     case 128:
-      return launch_geometry<Geometry<T, 128, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 128, 8>>(stream, p, how);
     case 256:
-      return launch_geometry<Geometry<T, 256, kColumns>>(stream, p, how);
+      return launch_geometry<Geometry<T, 256, 8>>(stream, p, how);
     default:
-      break;
+      return cudaErrorInvalidValue;
   }
-  if constexpr (kColumns == 8) {
-    if (p.head_dim == 80) {
-      return launch_geometry<Geometry<T, 80, kColumns>>(stream, p, how);
-    }
-    if (p.head_dim == 96) {
-      return launch_geometry<Geometry<T, 96, kColumns>>(stream, p, how);
-    }
+}
+
+template <typename T>
+cudaError_t dispatch_large_group(cudaStream_t stream, const Params& p,
+                                 const Launch& how) {
+  switch (p.head_dim) {
+    case 64:
+      return launch_geometry<Geometry<T, 64, 16>>(stream, p, how);
+    case 128:
+      return launch_geometry<Geometry<T, 128, 16>>(stream, p, how);
+    default:
+      return cudaErrorInvalidValue;
   }
-  return cudaErrorInvalidValue;
 }
 
 template <typename T>
 cudaError_t launch_decode_attention(cudaStream_t stream, const Params& p,
                                     const Launch& how) {
-  return p.group <= 8 ? dispatch_head_dim<T, 8>(stream, p, how)
-                      : dispatch_head_dim<T, 16>(stream, p, how);
+  return p.group <= 8 ? dispatch_small_group<T>(stream, p, how)
+                      : dispatch_large_group<T>(stream, p, how);
 }
 
 }  // namespace fdjax::decode_attention

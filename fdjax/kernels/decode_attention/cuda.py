@@ -30,14 +30,14 @@ def run(call: DecodeAttention) -> Attended:
     )
 
 
-# Heads of these sizes have no kernel for larger groups: no model has them.
-SMALL_GROUP, SMALL_GROUP_HEAD_DIMS = 8, (80, 96)
+# Heads of other sizes have no kernel for larger groups: no model has them.
+LARGE_GROUP_HEAD_DIMS, SMALL_GROUP = (64, 128), 8
 
 
 def refuse_arguments(call: DecodeAttention) -> str | None:
     """Why the kernel takes none of these arrays on any GPU, or `None`."""
     head_dim = call.q.shape[2]
-    if head_dim in SMALL_GROUP_HEAD_DIMS and call.group > SMALL_GROUP:
+    if call.group > SMALL_GROUP and head_dim not in LARGE_GROUP_HEAD_DIMS:
         return (
             f"{call.group} query heads of size {head_dim} for each key/value head; it "
             f"takes {SMALL_GROUP}"
