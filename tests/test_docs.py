@@ -72,9 +72,9 @@ def test_the_readme_has_two_commands():
     """`.ci/run` takes the first block to try the package, the second to test it."""
     first, second = _blocks(ROOT / "README.md", "sh")
     assert first.startswith("pip install uv && ") and " fdjax generate " in first
-    assert second.rstrip().endswith("pytest")
-    for command in (first, second):
-        assert "uv pip install -c constraints.txt -e ." in command
+    assert "uv pip install -c constraints.txt -e ." in first
+    assert second.startswith("uv pip install -c constraints.txt --group test && ")
+    assert "uv run --no-sync pytest" in second
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
