@@ -67,11 +67,6 @@ def asked(params: SamplingParams) -> str:
     return " ".join(changed) or "default"
 
 
-def with_seed(params: SamplingParams, seed: int) -> SamplingParams:
-    """The same request with another seed."""
-    return dataclasses.replace(params, seed=seed)
-
-
 def expected_probabilities(
     logits: NDArray[np.float64], params: SamplingParams
 ) -> NDArray[np.float64]:
