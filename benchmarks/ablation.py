@@ -19,7 +19,7 @@ import jax
 
 from benchmarks import results
 from benchmarks.cases import Case, parse_cases
-from benchmarks.decode import Bench, load_model, timed
+from benchmarks.decode import Bench, load_model
 from fdjax import device
 from fdjax.engine.programs import Programs
 from fdjax.kernels.decode_attention import UnifiedMax
@@ -80,18 +80,13 @@ def _noise(kv: Array) -> Array:
 def measure(bench: Bench, variant: Variant, *, repeats: int) -> dict[str, Any]:
     """One result object."""
     with variant.chosen():
-        bench.rewind()
-        bench.decode()
-        times: list[float] = []
-        for _ in range(repeats):
-            bench.rewind()
-            times += timed(bench.decode, repeats=1)
+        times = bench.seconds_per_step(repeats)
     median = statistics.median(times)
     return {
         "variant": variant.name,
         "batch": bench.case.batch,
         "context": bench.case.context,
-        "ms_per_step": round(median / bench.case.steps * 1e3, 4),
+        "ms_per_step": round(median * 1e3, 4),
         "spread": round((max(times) - min(times)) / median, 4),
         **results.provenance(),
     }

@@ -140,6 +140,16 @@ class Bench:
             )
         jax.block_until_ready(self.progress.tokens)
 
+    def seconds_per_step(self, repeats: int) -> list[float]:
+        """Of several runs of all steps, after one that compiles them."""
+        self.rewind()
+        self.decode()
+        seconds: list[float] = []
+        for _ in range(repeats):
+            self.rewind()
+            seconds += timed(self.decode, repeats=1)
+        return [total / self.case.steps for total in seconds]
+
 
 def measure(
     model: Decoder, programs: Programs, case: Case, *, name: str, repeats: int
@@ -148,13 +158,7 @@ def measure(
     bench = Bench(model, programs, case)
     bench.prefill()
     prefill = timed(bench.prefill, repeats=2)
-    bench.rewind()
-    bench.decode()
-    times: list[float] = []
-    for _ in range(repeats):
-        bench.rewind()
-        times += timed(bench.decode, repeats=1)
-    per_step = [seconds / case.steps for seconds in times]
+    per_step = bench.seconds_per_step(repeats)
     median = statistics.median(per_step)
     gigabytes = step_gigabytes(model, bench.layout, case)
     return {
