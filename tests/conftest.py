@@ -19,6 +19,21 @@ def pytest_configure() -> None:
     jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what is marked for a machine other than this one."""
+    import jax
+
+    backend = jax.default_backend()
+    if item.get_closest_marker("gpu") and backend != "gpu":
+        pytest.skip(f"needs an NVIDIA GPU, and JAX runs on the {backend}")
+    if item.get_closest_marker("cpu") and backend != "cpu":
+        pytest.skip(f"is about a CPU, and JAX runs on the {backend}")
+    if item.get_closest_marker("hopper"):
+        capability = getattr(jax.devices()[0], "compute_capability", backend)
+        if capability != "9.0":
+            pytest.skip(f"needs compute capability 9.0, and this is {capability}")
+
+
 @pytest.fixture(scope="session")
 def llm() -> "LLM":
     """The shipped model, in float32, for up to 4 sequences of 128 tokens."""

@@ -70,64 +70,61 @@ __device__ float weight(float x) {
 
 // FlashDecoding++Next, section III: weights relative to a constant. Nothing depends on
 // another tile, lane, warp or block; the largest score is only watched, by one fmax.
-struct Unified {
-  template <typename G>
-  __device__ static void weigh(const Params& p, float (&scores)[G::kBlocks][4],
-                               Partial<G>& partial) {
+template <typename G>
+__device__ void weigh_unified(float phi, float (&scores)[G::kBlocks][4],
+                              Partial<G>& partial) {
 #pragma unroll
-    for (int n = 0; n < G::kBlocks; ++n)
+  for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& highest = partial.highest[n][i % 2];
-        highest = fmaxf(highest, scores[n][i]);
-        scores[n][i] = weight<typename G::T>(scores[n][i] - p.phi);
-        partial.total[n][i % 2] += scores[n][i];
-      }
-  }
-
-  // By how much a partial sum made with `highest` counts in one made with `overall`.
-  __device__ static float factor(float, float) { return 1.0f; }
-
-  // The weight of one score beside a sum whose largest score is `overall`.
-  __device__ static float weight_of(const Params& p, float score, float) {
-    return exp2_approx(score - p.phi);
-  }
-};
+    for (int i = 0; i < 4; ++i) {
+      float& highest = partial.highest[n][i % 2];
+      highest = fmaxf(highest, scores[n][i]);
+      scores[n][i] = weight<typename G::T>(scores[n][i] - phi);
+      partial.total[n][i % 2] += scores[n][i];
+    }
+}
 
 // FlashDecoding: weights relative to the largest score so far; a tile that raises it
 // rescales everything before it, and partial sums of different maxima do not add.
-struct Running {
-  template <typename G>
-  __device__ static void weigh(const Params&, float (&scores)[G::kBlocks][4],
-                               Partial<G>& partial) {
+template <typename G>
+__device__ void weigh_running(float (&scores)[G::kBlocks][4], Partial<G>& partial) {
 #pragma unroll
-    for (int n = 0; n < G::kBlocks; ++n)
+  for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float& highest = partial.highest[n][j];
-        const float tile = column_max(fmaxf(scores[n][j], scores[n][j + 2]));
-        const float raised = fmaxf(highest, tile);
-        const float base = raised == -INFINITY ? 0.0f : raised;  // nothing seen yet
-        const float scale = exp2_approx(highest - base);
-        highest = raised;
-        scores[n][j] = weight<typename G::T>(scores[n][j] - base);
-        scores[n][j + 2] = weight<typename G::T>(scores[n][j + 2] - base);
-        partial.total[n][j] =
-            partial.total[n][j] * scale + scores[n][j] + scores[n][j + 2];
+    for (int j = 0; j < 2; ++j) {
+      float& highest = partial.highest[n][j];
+      const float tile = column_max(fmaxf(scores[n][j], scores[n][j + 2]));
+      const float raised = fmaxf(highest, tile);
+      const float base = raised == -INFINITY ? 0.0f : raised;  // nothing seen yet
+      const float scale = exp2_approx(highest - base);
+      highest = raised;
+      scores[n][j] = weight<typename G::T>(scores[n][j] - base);
+      scores[n][j + 2] = weight<typename G::T>(scores[n][j + 2] - base);
+      partial.total[n][j] =
+          partial.total[n][j] * scale + scores[n][j] + scores[n][j + 2];
 #pragma unroll
-        for (int m = 0; m < G::kHeadDim / 16; ++m) {
-          partial.out[m][n][j] *= scale;
-          partial.out[m][n][j + 2] *= scale;
-        }
+      for (int m = 0; m < G::kHeadDim / 16; ++m) {
+        partial.out[m][n][j] *= scale;
+        partial.out[m][n][j + 2] *= scale;
       }
+    }
+}
+
+// One of the two, for what is done once a row. A value and not a type: only the loop
+// over the tiles is compiled for each (a branch in it cost 3 % at 1 x 32768).
+struct Scheme {
+  bool unified;
+
+  // By how much a partial sum made with `highest` counts in one made with `overall`.
+  // Without a branch, so that loops over partial sums load several at once.
+  __device__ float factor(float highest, float overall) const {
+    const float factor = exp2_approx(unified ? 0.0f : highest - overall);
+    return highest == -INFINITY ? 0.0f : factor;
   }
 
-  __device__ static float factor(float highest, float overall) {
-    return highest == -INFINITY ? 0.0f : exp2_approx(highest - overall);
-  }
-
-  __device__ static float weight_of(const Params&, float score, float overall) {
-    return exp2_approx(score - overall);
+  // The weight of one score beside a sum whose largest score is `overall`.
+  __device__ float weight_of(const Params& p, float score, float overall) const {
+    return exp2_approx(score - (unified ? p.phi : overall));
   }
 };
 
@@ -282,7 +279,7 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
 // --- A warp's tokens -----------------------------------------------------------------
 
 // Attends to the tiles of `loader`, whose first kStages are on their way.
-template <typename Scheme, typename G>
+template <bool kUnified, typename G>
 __device__ void attend(const Params& p, const Work& work, Loader<G>& loader,
                        uint32_t queries, Partial<G>& partial) {
   const int lane = threadIdx.x % kLanes;
@@ -303,7 +300,11 @@ __device__ void attend(const Params& p, const Work& work, Loader<G>& loader,
     loader.fetch_keys(stage);
     const int first = (work.first + tile * work.step) * kTileTokens;
     transform<G>(p, work, first, slopes, scores);
-    Scheme::template weigh<G>(p, scores, partial);
+    if constexpr (kUnified) {
+      weigh_unified(p.phi, scores, partial);
+    } else {
+      weigh_running(scores, partial);
+    }
     wait_copies<Loader<G>::kPending>();
     __syncwarp();
     multiply_values<G>(typename G::T{}, at + values, scores, partial);

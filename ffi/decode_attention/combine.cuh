@@ -76,8 +76,9 @@ __device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
 }
 
 // One column of a group over the warps of its head, which begin with `first`.
-template <typename Scheme, typename G>
-__device__ Column sum_warps(const Exchange<G>& e, int first, int warps, int column) {
+template <typename G>
+__device__ Column sum_warps(Scheme scheme, const Exchange<G>& e, int first, int warps,
+                            int column) {
   const Column* of_warp = e.warps + first * G::kColumns + column;
   Column sum{-INFINITY, 0.0f};
   for (int w = 0; w < warps; ++w) {
@@ -85,31 +86,32 @@ __device__ Column sum_warps(const Exchange<G>& e, int first, int warps, int colu
   }
   for (int w = 0; w < warps; ++w) {
     const Column c = of_warp[w * G::kColumns];
-    sum.total += c.total * Scheme::factor(c.highest, sum.highest);
+    sum.total += c.total * scheme.factor(c.highest, sum.highest);
   }
   return sum;
 }
 
 // Sends every block of the cluster its share of this block's sums, and all columns.
-template <typename Scheme, typename G>
-__device__ void send(const Params& p, const Block& block, const Exchange<G>& e) {
+template <typename G>
+__device__ void send(const Params& p, const Block& block, Scheme scheme,
+                     const Exchange<G>& e) {
   const int warps = block.warps_per_head;
   for (int i = threadIdx.x; i < block.splits * e.columns; i += blockDim.x) {
     const int to = i / e.columns, column = i % e.columns;
     const Column sum =
-        sum_warps<Scheme>(e, column / p.group * warps, warps, column % p.group);
+        sum_warps(scheme, e, column / p.group * warps, warps, column % p.group);
     *in_block(e.received + block.split * e.columns + column, to) = sum;
   }
   for (int unit = threadIdx.x; unit < e.units; unit += blockDim.x) {
     const int column = unit / (G::kHeadDim / 4), part = unit % (G::kHeadDim / 4);
     const int first = column / p.group * warps, g = column % p.group;
-    const Column all = sum_warps<Scheme>(e, first, warps, g);
+    const Column all = sum_warps(scheme, e, first, warps, g);
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
     for (int w = first; w < first + warps; ++w) {
       const int at = w * G::kColumns + g;
       const float* source = e.partials + at * G::kPartialStride + part * 4;
       add_scaled(sum, *reinterpret_cast<const float4*>(source),
-                 Scheme::factor(e.warps[at].highest, all.highest));
+                 scheme.factor(e.warps[at].highest, all.highest));
     }
     const int to = unit / e.share;
     *in_block(e.sums + block.split * e.share + unit % e.share, to) = sum;
@@ -117,29 +119,30 @@ __device__ void send(const Params& p, const Block& block, const Exchange<G>& e) 
 }
 
 // One column over the splits.
-template <typename Scheme, typename G>
-__device__ Column sum_splits(const Exchange<G>& e, int column, int splits) {
+template <typename G>
+__device__ Column sum_splits(Scheme scheme, const Exchange<G>& e, int column,
+                             int splits) {
   Column sum{-INFINITY, 0.0f};
   for (int s = 0; s < splits; ++s) {
     sum.highest = fmaxf(sum.highest, e.received[s * e.columns + column].highest);
   }
   for (int s = 0; s < splits; ++s) {
     const Column c = e.received[s * e.columns + column];
-    sum.total += c.total * Scheme::factor(c.highest, sum.highest);
+    sum.total += c.total * scheme.factor(c.highest, sum.highest);
   }
   return sum;
 }
 
 // One of the block's columns over the splits, and its sink.
-template <typename Scheme, typename G>
-__device__ Column sum_all(const Params& p, const Block& block, const Exchange<G>& e,
-                          int column) {
-  const Column sum = sum_splits<Scheme>(e, column, block.splits);
+template <typename G>
+__device__ Column sum_all(const Params& p, const Block& block, Scheme scheme,
+                          const Exchange<G>& e, int column) {
+  const Column sum = sum_splits(scheme, e, column, block.splits);
   if (p.sinks == nullptr) return sum;
   const float sink = kLog2E * p.sinks[block.kv_head * p.group + column];
   const float highest = fmaxf(sum.highest, sink);
-  return {highest, sum.total * Scheme::factor(sum.highest, highest) +
-                       Scheme::weight_of(p, sink, highest)};
+  return {highest, sum.total * scheme.factor(sum.highest, highest) +
+                       scheme.weight_of(p, sink, highest)};
 }
 
 __device__ inline uint2 pack(GpuFloats::bfloat16, const float4& x, float factor) {
@@ -156,24 +159,24 @@ __device__ inline uint2 pack(GpuFloats::float16, const float4& x, float factor) 
           reinterpret_cast<const uint32_t&>(high)};
 }
 
-// Writes this block's share of the columns for which `wanted(column)`. `all` holds
-// every column summed over the splits.
-template <typename Scheme, typename G, typename Wanted>
-__device__ void finish(const Params& p, const Block& block, const Exchange<G>& e,
-                       const Column* all, Wanted wanted) {
+// Writes this block's share of the columns that are `ready`. `all` holds every column
+// summed over the splits.
+template <typename G>
+__device__ void finish(const Params& p, const Block& block, Scheme scheme,
+                       const Exchange<G>& e, const Column* all, const bool* ready) {
   constexpr int kUnits = G::kHeadDim / 4;  // of a query head
   uint2* out = static_cast<uint2*>(p.out) + block.query_head(p) * kUnits;
   for (int i = threadIdx.x; i < e.share; i += blockDim.x) {
     const int unit = block.split * e.share + i;
     if (unit >= e.units) return;
     const int column = unit / kUnits;
-    if (!wanted(column)) continue;
+    if (!ready[column]) continue;
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 4
     for (int s = 0; s < block.splits; ++s) {
       const float highest = e.received[s * e.columns + column].highest;
       add_scaled(sum, e.sums[s * e.share + i],
-                 Scheme::factor(highest, all[column].highest));
+                 scheme.factor(highest, all[column].highest));
     }
     const float inverse = all[column].total > 0.0f ? 1.0f / all[column].total : 0.0f;
     out[unit] = pack(typename G::T{}, sum, inverse);

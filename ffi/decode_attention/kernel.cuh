@@ -59,43 +59,49 @@ __device__ bool starts_with_newest(const Work& work) {
 
 // Everything between a warp's tokens and its block's share of the cluster's sums. The
 // warp's ring is filled already.
-template <typename Scheme, typename G>
+template <typename G>
 __device__ void pass(const Params& p, const Block& block, const Work& work,
-                     Loader<G>& loader, uint32_t queries, char* rings) {
+                     Scheme scheme, Loader<G>& loader, uint32_t queries, char* rings) {
   Partial<G> partial;
-  attend<Scheme>(p, work, loader, queries, partial);
+  if (scheme.unified) {
+    attend<true>(p, work, loader, queries, partial);
+  } else {
+    attend<false>(p, work, loader, queries, partial);
+  }
   __syncthreads();  // every ring of the block is read
   const Exchange<G> exchange(p, block, rings);
   store_partial(exchange, partial);
   cluster_barrier();  // every block's partials stand, and its rings may be overwritten
-  send<Scheme>(p, block, exchange);
+  send(p, block, scheme, exchange);
   cluster_barrier();
 }
 
-// Sums the block's columns over the splits. Says of each whether it is to be computed
-// again, and returns whether any is: the same in every block of the cluster.
+// Sums the block's columns over the splits. Those within the bounds are `ready`, the
+// others stay `pending`. Returns whether any does: the same in every block of the
+// cluster. `pending` is of the column that this thread has in its care.
 template <typename G>
-__device__ bool check(const Params& p, const Block& block, const Exchange<G>& exchange,
-                      Column* columns, bool* outside) {
-  bool recompute = false;
+__device__ bool check(const Params& p, const Block& block, Scheme scheme,
+                      const Exchange<G>& exchange, Column* columns, bool* ready,
+                      bool& pending) {
   if (const int column = threadIdx.x; column < exchange.columns) {
-    const Column sum = sum_all<Unified>(p, block, exchange, column);
+    const Column sum = sum_all(p, block, scheme, exchange, column);
     // -inf: the query sees no token, and its zeros are right.
-    recompute =
-        sum.highest >= p.high || (sum.highest <= p.low && sum.highest != -INFINITY);
+    const bool outside =
+        scheme.unified &&
+        (sum.highest >= p.high || (sum.highest <= p.low && sum.highest != -INFINITY));
     columns[column] = sum;
-    outside[column] = recompute;
+    ready[column] = pending && !outside;
+    pending = pending && outside;
   }
-  return __syncthreads_or(recompute);
+  return __syncthreads_or(pending);
 }
 
+// After the first pass: what is not ready will be computed again.
 __device__ inline void count_recomputed(const Params& p, const Block& block,
-                                        const bool* outside) {
+                                        const bool* ready) {
   if (const int head = threadIdx.x; block.split == 0 && head < block.heads) {
     int count = 0;
-    if (p.unified) {
-      for (int g = 0; g < p.group; ++g) count += outside[head * p.group + g];
-    }
+    for (int g = 0; g < p.group; ++g) count += !ready[head * p.group + g];
     p.recomputed[int64_t{block.row} * p.kv_heads + block.kv_head + head] = count;
   }
 }
@@ -106,7 +112,7 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
     kernel(FDJAX_GRID_CONSTANT const Params p) {
   extern __shared__ __align__(512) char shared[];
   __shared__ Column columns[G::kMaxWarps * G::kColumns];
-  __shared__ bool outside[G::kMaxWarps * G::kColumns];
+  __shared__ bool ready[G::kMaxWarps * G::kColumns];
   const Block block(p);
   const int warp = threadIdx.x / kLanes;
   char* rings = shared + block.heads * G::kQueryBytes;
@@ -132,26 +138,17 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   __syncthreads();
   if (waits) loader.start();
 
-  if (p.unified) {
-    pass<Unified>(p, block, work, loader, queries, rings);
+  bool pending = threadIdx.x < block.heads * p.group;
+  for (Scheme scheme{p.unified};; scheme.unified = false) {
+    pass(p, block, work, scheme, loader, queries, rings);
     const Exchange<G> exchange(p, block, rings);
-    const bool recompute = check(p, block, exchange, columns, outside);
-    count_recomputed(p, block, outside);
-    finish<Unified>(p, block, exchange, columns, [&](int c) { return !outside[c]; });
-    if (!recompute) return;
+    const bool again = check(p, block, scheme, exchange, columns, ready, pending);
+    if (scheme.unified == p.unified) count_recomputed(p, block, ready);
+    finish(p, block, scheme, exchange, columns, ready);
+    if (!again) return;
     __syncthreads();  // what was received has been read: the rings are free
     loader.start();
-  } else {
-    count_recomputed(p, block, outside);
   }
-  pass<Running>(p, block, work, loader, queries, rings);
-  const Exchange<G> exchange(p, block, rings);
-  if (const int column = threadIdx.x; column < exchange.columns) {
-    columns[column] = sum_all<Running>(p, block, exchange, column);
-  }
-  __syncthreads();
-  finish<Running>(p, block, exchange, columns,
-                  [&](int c) { return !p.unified || outside[c]; });
 }
 
 }  // namespace fdjax::decode_attention

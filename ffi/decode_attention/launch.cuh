@@ -1,6 +1,6 @@
 // The launch: units, shared memory, grid, cluster, and the choice of the kernel.
 //
-// Included by bfloat16.cu and float16.cu alone: their 20 kernels take long to compile.
+// Included by bfloat16.cu and float16.cu alone: their 14 kernels take long to compile.
 #pragma once
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import jax
 import pytest
 
 from fdjax.kernels.matmul import OP, cases, table, timing
@@ -104,7 +103,7 @@ def test_what_a_kernel_cannot_serve_is_said(
     assert _shapes(user) == SHAPES[:-1]
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a CPU")
+@pytest.mark.cpu
 def test_on_a_cpu_nothing_is_tuned(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ):

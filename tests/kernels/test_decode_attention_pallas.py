@@ -13,7 +13,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from fdjax.kernels.cases import Case, tagged
 from fdjax.kernels.decode_attention import (
-    OP,
     DecodeAttention,
     UnifiedMax,
     cases,
@@ -165,15 +164,8 @@ def test_a_score_function_of_ones_own():
 # --- On a GPU -------------------------------------------------------------------------
 
 
-@pytest.fixture
-def on_hopper() -> None:
-    """Skips where another machine runs: the cases are all of those it takes."""
-    if (reason := OP.refuse("pallas", LLAMA.call)) is not None:
-        pytest.skip(reason)
-
-
 @pytest.mark.gpu
-@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.hopper
 @pytest.mark.parametrize("case", TAKEN, ids=lambda case: case.name)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_agrees_with_the_definition_on_a_gpu(case: Case[DecodeAttention], scheme: str):
@@ -186,7 +178,7 @@ def test_agrees_with_the_definition_on_a_gpu(case: Case[DecodeAttention], scheme
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.hopper
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("cut", [(64, 2, 1), (64, 6, 3), (128, 3, 1), (128, 2, 2)])
 def test_every_cut_agrees_on_a_gpu(cut: tuple[int, int, int], scheme: str):

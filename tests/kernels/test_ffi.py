@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels import ffi
+from tests.support.handlers import skip_without
 
 
 def _python(*lines: str) -> str:
@@ -23,8 +24,7 @@ def _python(*lines: str) -> str:
 
 @pytest.fixture
 def extension() -> Any:
-    if (reason := ffi.refuse("rope_kv_write", platform="cpu")) is not None:
-        pytest.skip(reason)
+    skip_without("rope_kv_write", "cpu")
     from fdjax import _ffi
 
     return _ffi

@@ -1,6 +1,7 @@
 """Flat products: every implementation against the definition."""
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -23,22 +24,31 @@ from fdjax.kernels.matmul import (
     reference,
 )
 from fdjax.notation import Array
+from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
-IMPLS = [name for name in OP.names if name != "reference"]
 CI = tagged(cases.CASES, "ci")
 MOST_ROWS = {"gemv": config.MAX_GEMV_M, "flat": config.MAX_FLAT_M}
-TAKEN = [
-    pytest.param(name, case, id=f"{name}-{case.name}")
-    for name, most in MOST_ROWS.items()
-    for case in cases.CASES
-    if case.call.x.shape[0] <= most
-]
+MARKS = {"gemv": (), "flat": (pytest.mark.hopper,)}
+each_impl = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS[name]) for name in MOST_ROWS]
+)
 
 
-def _skip_if_refused(name: str, call: Product) -> None:
-    if (reason := OP.refuse(name, call)) is not None:
-        pytest.skip(f"{name}: {reason}")
+def _taken(values: Iterable[Any], rows: Callable[[Any], int]) -> list[Any]:
+    """Each implementation with each value that has no more rows than it takes."""
+    return [
+        pytest.param(name, value, marks=MARKS[name])
+        for name, most in MOST_ROWS.items()
+        for value in values
+        if rows(value) <= most
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _handler(request: pytest.FixtureRequest) -> None:
+    if "gpu" in request.keywords:
+        skip_without(handler.NAME, "gpu")
 
 
 def _numpy(call: Product) -> np.ndarray:
@@ -74,9 +84,12 @@ def test_the_gated_definition_is_two_products(activation: str):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("name", "case"), TAKEN)
+@pytest.mark.parametrize(
+    ("name", "case"),
+    _taken(cases.CASES, lambda case: case.call.x.shape[0]),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_agrees_with_the_definition(name: str, case: Case[Product]):
-    _skip_if_refused(name, case.call)
     call = cases.arguments(case)
     wide = dataclasses.replace(call, out_dtype=jnp.float32)
     expected = jax.jit(reference.matmul)(wide)
@@ -89,11 +102,9 @@ def test_agrees_with_the_definition(name: str, case: Case[Product]):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("m", range(1, 65))
-@pytest.mark.parametrize("name", IMPLS)
+@pytest.mark.parametrize(("name", "m"), _taken(range(1, 65), int))
 def test_every_m(name: str, m: int):
     case = cases._case("odd", m=m, n=1032, k=520, bias=True, residual=True)
-    _skip_if_refused(name, case.call)
     call = cases.arguments(case, seed=m)
     with OP.using(name):
         actual = OP(call)
@@ -115,12 +126,12 @@ CONFIGS = [
 
 
 @pytest.mark.gpu
+@pytest.mark.hopper
 @pytest.mark.parametrize("flat", CONFIGS, ids=str)
 @pytest.mark.parametrize("m", [1, 8, 13, 32, 64])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_every_way_to_cut_a_product_up(flat: config.FlatConfig, m: int, dtype: Any):
     case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
-    _skip_if_refused("flat", case.call)
     call = cases.arguments(case, seed=m)
     assert_close(handler.run(call, flat), _numpy(call), reduction=712)
 
@@ -133,13 +144,11 @@ def _gated(m: int, n: int, k: int, activation: str) -> Product:
 @pytest.mark.gpu
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(2 * 1032, 520), (16, 8), (28672, 4096)], ids=str)
-@pytest.mark.parametrize("m", [1, 2, 4, 8, 17, 64])
-@pytest.mark.parametrize("name", IMPLS)
+@pytest.mark.parametrize(("name", "m"), _taken([1, 2, 4, 8, 17, 64], int))
 def test_gated_agrees_with_the_definition(
     name: str, m: int, shape: tuple[int, int], activation: str
 ):
     call = _gated(m, *shape, activation)
-    _skip_if_refused(name, call)
     expected = gated_reference.gated_matmul(call)
     with GATED.using(name):
         actual = GATED(call)
@@ -147,11 +156,10 @@ def test_gated_agrees_with_the_definition(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", IMPLS)
+@each_impl
 def test_writes_every_element_and_no_other(name: str):
     """The result is the only thing that a donated, poisoned buffer holds afterwards."""
     case = cases._case("poisoned", m=3, n=1032, k=520)
-    _skip_if_refused(name, case.call)
     call = cases.arguments(case)
     poison = jnp.full((3, 1032), jnp.nan, jnp.bfloat16)
 
@@ -164,10 +172,9 @@ def test_writes_every_element_and_no_other(name: str):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", IMPLS)
+@each_impl
 def test_vmap_is_a_loop(name: str):
     case = cases._case("vmap", m=2, n=64, k=128)
-    _skip_if_refused(name, case.call)
     call = cases.arguments(case)
     x, weight = call.x, call.weight
     with OP.using(name):

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -61,9 +60,9 @@ def test_refuses_what_the_handler_does_not_take(name: str):
     assert "the result is float16" in _refusal(name, out=jnp.float16)
 
 
+@pytest.mark.cpu
 def test_wgmma_needs_hopper():
-    if jax.default_backend() == "cpu":
-        assert "needs sm_90" in str(handler.refuse_below_sm90())
+    assert "needs sm_90" in str(handler.refuse_below_sm90())
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -75,7 +74,7 @@ def test_a_gated_product_needs_whole_tiles_of_both_halves():
     assert reason == "[N, K] is [24, 64]; it takes multiples of [16, 8]"
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a CPU")
+@pytest.mark.cpu
 def test_on_a_cpu_the_reference_serves():
     assert OP.explain(CI[0].call).startswith("matmul: reference; not gemv:")
 

@@ -64,8 +64,6 @@ def _run(kv: Array, call: RopeKVWrite) -> tuple[Array, Array]:
 @pytest.mark.parametrize("case", _params(cases.CASES))
 @each_impl
 def test_agrees_with_the_definition(name: str, case: Case[RopeKVWrite]):
-    if "ci" not in case.tags and jax.default_backend() == "cpu":
-        pytest.skip(f"{case.name} is too large for a CPU")
     call = cases.arguments(case)
     query, kv = _reference(call)
     with OP.using(name):
