@@ -16,7 +16,7 @@
 #endif
 #define FDJAX_GPU_OPERATIONS(X) \
   X(rope_kv_write)              \
-  X(rms_norm)                   \
+  X(add_norm)                   \
   FDJAX_CUDA_OPERATIONS(X)
 
 #define FDJAX_DECLARE_CPU(name) XLA_FFI_DECLARE_HANDLER_SYMBOL(fdjax_##name##_cpu);

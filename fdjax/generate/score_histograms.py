@@ -9,6 +9,7 @@ from jax import lax
 from fdjax.kernels.paged import ScoreSpec, gather_pages, scores_of
 from fdjax.layers import Batch, SelfAttention, prefill_batch
 from fdjax.models.decoder import Decoder
+from fdjax.models.decoder_layer import Stream
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree
 
@@ -65,14 +66,15 @@ def count_scores(
     """
     batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
     scores, row_maxima = histograms.scores, histograms.row_maxima
-    x = model.embedded(batch)
+    stream = Stream(model.embedded(batch), None)
     for index, layer in enumerate(model.layers):
-        q, kv = layer.attention.project(layer.attention_norm(x), kv, batch)
+        normal = layer.attention_norm.add(*stream).normal
+        q, kv = layer.attention.project(normal, kv, batch)
         counts = _of_layer(layer.attention, q, kv, batch)
         scores = scores.at[index].add(counts[0])
         row_maxima = row_maxima.at[index].add(counts[1])
         # It writes the same keys and values once more.
-        x, kv, _ = layer(x, kv, batch)
+        stream, kv, _ = layer(stream, kv, batch)
     return kv, ScoreHistograms(scores, row_maxima)
 
 

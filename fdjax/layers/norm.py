@@ -4,8 +4,7 @@ import jax
 from flax import nnx
 
 from fdjax.config import Norm
-from fdjax.kernels.layer_norm import layer_norm
-from fdjax.kernels.rms_norm import rms_norm
+from fdjax.kernels.add_norm import Normalised, add_norm
 from fdjax.layers.parameter import declare
 from fdjax.notation import Array, Float
 
@@ -26,8 +25,17 @@ class Normalisation(nnx.Module):
 
     def __call__(self, x: Float[Array, "*T E"]) -> Float[Array, "*T E"]:
         """Normalises every token."""
-        epsilon = self.spec.epsilon
-        if self.bias is not None:
-            return layer_norm(x, self.scale[...], self.bias[...], epsilon=epsilon)
-        offset = self.spec.scale_offset
-        return rms_norm(x, self.scale[...], epsilon=epsilon, scale_offset=offset)
+        return self.add(x, None).normal
+
+    def add(
+        self, x: Float[Array, "*T E"], delta: Float[Array, "*T E"] | None
+    ) -> Normalised:
+        """Normalises `x + delta`, and returns the sum too: see `add_norm`."""
+        return add_norm(
+            x,
+            delta,
+            self.scale[...],
+            None if self.bias is None else self.bias[...],
+            epsilon=self.spec.epsilon,
+            scale_offset=self.spec.scale_offset,
+        )

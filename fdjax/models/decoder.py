@@ -7,7 +7,7 @@ from flax import nnx
 from fdjax.config import Learned
 from fdjax.layers import Batch, Embedder, Head, Normalisation, PositionTable
 from fdjax.models.config import ModelConfig
-from fdjax.models.decoder_layer import DecoderLayer, maybe
+from fdjax.models.decoder_layer import DecoderLayer, Stream, maybe
 from fdjax.models.stack import run_stack
 from fdjax.notation import Array, Float, Int32
 
@@ -55,10 +55,11 @@ class Decoder(nnx.Module):
             x, kv, recomputed = stacked
             return self.final_norm(x), kv, recomputed
         counts: list[Array] = []
+        stream = Stream(x, None)
         for layer in self.layers:
-            x, kv, recomputed = layer(x, kv, batch)
+            stream, kv, recomputed = layer(stream, kv, batch)
             counts.append(recomputed)
-        return self.final_norm(x), kv, jnp.stack(counts)
+        return self.final_norm.add(*stream).normal, kv, jnp.stack(counts)
 
     def embedded(self, batch: Batch) -> Float[Array, "T E"]:
         """What the first layer reads."""

@@ -1,11 +1,20 @@
 """One layer of the decoder, whatever its family."""
 
+from typing import NamedTuple
+
 import jax
 from flax import nnx
 
 from fdjax.layers import Batch, FeedForward, Normalisation, SelfAttention
 from fdjax.models.config import ModelConfig
 from fdjax.notation import Array, Float, Int32
+
+
+class Stream(NamedTuple):
+    """The residual stream between two layers: the next norm adds `delta` to `x`."""
+
+    x: Float[Array, "T E"]
+    delta: Float[Array, "T E"] | None
 
 
 class DecoderLayer(nnx.Module):
@@ -43,23 +52,23 @@ class DecoderLayer(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "T E"],
+        stream: Stream,
         kv: Float[Array, "P L 2 Z Hkv D"],
         batch: Batch,
-    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
+    ) -> tuple[Stream, Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
         """Runs the layer.
 
         Returns:
             The residual stream, the updated KV array, and how many query heads of each
             row attention computed again.
         """
-        normal = self.attention_norm(x)
-        attended, kv, recomputed = self.attention(normal, kv, batch)
+        normal, x = self.attention_norm.add(*stream)
+        delta, kv, recomputed = self.attention(normal, kv, batch)
         if self.mlp_norm is None:
-            return x + attended + self.mlp(normal), kv, recomputed
-        x = x + maybe(self.attention_post_norm, attended)
-        x = x + maybe(self.mlp_post_norm, self.mlp(self.mlp_norm(x)))
-        return x, kv, recomputed
+            return Stream(x, delta + self.mlp(normal)), kv, recomputed
+        normal, x = self.mlp_norm.add(x, maybe(self.attention_post_norm, delta))
+        delta = maybe(self.mlp_post_norm, self.mlp(normal))
+        return Stream(x, delta), kv, recomputed
 
 
 def maybe(norm: Normalisation | None, x: Float[Array, "T E"]) -> Float[Array, "T E"]:

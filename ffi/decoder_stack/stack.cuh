@@ -5,17 +5,17 @@
 // what the predecessor makes. Seven kernels a layer, RoPE and the KV write in
 // attention:
 //
-//   x -- rms_norm -- qkv -- decode_attention -- out + x --> middle
-//   middle -- rms_norm -- activation(gate) * up -- down + middle --> x
+//   x -- add_norm -- qkv -- decode_attention -- out + x --> middle
+//   middle -- add_norm -- activation(gate) * up -- down + middle --> x
 //
 // The buffers between them serve every layer (FlashDecoding++Next, section V).
 #pragma once
 
 #include <cstdint>
 
+#include "add_norm/launch.h"
 #include "decode_attention/launch.h"
 #include "matmul/launch.h"
-#include "rms_norm/launch.h"
 
 namespace fdjax::decoder_stack {
 
@@ -57,7 +57,7 @@ struct Stack {
   Sizes sizes;
   Buffers buffers;
   Plan plan;
-  rms_norm::Params norm;               // all but x, scale and out
+  add_norm::Params norm;               // all but x, scale and out
   decode_attention::Params attention;  // kv of layer 0
   matmul::Activation activation;
   int64_t layer_bytes;  // of a page, from a layer's keys to the next layer's
@@ -92,11 +92,11 @@ inline matmul::Params product_of(const Stack& s, const void* x, const void* weig
 template <typename T>
 cudaError_t normalise(const Stack& s, const void* x, const void* scale,
                       bool programmatic) {
-  rms_norm::Params p = s.norm;
+  add_norm::Params p = s.norm;
   p.x = x;
   p.scale = scale;
   p.out = s.buffers.normal;
-  return rms_norm::launch_rows<T>(s.stream, p, programmatic);
+  return add_norm::launch_rows<T>(s.stream, p, programmatic);
 }
 
 #define FDJAX_RETURN_IF_CUDA_ERROR(expression)                                         \

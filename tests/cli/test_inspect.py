@@ -50,7 +50,7 @@ def test_the_plan_is_for_the_device_named(report: dict[str, Any]):
 def test_every_operation_of_a_step_is_explained(invoke: Invoke):
     kernels = json.loads(invoke("inspect", "--json").stdout)["kernels"]
     names = {line.partition(": ")[0] for line in kernels}
-    assert {"matmul", "rms_norm", "rope_kv_write", "decode_attention"} <= names
+    assert {"matmul", "add_norm", "rope_kv_write", "decode_attention"} <= names
     assert "prefill_attention" not in names
     assert len(set(kernels)) == len(kernels)
 

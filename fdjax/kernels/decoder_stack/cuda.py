@@ -8,6 +8,7 @@ import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS
+from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as attention_cuda
 from fdjax.kernels.decode_attention.unified import UnifiedMax
@@ -16,7 +17,6 @@ from fdjax.kernels.decoder_stack.arguments import DecoderStack, Stacked
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import ScoreSpec
-from fdjax.kernels.rms_norm.cuda import MAX_ROW_BYTES
 from fdjax.notation import Array, Float, Int32
 
 NAME = "decoder_stack"
@@ -107,7 +107,7 @@ def _refuse_arguments(call: DecoderStack) -> str | None:
     if len(set(spec.windows)) > 1:
         return "layers differ in their sliding windows"
     if x.shape[1] * x.dtype.itemsize > MAX_ROW_BYTES:
-        return f"a row is {x.shape[1]} elements; rms_norm takes {MAX_ROW_BYTES} bytes"
+        return f"a row is {x.shape[1]} elements; add_norm takes {MAX_ROW_BYTES} bytes"
     if half % 8:
         return f"{half} frequencies of RoPE; it takes multiples of 8"
     for weight in (first.qkv, first.out, first.up, first.down):

@@ -2,11 +2,11 @@
 
 import jax.numpy as jnp
 
+from fdjax.kernels.add_norm import Normalised, add_norm
 from fdjax.kernels.decode_attention import decode_attention
 from fdjax.kernels.decoder_stack.arguments import DecoderStack, Stacked
 from fdjax.kernels.gated_activation import gated_activation
 from fdjax.kernels.matmul import matmul
-from fdjax.kernels.rms_norm import rms_norm
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.notation import Array
 
@@ -14,14 +14,17 @@ from fdjax.notation import Array
 def decoder_stack(call: DecoderStack) -> Stacked:
     """See `fdjax.kernels.decoder_stack.decoder_stack`."""
     x, kv, spec = call.x, call.kv, call.spec
+    delta: Array | None = None  # what the layer before adds to x
 
-    def normalised(x: Array, factor: Array) -> Array:
-        return rms_norm(x, factor, epsilon=spec.epsilon, scale_offset=spec.scale_offset)
+    def add(x: Array, delta: Array | None, scale: Array) -> Normalised:
+        epsilon, offset = spec.epsilon, spec.scale_offset
+        return add_norm(x, delta, scale, epsilon=epsilon, scale_offset=offset)
 
     rows, head_dim = x.shape[0], kv.shape[5]
     recomputed: list[Array] = []
     for index, layer in enumerate(call.layers):
-        qkv = matmul(normalised(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
+        normal, x = add(x, delta, layer.attention_norm)
+        qkv = matmul(normal, layer.qkv, layer.qkv_bias)
         q, kv = rope_kv_write(
             qkv.reshape(rows, -1, head_dim),
             kv,
@@ -43,7 +46,7 @@ def decoder_stack(call: DecoderStack) -> Stacked:
             unified=spec.unified,
         )
         recomputed.append(jnp.sum(counts, axis=-1))
-        x = x + matmul(mixed.reshape(rows, -1), layer.out)
-        up = matmul(normalised(x, layer.mlp_norm), layer.up)
-        x = x + matmul(gated_activation(up, activation=spec.activation), layer.down)
-    return x, kv, jnp.stack(recomputed)
+        normal, x = add(x, matmul(mixed.reshape(rows, -1), layer.out), layer.mlp_norm)
+        up = matmul(normal, layer.up)
+        delta = matmul(gated_activation(up, activation=spec.activation), layer.down)
+    return x if delta is None else x + delta, kv, jnp.stack(recomputed)

@@ -1,10 +1,10 @@
 // The kernels, compiled apart from the handler and its XLA headers.
-#include "rms_norm/launch.cuh"
+#include "add_norm/launch.cuh"
 
-namespace fdjax::rms_norm {
+namespace fdjax::add_norm {
 
 template gpu_error launch_rows<float>(gpu_stream, const Params&, bool);
 template gpu_error launch_rows<GpuFloats::bfloat16>(gpu_stream, const Params&, bool);
 template gpu_error launch_rows<GpuFloats::float16>(gpu_stream, const Params&, bool);
 
-}  // namespace fdjax::rms_norm
+}  // namespace fdjax::add_norm

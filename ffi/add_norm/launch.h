@@ -1,10 +1,10 @@
 // The launch, for handlers: host code, which does not compile the kernels.
 #pragma once
 
+#include "add_norm/params.h"
 #include "fdjax/gpu.h"
-#include "rms_norm/params.h"
 
-namespace fdjax::rms_norm {
+namespace fdjax::add_norm {
 
 inline constexpr int kThreads = 512;
 
@@ -21,4 +21,4 @@ inline constexpr int kMaxSize = 4 * kThreads * kVec<T>;
 template <typename T>
 gpu_error launch_rows(gpu_stream stream, const Params& p, bool programmatic);
 
-}  // namespace fdjax::rms_norm
+}  // namespace fdjax::add_norm

@@ -1,10 +1,10 @@
-// The launch of rms_norm.
+// The launch of add_norm.
 #pragma once
 
+#include "add_norm/kernel.cuh"
 #include "fdjax/launch.h"
-#include "rms_norm/kernel.cuh"
 
-namespace fdjax::rms_norm {
+namespace fdjax::add_norm {
 
 template <typename T>
 gpu_error launch_rows(gpu_stream stream, const Params& p, bool programmatic) {
@@ -18,4 +18,4 @@ gpu_error launch_rows(gpu_stream stream, const Params& p, bool programmatic) {
   return launch(how, kernel<T, 4>, p);
 }
 
-}  // namespace fdjax::rms_norm
+}  // namespace fdjax::add_norm

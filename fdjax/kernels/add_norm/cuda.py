@@ -1,0 +1,63 @@
+"""`add_norm` as one CUDA kernel, called through XLA's FFI."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.kernels import ffi
+from fdjax.kernels.add_norm.arguments import AddNorm, Normalised
+from fdjax.kernels.op import Impl
+
+NAME = "add_norm"
+DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
+# kMaxSize in launch.h: bytes of a row that one block keeps in registers.
+MAX_ROW_BYTES = 4 * 512 * 16
+
+
+def run(call: AddNorm) -> Normalised:
+    """See `fdjax.kernels.add_norm.add_norm`."""
+    size, dtype = call.x.shape[-1], call.x.dtype
+    rows = call.x.reshape(-1, size)
+    delta, has_delta = call.delta, call.delta is not None
+    delta = jnp.zeros((0, size), dtype) if delta is None else delta.reshape(-1, size)
+    bias = jnp.zeros(0, dtype) if call.bias is None else call.bias
+    handler = jax.ffi.ffi_call(
+        ffi.target(NAME),
+        (
+            jax.ShapeDtypeStruct(rows.shape, dtype),
+            jax.ShapeDtypeStruct(delta.shape, dtype),
+        ),
+        vmap_method="sequential",
+        input_output_aliases={1: 1} if has_delta else {},  # the sum, where delta was
+    )
+    normal, total = handler(
+        rows,
+        delta,
+        call.scale,
+        bias,
+        epsilon=np.float32(call.epsilon),
+        scale_offset=np.float32(call.scale_offset),
+    )
+    x = total.reshape(call.x.shape) if has_delta else call.x
+    return Normalised(normal.reshape(call.x.shape), x)
+
+
+def refuse(call: AddNorm) -> str | None:
+    """Why the CUDA kernel cannot serve this call, or `None`."""
+    if reason := ffi.refuse(NAME, platform="gpu"):
+        return reason
+    x = call.x
+    dtypes = {operand.dtype for operand in jax.tree.leaves(call)}
+    if x.dtype not in DTYPES or len(dtypes) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        return f"the operands are {names}; it takes all of one float type"
+    row_bytes = x.shape[-1] * x.dtype.itemsize
+    if row_bytes % 16 or row_bytes > MAX_ROW_BYTES:
+        return (
+            f"a row is {row_bytes} bytes; it takes multiples of 16 up to "
+            f"{MAX_ROW_BYTES}"
+        )
+    return None
+
+
+IMPL = Impl(run, refuse)

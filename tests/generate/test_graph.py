@@ -1,0 +1,47 @@
+"""A decode step on a GPU is one CUDA graph, with every call of ours inside."""
+
+import contextlib
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fdjax.generate import steps
+from fdjax.kernels.decoder_stack import OP
+from fdjax.memory.kv import KVLayout
+from fdjax.models.config import ModelConfig
+from fdjax.models.decoder import Decoder
+
+MODEL = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
+# For each layer: two norms, RoPE and KV write, attention, and products of ours.
+CALLS = {"one_chain": 1, "operation_by_operation": 3 * 4}
+
+
+def _thunks(dump: pathlib.Path) -> list[str]:
+    """What XLA runs for a decode step of three layers and 8 rows, a line each."""
+    fields = json.loads(MODEL.read_text()) | {"num_hidden_layers": 3}
+    config = ModelConfig.from_hf(fields)
+    layout = KVLayout(
+        64, 3, 16, config.attention.num_kv_heads, 128, jnp.dtype(jnp.bfloat16)
+    )
+    kv = jax.ShapeDtypeStruct(layout.shape, layout.dtype)
+    rows, table = (jax.ShapeDtypeStruct(s, jnp.int32) for s in [(8,), (8, 8)])
+    step = jax.jit(steps.decode, donate_argnums=1)
+    lowered = step.lower(Decoder(config, jnp.bfloat16), kv, rows, rows, table)
+    options = {"xla_dump_to": str(dump), "xla_dump_hlo_as_text": True}
+    lowered.compile(compiler_options=options)
+    (text,) = dump.glob("*jit_decode.thunk_sequence_after_thunk_passes.txt")
+    return text.read_text().splitlines()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", CALLS)
+def test_a_step_is_one_command_buffer(way: str, tmp_path: pathlib.Path):
+    chained = way == "one_chain"
+    with contextlib.nullcontext() if chained else OP.using("reference"):
+        buffer, *inside = filter(None, _thunks(tmp_path))
+    assert "kCommandBuffer [source | sink]" in buffer
+    assert all(line.startswith("    ") for line in inside)
+    assert sum("kCustomCall" in line for line in inside) >= CALLS[way]
