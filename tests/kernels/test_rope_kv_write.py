@@ -25,12 +25,16 @@ from tests.support.numerics import assert_close
 IMPLS = [name for name in OP.names if name != "reference"]
 CI = tagged(cases.CASES, "ci")
 SMALL = CI[0]
+MARKS = {"cuda": (pytest.mark.gpu,), "cpu": (), "reference": ()}
 
 
-def _params(cases: tuple[Case[RopeKVWrite], ...]) -> list[Any]:
-    """Cases too large for a CPU are left to a GPU."""
-    marks = {True: (), False: (pytest.mark.gpu,)}
-    return [pytest.param(c, id=c.name, marks=marks["ci" in c.tags]) for c in cases]
+def _taken() -> list[Any]:
+    """Each implementation with each case; those too large for a CPU are a GPU's."""
+    return [
+        pytest.param(name, case, id=f"{name}-{case.name}", marks=MARKS[name])
+        for name in IMPLS
+        for case in (CI if name == "cpu" else cases.CASES)
+    ]
 
 
 # One compilation a case instead of one an operation.
@@ -45,8 +49,12 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-each_impl = pytest.mark.parametrize("name", IMPLS, indirect=True)
-each_way = pytest.mark.parametrize("name", OP.names, indirect=True)
+each_impl, each_way = (
+    pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=MARKS[name]) for name in names], indirect=True
+    )
+    for names in (IMPLS, OP.names)
+)
 
 
 def _with(call: RopeKVWrite, **changes: Any) -> RopeKVWrite:
@@ -61,8 +69,7 @@ def _run(kv: Array, call: RopeKVWrite) -> tuple[Array, Array]:
 # --- Every implementation -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", _params(cases.CASES))
-@each_impl
+@pytest.mark.parametrize(("name", "case"), _taken(), indirect=["name"])
 def test_agrees_with_the_definition(name: str, case: Case[RopeKVWrite]):
     call = cases.arguments(case)
     query, kv = _reference(call)
