@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,11 +24,10 @@ from benchmarks.transformers_peer import Peer
 from fdjax import device
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.programs import Programs
-from fdjax.engine.request import Request
-from fdjax.engine.wave import Prompts, page_table, prompt_groups, sampling_state
-from fdjax.generate.loop import GenerationProgress, GenerationRules
+from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
+from fdjax.generate.sampling_state import SamplingState, init_state
 from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
@@ -48,22 +47,15 @@ CASES = "1x1024,8x1024,64x1024,256x1024,1x32768,8x32768"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 
 
-def requests_of(case: Case, vocab_size: int) -> list[Request]:
-    """Random prompts as requests that run to the end of the case."""
-    return [
-        Request(i, tuple(map(int, row)), GREEDY, case.max_model_len)
-        for i, row in enumerate(case.prompts(vocab_size))
-    ]
-
-
-def buckets_of(case: Case) -> Buckets:
-    """The engine's buckets, set up for just this length."""
-    return Buckets.of(
+def rows_of_prefill(case: Case) -> int:
+    """Prompts of one prefill call: as many as the engine would give it."""
+    buckets = Buckets.of(
         max_num_seqs=case.batch,
         max_model_len=case.max_model_len,
         page_size=PAGE_SIZE,
         max_batched_tokens=MAX_BATCHED_TOKENS[kind_of_platform()],
     )
+    return buckets.prefill_rows(case.context, case.batch)
 
 
 class Bench:
@@ -80,46 +72,59 @@ class Bench:
         self.programs = programs
         self.plan = plan_of([GREEDY])
         self.layout = _layout(model, case)
-        requests = requests_of(case, model.config.embedding.vocab_size)
-        groups = prompt_groups(requests, num_rows=case.batch, buckets=buckets_of(case))
-        self.prompts = [_on_device(group) for group in groups]
-        self.rules, self.progress = self._batch(model, requests)
-
-    def _batch(
-        self, model: Decoder, requests: Sequence[Request]
-    ) -> tuple[GenerationRules, GenerationProgress]:
-        rows, layout = self.case.batch, self.layout
-        pages = np.random.default_rng(0).permutation(layout.num_pages)
-        table = page_table(
-            pages.reshape(rows, -1).tolist(),
-            num_rows=rows,
-            width=layout.num_pages // rows,
-            num_pages=layout.num_pages,
-        )
-        sampling = sampling_state(
-            requests,
-            list(range(rows)),
-            plan=self.plan,
-            num_rows=rows,
-            vocab_size=model.config.embedding.vocab_size,
-            eos_token_ids=model.config.eos_token_ids,
-        )
-        lengths = jnp.zeros(rows, jnp.int32)
-        rules = GenerationRules(jax.device_put(table), sampling.rules)
-        progress = GenerationProgress(
-            layout.allocate(),
+        self._config = model.config
+        prompts = case.prompts(model.config.embedding.vocab_size)
+        self.prompts = jax.device_put(np.asarray(prompts, np.int32))
+        pages = np.random.default_rng(0).permutation(self.layout.num_pages)
+        table = pages.reshape(case.batch, -1).astype(np.int32)
+        active = np.ones(case.batch, np.bool_)
+        self.page_table, self.active = jax.device_put((table, active))
+        state = self._state(case.batch)
+        lengths = jnp.zeros(case.batch, jnp.int32)
+        self.rules = state.rules
+        self.progress = GenerationProgress(
+            self.layout.allocate(),
             lengths,
             jnp.zeros_like(lengths),
-            sampling.progress,
+            state.progress,
             SoftmaxCounts.of(model.config),
         )
-        return rules, progress
+
+    def _state(self, num_rows: int) -> SamplingState:
+        """Greedy rows at their first token; nothing else is asked of them."""
+        return init_state(
+            [GREEDY] * num_rows,
+            [()] * num_rows,
+            plan=self.plan,
+            vocab_size=self._config.embedding.vocab_size,
+            eos_token_ids=self._config.eos_token_ids,
+            default_seeds=[0] * num_rows,
+            num_rows=num_rows,
+        )
 
     def prefill(self) -> None:
-        """Runs all prompts and waits for the last."""
-        for operands in self.prompts:
-            self.progress, _ = self.programs.admit(
-                self.rules, self.progress, *operands, plan=self.plan
+        """Runs all prompts, samples their first tokens, and waits for the last."""
+        count, context = rows_of_prefill(self.case), self.case.context
+        arrivals = self._state(count)
+        lengths = jnp.full(count, context, jnp.int32)
+        width = -(-context // PAGE_SIZE)
+        for first in range(0, self.case.batch, count):
+            last = min(first, self.case.batch - count)  # some twice, if they must be
+            part = slice(last, last + count)
+            logits, kv = self.programs.prefill(
+                self.progress.kv,
+                self.prompts[part],
+                lengths,
+                self.page_table[part, :width],
+            )
+            self.rules, self.progress, _ = self.programs.seat(
+                logits,
+                arrivals,
+                jnp.arange(last, last + count, dtype=jnp.int32),
+                lengths,
+                self.rules,
+                dataclasses.replace(self.progress, kv=kv),
+                plan=self.plan,
             )
         jax.block_until_ready(self.progress.lengths)
 
@@ -136,7 +141,11 @@ class Bench:
         """Launches all steps without waiting, then waits for the last."""
         for _ in range(self.case.steps // self.programs.steps_per_launch):
             self.progress, _ = self.programs.decode(
-                self.rules, self.progress, plan=self.plan
+                self.rules,
+                self.progress,
+                self.page_table,
+                self.active,
+                plan=self.plan,
             )
         jax.block_until_ready(self.progress.tokens)
 
@@ -202,10 +211,6 @@ def _layout(model: Decoder, case: Case) -> KVLayout:
         head_dim=config.attention.head_dim,
         dtype=model.embed.weight[...].dtype,
     )
-
-
-def _on_device(group: Prompts) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return jax.device_put((group.rows, group.tokens, group.lengths))
 
 
 def timed(run: Callable[[], None], *, repeats: int) -> list[float]:

@@ -11,6 +11,7 @@ from fdjax.errors import (
     CheckpointError,
     ConfigError,
     MemoryBudgetError,
+    QueueFullError,
     RequestError,
     Unsupported,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "MemoryBudgetError",
     "ModelConfig",
     "Output",
+    "QueueFullError",
     "RequestError",
     "SamplingParams",
     "SoftmaxStatistics",

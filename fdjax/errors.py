@@ -27,5 +27,9 @@ class RequestError(ValueError):
     """A request that cannot be served: names the field, the value and the limit."""
 
 
+class QueueFullError(RuntimeError):
+    """As many requests wait as may; the same request may be served later."""
+
+
 class Unsupported(NotImplementedError):
     """A forced kernel implementation cannot serve this call."""

@@ -91,7 +91,7 @@ class Stopwatch:
 
     @property
     def is_steady(self) -> bool:
-        """Every program of the first wave has run once."""
+        """Every request's first program has run once."""
         return self._steady is not None
 
     def watch(self, chunks: "Iterator[Chunk]") -> "Iterator[Chunk]":

@@ -57,6 +57,12 @@ class Buckets:
             max_batched_tokens=max_batched_tokens,
         )
 
+    @property
+    def longest_chunk(self) -> int:
+        """The most tokens of one prompt that a prefill call computes."""
+        fitting = [step for step in self.prompts if step <= self.max_batched_tokens]
+        return max(fitting, default=self.prompts[0])
+
     def prefill_rows(self, prompt: int, rows: int) -> int:
         """Rows of one prefill call of prompts padded to `prompt` tokens."""
         fitting = max(1, self.max_batched_tokens // prompt)

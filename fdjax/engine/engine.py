@@ -1,34 +1,31 @@
-"""`Engine`: serves requests in waves, launching steps ahead of their results."""
+"""`Engine`: requests come and go while others run; token ids only."""
 
+import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
-from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
+from fdjax.engine.job import Job
 from fdjax.engine.request import Increment, Request, make_request
-from fdjax.engine.wave import Prompts, Reader, prompt_groups
-from fdjax.errors import MemoryBudgetError
-from fdjax.generate.loop import GenerationProgress, GenerationRules
+from fdjax.engine.results import Launch
+from fdjax.engine.scheduler import Scheduler
+from fdjax.engine.warm_up import warm_up
+from fdjax.errors import QueueFullError, RequestError
 from fdjax.generate.params import SamplingParams
-from fdjax.generate.plan import SamplingPlan, plan_of
-from fdjax.generate.sampling import Sampled
+from fdjax.generate.plan import SERVING_PLANS, serving_plan
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.memory.pages import PagePool
 from fdjax.memory.plan import MemoryPlan
+from fdjax.memory.prefix import PrefixKeys
 from fdjax.models.decoder import Decoder
 
-# Steps launched whose results the host has not read, so that the device never waits.
-TOKENS_AHEAD = 16
+# Launches whose tokens the host has not read: it works one step ahead of the device.
+LAUNCHES_AHEAD = 2
 
 
 class Engine:
-    """Continues prompts given as token ids.
-
-    Requests run in waves: as many as rows and pages allow start together, and the
-    next wave starts when the last of them has ended. Several runs may be under way at
-    once: they take turns on the one KV array, each in pages of its own.
+    """Continues prompts given as token ids, as many together as rows and pages allow.
 
     Args:
         model: the decoder, loaded.
@@ -36,6 +33,10 @@ class Engine:
         buckets: the shapes that programs are compiled for.
         steps_per_launch: decode steps of one call, and so tokens of an increment.
         seed: of the draws of requests that bring no seed.
+        prefix_caching: keys and values of earlier requests are used again where a
+            prompt begins with the same tokens.
+        max_queued_requests: requests that may wait for a row.
+        max_queued_tokens: tokens that they may have together.
     """
 
     def __init__(
@@ -46,15 +47,29 @@ class Engine:
         *,
         steps_per_launch: int = 8,
         seed: int = 0,
+        prefix_caching: bool = True,
+        max_queued_requests: int | None = None,
+        max_queued_tokens: int | None = None,
     ) -> None:
         self.config = model.config
         self.plan = plan
         self.buckets = buckets
-        self._steps_per_launch = steps_per_launch
-        self._pool = PagePool(plan.layout.num_pages)
-        self._executor = Executor(
-            model, plan, steps_per_launch=steps_per_launch, seed=seed
+        self.scheduler = Scheduler(
+            PagePool(plan.layout.num_pages),
+            buckets,
+            page_size=plan.layout.page_size,
+            caching=prefix_caching,
+            gathering=plan.page_workspace_bytes > 0,
         )
+        self._executor = Executor(
+            model, plan, buckets, steps_per_launch=steps_per_launch
+        )
+        self._steps = steps_per_launch
+        self._seeds = random.Random(seed)
+        self._limits = (max_queued_requests, max_queued_tokens)
+        self._num_jobs = 0
+        self._unread: deque[Launch] = deque()
+        self._boxes: dict[Job, deque[Increment]] = {}
 
     def request(
         self, index: int, prompt: Sequence[int], params: SamplingParams
@@ -72,26 +87,83 @@ class Engine:
             max_model_len=self.plan.max_model_len,
         )
 
-    def run(self, requests: Iterable[Request]) -> Iterator[Increment]:
-        """Yields increments of all requests as they come, wave after wave.
+    def add(self, request: Request, *, priority: int = 0, salt: bytes = b"") -> Job:
+        """Queues a request; `step` does the rest.
+
+        Args:
+            request: of `request`.
+            priority: lower ones go first, and are the last to be put back.
+            salt: requests of different salts share no keys and values.
 
         Raises:
-            MemoryBudgetError: other runs, not yet ended or closed, hold so many pages
-                that the next request does not fit.
+            QueueFullError: as many requests or tokens wait as may.
+            RequestError: the whole KV array could not hold it.
         """
-        self._executor.restore()
-        waiting = deque(requests)
-        while waiting:
-            wave, pages = self._next_wave(waiting)
-            try:
-                yield from self._run_wave(wave, pages)
-            finally:
-                for held in pages:
-                    self._pool.give_back(held)
+        self._check_room(request)
+        job = Job(
+            request,
+            priority=priority,
+            arrival=self._num_jobs,
+            seed=self._seeds.getrandbits(64),
+            keys=PrefixKeys(self.plan.layout.page_size, salt),
+            tokens=list(request.prompt),
+        )
+        self._num_jobs += 1
+        self.scheduler.add(job)
+        return job
 
-    def softmax_statistics(self) -> SoftmaxStatistics:
-        """See `Executor.softmax_statistics`."""
-        return self._executor.softmax_statistics()
+    def abort(self, job: Job) -> None:
+        """Ends a job; its row and pages are free at once."""
+        if not job.ended:
+            self.scheduler.end(job)
+
+    @property
+    def has_work(self) -> bool:
+        """Some job has not ended."""
+        return bool(self.scheduler.running or self.scheduler.num_waiting)
+
+    def step(self) -> list[tuple[Job, Increment]]:
+        """Lets jobs in, launches what is next, and reads what was launched before.
+
+        Returns:
+            New tokens. None does not mean that there is nothing to do: see `has_work`.
+        """
+        self._let_in()
+        launched = self._prefill()
+        increments = self._make_room()
+        launched |= self._decode()
+        while len(self._unread) > (LAUNCHES_AHEAD if launched else 0):
+            increments += self._read(self._unread.popleft())
+            launched = True
+        return increments
+
+    def run(self, requests: Iterable[Request]) -> Iterator[Increment]:
+        """Yields increments of all requests as they come.
+
+        Several runs may be under way at once; whichever asks for more drives them all.
+        A run that is closed before its end ends its requests.
+        """
+        jobs = [self.add(request) for request in requests]
+        box: deque[Increment] = deque()
+        self._boxes.update(dict.fromkeys(jobs, box))
+        remaining = len(jobs)
+        try:
+            while remaining:
+                while not box:
+                    self._deliver()
+                increment = box.popleft()
+                remaining -= increment.finish_reason is not None
+                yield increment
+        finally:
+            for job in jobs:
+                self.abort(job)
+                self._boxes.pop(job, None)
+
+    def reset(self) -> None:
+        """Ends all jobs and begins anew, after a step that was not finished."""
+        self.scheduler.clear()
+        self._unread.clear()
+        self._executor.restart()
 
     def warm_up(
         self,
@@ -102,120 +174,99 @@ class Engine:
         """Compiles every program that requests with such parameters can need.
 
         Args:
-            params: one plan of sampling is compiled for each.
+            params: what requests will ask for, together in any combination.
             max_tokens: longest sequence to be ready for, prompt and output together;
                 the model's limit by default.
 
         Returns:
             The number of programs run.
         """
+        plans = {serving_plan([one]) for one in params}
         longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
-        widest = self._width(self.plan.layout.pages_for(longest))
-        count = 0
-        for plan in {plan_of([one]): None for one in params}:
-            for num_rows in self.buckets.rows:
-                for width in self._widths(num_rows, widest):
-                    count += self._warm(plan, num_rows=num_rows, width=width)
-        return count
-
-    def _warm(self, plan: SamplingPlan, *, num_rows: int, width: int) -> int:
-        held = width * self.plan.layout.page_size
-        longest = smallest_fitting(self.buckets.prompts, held)
-        prompts = [prompt for prompt in self.buckets.prompts if prompt <= longest]
-        count = 1
-        rules, progress = self._executor.batch(
-            [], [], plan=plan, num_rows=num_rows, width=width
+        return warm_up(
+            self._executor,
+            self.buckets,
+            self.plan.layout,
+            [plan for plan in SERVING_PLANS if plan in plans],
+            longest=longest,
         )
-        for prompt in prompts:
-            limit = self.buckets.prefill_rows(prompt, num_rows)
-            for rows in (step for step in self.buckets.rows if step <= limit):
-                empty = Prompts(
-                    rows=np.full(rows, num_rows, np.int32),
-                    tokens=np.zeros((rows, prompt), np.int32),
-                    lengths=np.zeros(rows, np.int32),
-                )
-                progress, _ = self._executor.admit(rules, progress, empty, plan=plan)
-                count += 1
-        self._executor.launch(rules, progress, plan=plan)
-        return count
 
-    def _width(self, num_pages: int) -> int:
-        return smallest_fitting(self.buckets.widths, num_pages)
+    def softmax_statistics(self) -> SoftmaxStatistics:
+        """See `Executor.softmax_statistics`."""
+        return self._executor.softmax_statistics()
 
-    def _widths(self, num_rows: int, widest: int) -> list[int]:
-        """Page-table widths that a batch of `num_rows` may have."""
-        steps = (width for width in self.buckets.widths if width <= widest)
-        return [width for width in steps if self._gatherable(num_rows, width)]
-
-    def _gatherable(self, num_rows: int, width: int) -> bool:
-        """Where pages are gathered, the plan has room for the KV array once."""
-        if self.plan.page_workspace_bytes == 0:
-            return True
-        return num_rows == 1 or num_rows * width <= self.plan.layout.num_pages
-
-    def _next_wave(
-        self, waiting: deque[Request]
-    ) -> tuple[list[Request], list[list[int]]]:
-        wave: list[Request] = []
-        pages: list[list[int]] = []
-        width = 0
-        while waiting and len(wave) < self.buckets.rows[-1]:
-            needed = self.plan.layout.pages_for(waiting[0].num_kv_tokens)
-            width = max(width, self._width(needed))
-            num_rows = smallest_fitting(self.buckets.rows, len(wave) + 1)
-            if needed > self._pool.num_free or not self._gatherable(num_rows, width):
-                break
-            wave.append(waiting.popleft())
-            pages.append(self._pool.take(needed))
-        if not wave:
-            needed = self.plan.layout.pages_for(waiting[0].num_kv_tokens)
-            raise MemoryBudgetError(
-                f"a request needs {needed} pages, but other runs hold all but "
-                f"{self._pool.num_free} of {self._pool.num_pages}; let them end, or "
-                "close them"
+    def _check_room(self, request: Request) -> None:
+        layout = self.plan.layout
+        needed = layout.pages_for(request.num_kv_tokens)
+        if needed > layout.num_pages:
+            raise RequestError(
+                f"prompt {request.index} and its output need {needed} pages of "
+                f"{layout.page_size} tokens, but there are {layout.num_pages}; shorten "
+                "the prompt, or lower max_tokens"
             )
-        return wave, pages
-
-    def _run_wave(
-        self, wave: list[Request], pages: list[list[int]]
-    ) -> Iterator[Increment]:
-        plan = plan_of([request.params for request in wave])
-        num_rows = smallest_fitting(self.buckets.rows, len(wave))
-        width = self._width(max(map(len, pages)))
-        rules, progress = self._executor.batch(
-            wave, pages, plan=plan, num_rows=num_rows, width=width
-        )
-        reader = Reader(wave)
-        firsts: list[tuple[np.ndarray, Sampled]] = []
-        for prompts in prompt_groups(wave, num_rows=num_rows, buckets=self.buckets):
-            progress, sampled = self._executor.admit(
-                rules, progress, prompts, plan=plan
+        requests, tokens = self._limits
+        waiting = self.scheduler.num_waiting
+        if requests is not None and waiting >= requests:
+            raise QueueFullError(f"{waiting} requests wait, and no more may; try later")
+        waiting = self.scheduler.num_waiting_tokens
+        if tokens is not None and waiting + len(request.prompt) > tokens:
+            raise QueueFullError(
+                f"{waiting} tokens wait, and {tokens} may; the prompt has "
+                f"{len(request.prompt)} more; try later"
             )
-            firsts.append((prompts.rows, sampled))
-        for rows, sampled in firsts:
-            yield from reader.first_tokens(rows, sampled)
-        longest = max(request.max_tokens for request in wave)
-        yield from self._decode(
-            rules, progress, reader, plan=plan, num_steps=longest - 1
-        )
 
-    def _decode(
-        self,
-        rules: GenerationRules,
-        progress: GenerationProgress,
-        reader: Reader,
-        *,
-        plan: SamplingPlan,
-        num_steps: int,
-    ) -> Iterator[Increment]:
-        """Launches ahead: the device never waits for the host to read a token."""
-        steps = self._steps_per_launch
-        launches = -(-num_steps // steps)
-        ahead = max(2, TOKENS_AHEAD // steps)
-        unread: deque[Sampled] = deque()
-        while reader.any_running and (launches or unread):
-            while launches and len(unread) < ahead:
-                progress, sampled = self._executor.launch(rules, progress, plan=plan)
-                unread.append(sampled)
-                launches -= 1
-            yield from reader.next_tokens(unread.popleft())
+    def _let_in(self) -> None:
+        source = self.scheduler.compaction()
+        if source is not None:
+            self._executor.exchange(source)
+        if self.scheduler.admit():
+            running = (job.request.params for job in self.scheduler.running)
+            self._executor.use(serving_plan(running))
+
+    def _prefill(self) -> bool:
+        chunks = self.scheduler.chunks()
+        if not chunks:
+            return False
+        launch = self._executor.prefill(chunks)
+        if launch is not None:
+            self._unread.append(launch)
+        return True
+
+    def _decode(self) -> bool:
+        jobs = self.scheduler.reserve(self._steps)
+        if jobs:
+            self._unread.append(self._executor.decode(jobs))
+        return bool(jobs)
+
+    def _make_room(self) -> list[tuple[Job, Increment]]:
+        """Frees pages for the next launch, if need be by putting jobs back.
+
+        What was launched is read first: some jobs may have ended, and of the others all
+        tokens must be known.
+        """
+        increments: list[tuple[Job, Increment]] = []
+        if self.scheduler.lacking(self._steps):
+            while self._unread:
+                increments += self._read(self._unread.popleft())
+        while self.scheduler.lacking(self._steps):
+            self.scheduler.preempt()
+        return increments
+
+    def _read(self, launch: Launch) -> list[tuple[Job, Increment]]:
+        increments = list(launch.read())
+        for job, increment in increments:
+            job.tokens += increment.token_ids
+            self.scheduler.remember(job)
+            if increment.finish_reason is not None:
+                self.scheduler.end(job)
+        return increments
+
+    def _deliver(self) -> None:
+        try:
+            increments = self.step()
+        except BaseException:
+            self.reset()
+            raise
+        for job, increment in increments:
+            if job in self._boxes:
+                self._boxes[job].append(increment)

@@ -1,132 +1,228 @@
 """`Executor`: what an engine keeps on the device, and the calls that change it."""
 
 import dataclasses
-import random
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
+from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.job import Chunk, Job
 from fdjax.engine.programs import Programs
-from fdjax.engine.request import Request
-from fdjax.engine.wave import Prompts, page_table, sampling_state
-from fdjax.generate.loop import GenerationProgress, GenerationRules
-from fdjax.generate.plan import SamplingPlan
-from fdjax.generate.sampling import Sampled
+from fdjax.engine.results import Launch
+from fdjax.generate.loop import GenerationProgress
+from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
+from fdjax.generate.sampling_state import (
+    SamplingProgress,
+    SamplingRules,
+    SamplingState,
+    init_state,
+)
 from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
+from fdjax.notation import Array, Float
+
+
+def page_table(
+    pages: Sequence[Sequence[int]], *, num_rows: int, width: int, num_pages: int
+) -> np.ndarray:
+    """Page ids by row, `[B, W]`; absent pages are `num_pages`."""
+    table = np.full((num_rows, width), num_pages, np.int32)
+    for row, held in enumerate(pages):
+        table[row, : len(held)] = held[:width]
+    return table
 
 
 class Executor:
-    """Runs the compiled programs over the one KV array, which every call donates.
+    """Runs the compiled programs over the one KV array and the rows of the batch.
 
-    Batches of several runs may alternate: each brings its own rules and progress, and
-    what they share (the KV array, the softmax's counts) is here, as the last call left
-    it.
+    Every call donates what it changes and launches without waiting.
 
     Args:
         model: the decoder, loaded.
         plan: where its memory goes; the KV array is allocated here.
+        buckets: shapes; the last of its rows is how many there are.
         steps_per_launch: decode steps of one launch.
-        seed: of the draws of requests that bring no seed.
     """
 
     def __init__(
-        self, model: Decoder, plan: MemoryPlan, *, steps_per_launch: int, seed: int
+        self,
+        model: Decoder,
+        plan: MemoryPlan,
+        buckets: Buckets,
+        *,
+        steps_per_launch: int,
     ) -> None:
         self._config = model.config
-        self._plan = plan
+        self._layout = plan.layout
+        self._buckets = buckets
         self.programs = Programs(model, steps_per_launch=steps_per_launch)
-        self.kv = plan.layout.allocate()
-        self._softmax = SoftmaxCounts.of(model.config)
-        self._seeds = random.Random(seed)
+        self.plan = SERVING_PLANS[0]
+        self.rules, self.progress = self._fresh()
 
-    def batch(
-        self,
-        wave: list[Request],
-        pages: list[list[int]],
-        *,
-        plan: SamplingPlan,
-        num_rows: int,
-        width: int,
-    ) -> tuple[GenerationRules, GenerationProgress]:
-        """What a batch of a wave's requests starts with.
+    @property
+    def kv(self) -> Float[Array, "P L 2 Z Hkv D"]:
+        """The KV array, as the last call left it."""
+        return self.progress.kv
 
-        Args:
-            wave: the requests; row `r` is `wave[r]`.
-            pages: the pages of each.
-            plan: what sampling needs.
-            num_rows: rows of the batch, `B`.
-            width: of the page table, `W`.
+    def restart(self) -> None:
+        """As at the beginning: an interrupt may have lost what was donated."""
+        if not self.kv.is_deleted():
+            self.kv.delete()  # there is no room for two
+        self.plan = SERVING_PLANS[0]
+        self.rules, self.progress = self._fresh()
+
+    def use(self, plan: SamplingPlan) -> None:
+        """Goes over to another plan; what rows have in both is kept."""
+        if plan == self.plan:
+            return
+        self.plan = plan
+        fresh = self._state([], num_rows=self._buckets.rows[-1])
+        self.rules = _kept(self.rules, fresh.rules)
+        sampling = _kept(self.progress.sampling, fresh.progress)
+        self.progress = dataclasses.replace(self.progress, sampling=sampling)
+
+    def prefill(self, chunks: Sequence[Chunk]) -> Launch | None:
+        """Computes chunks, and samples the first tokens of the jobs that they complete.
+
+        Returns:
+            The tokens, if there are any.
         """
-        table = page_table(
-            pages,
-            num_rows=num_rows,
-            width=width,
-            num_pages=self._plan.layout.num_pages,
+        logits, lengths = self._prefill(chunks)
+        if not any(chunk.is_last for chunk in chunks):
+            return None
+        rows = np.full(logits.shape[0], self._buckets.rows[-1], np.int32)
+        columns: list[tuple[Job, int]] = []
+        for place, chunk in enumerate(chunks):
+            if chunk.is_last and chunk.job.row is not None:
+                rows[place] = chunk.job.row
+                columns.append((chunk.job, place))
+        arrivals = self._state(
+            [chunk.job for chunk in chunks], num_rows=logits.shape[0]
         )
-        sampling = sampling_state(
-            wave,
-            [self._seeds.getrandbits(64) for _ in wave],
-            plan=plan,
-            num_rows=num_rows,
-            vocab_size=self._config.embedding.vocab_size,
-            eos_token_ids=self._config.eos_token_ids,
+        self.rules, self.progress, sampled = self.programs.seat(
+            logits,
+            arrivals,
+            jax.device_put(rows),
+            lengths,
+            self.rules,
+            self.progress,
+            plan=self.plan,
         )
-        host = (table, np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32))
-        page_ids, lengths, tokens = jax.device_put(host)
-        rules = GenerationRules(page_ids, sampling.rules)
-        progress = GenerationProgress(
-            self.kv, lengths, tokens, sampling.progress, self._softmax
+        return Launch(sampled, tuple(columns), stacked=False).start_copy()
+
+    def decode(self, jobs: Sequence[Job]) -> Launch:
+        """Runs decode steps of the jobs' rows."""
+        rows = [job.row for job in jobs if job.row is not None]
+        num_rows = smallest_fitting(self._buckets.rows, max(rows) + 1)
+        widest = max(len(job.pages) for job in jobs)
+        pages: list[Sequence[int]] = [()] * num_rows
+        active = np.zeros(num_rows, np.bool_)
+        for row, job in zip(rows, jobs, strict=True):
+            pages[row], active[row] = job.pages, True
+        operands = self._decode_operands(pages, widest, active)
+        self.progress, sampled = self.programs.decode(
+            self.rules, self.progress, *operands, plan=self.plan
         )
-        return rules, progress
+        columns = tuple(zip(jobs, rows, strict=True))
+        return Launch(sampled, columns, stacked=True).start_copy()
 
-    def admit(
-        self,
-        rules: GenerationRules,
-        progress: GenerationProgress,
-        prompts: Prompts,
-        *,
-        plan: SamplingPlan,
-    ) -> tuple[GenerationProgress, Sampled]:
-        """Runs prompts and samples their first tokens; `progress` is donated."""
-        operands = jax.device_put((prompts.rows, prompts.tokens, prompts.lengths))
-        progress = self._continued(progress)
-        progress, sampled = self.programs.admit(rules, progress, *operands, plan=plan)
-        self._keep(progress)
-        return progress, sampled
-
-    def launch(
-        self,
-        rules: GenerationRules,
-        progress: GenerationProgress,
-        *,
-        plan: SamplingPlan,
-    ) -> tuple[GenerationProgress, Sampled]:
-        """Runs decode steps of all rows, without waiting; `progress` is donated."""
-        progress = self._continued(progress)
-        progress, sampled = self.programs.decode(rules, progress, plan=plan)
-        self._keep(progress)
-        return progress, sampled
-
-    def restore(self) -> None:
-        """Allocates what an interrupt left donated and not returned."""
-        if self.kv.is_deleted():
-            self.kv = self._plan.layout.allocate()
-            self._softmax = SoftmaxCounts.of(self._config)
+    def exchange(self, source: Sequence[int]) -> None:
+        """Moves jobs to other rows: row `r` becomes what `source[r]` was."""
+        order = jax.device_put(np.array(source, np.int32))
+        self.rules, self.progress = self.programs.exchange(
+            self.rules, self.progress, order
+        )
 
     def softmax_statistics(self) -> SoftmaxStatistics:
         """How often decoding left the bounds of the unified maximum, since the start.
 
         Only this call reads it, and waits; zeros with the synchronised softmax.
         """
-        if self._softmax is None:
+        if self.progress.softmax is None:
             return SoftmaxStatistics(0, (0,) * self._config.num_layers)
-        return self._softmax.read(num_heads=self._config.attention.num_heads)
+        num_heads = self._config.attention.num_heads
+        return self.progress.softmax.read(num_heads=num_heads)
 
-    def _continued(self, progress: GenerationProgress) -> GenerationProgress:
-        """A batch's progress with what runs share as the last call left it."""
-        return dataclasses.replace(progress, kv=self.kv, softmax=self._softmax)
+    def _prefill(self, chunks: Sequence[Chunk]) -> tuple[Array, Array]:
+        """Logits and lengths of each chunk's row."""
+        width = smallest_fitting(
+            self._buckets.prompts, max(c.stop - c.start for c in chunks)
+        )
+        # Whole beginnings read their own pages alone, and cuDNN can serve them.
+        begun = any(chunk.start for chunk in chunks)
+        count = self._prefill_rows(len(chunks), width, begun=begun)
+        tokens = np.zeros((count, width), np.int32)
+        starts, lengths = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        for place, chunk in enumerate(chunks):
+            own = chunk.job.tokens[chunk.start : chunk.stop]
+            tokens[place, : len(own)] = own
+            starts[place], lengths[place] = chunk.start, chunk.stop
+        table = page_table(
+            [chunk.job.pages for chunk in chunks],
+            num_rows=count,
+            width=self._buckets.widths[-1] if begun else self._layout.pages_for(width),
+            num_pages=self._layout.num_pages,
+        )
+        operands = jax.device_put((tokens, lengths, table, starts if begun else None))
+        logits, kv = self.programs.prefill(self.kv, *operands)
+        self.progress = dataclasses.replace(self.progress, kv=kv)
+        return logits, operands[1]
 
-    def _keep(self, progress: GenerationProgress) -> None:
-        self.kv, self._softmax = progress.kv, progress.softmax
+    def _decode_operands(
+        self, pages: Sequence[Sequence[int]], widest: int, active: np.ndarray
+    ) -> tuple[Array, Array]:
+        table = page_table(
+            pages,
+            num_rows=len(pages),
+            width=self._width(widest),
+            num_pages=self._layout.num_pages,
+        )
+        return jax.device_put((table, active))
+
+    def _fresh(self) -> tuple[SamplingRules, GenerationProgress]:
+        """Rows that nobody has."""
+        state = self._state([], num_rows=self._buckets.rows[-1])
+        zeros = np.zeros(self._buckets.rows[-1], np.int32)
+        lengths, tokens = jax.device_put((zeros, zeros))
+        progress = GenerationProgress(
+            self._layout.allocate(),
+            lengths,
+            tokens,
+            state.progress,
+            SoftmaxCounts.of(self._config),
+        )
+        return state.rules, progress
+
+    def _state(self, jobs: Sequence[Job], *, num_rows: int) -> SamplingState:
+        return init_state(
+            [job.request.limited_params for job in jobs],
+            [job.request.prompt for job in jobs],
+            plan=self.plan,
+            vocab_size=self._config.embedding.vocab_size,
+            eos_token_ids=self._config.eos_token_ids,
+            default_seeds=[job.seed for job in jobs],
+            num_rows=num_rows,
+            outputs=[job.output for job in jobs],
+        )
+
+    def _prefill_rows(self, count: int, width: int, *, begun: bool) -> int:
+        """Rows of a prefill call; there are few sizes of those that go on."""
+        if begun and count > 1:
+            return self._buckets.prefill_rows(width, self._buckets.rows[-1])
+        return smallest_fitting(self._buckets.rows, count)
+
+    def _width(self, num_pages: int) -> int:
+        return smallest_fitting(self._buckets.widths, num_pages)
+
+
+def _kept[T: (SamplingRules, SamplingProgress)](old: T, fresh: T) -> T:
+    """`fresh`, with the parts that `old` has too taken from there."""
+    both: dict[str, Any] = {}
+    for field in dataclasses.fields(fresh):
+        before, after = getattr(old, field.name), getattr(fresh, field.name)
+        if before is not None and after is not None:
+            both[field.name] = before
+    return dataclasses.replace(fresh, **both)

@@ -1,22 +1,26 @@
 """The compiled programs of one model, over its flat weights."""
 
 from functools import partial
+from typing import Any
 
 import jax
 
-from fdjax.generate import loop
-from fdjax.generate.loop import GenerationProgress, GenerationRules
+from fdjax.generate import rows
+from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.sampling import Sampled
+from fdjax.generate.sampling_state import SamplingRules
+from fdjax.generate.steps import prefill
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Int32
+from fdjax.notation import Array, Bool, Float, Int32
 
 
 class Programs:
-    """`admit` and `decode_steps`, jitted with the batch's progress donated.
+    """Prefill, decoding, and what goes on between them, jitted.
 
-    Weights travel as a flat tuple: flattening 200 arrays of a module costs 0.7 ms a
-    call on the host, a tuple 0.06 ms.
+    `prefill` donates the KV array and the others all of the progress, so that both are
+    updated in place. Weights travel as a flat tuple: flattening 200 arrays of a module
+    costs 0.7 ms a call on the host, a tuple 0.06 ms.
 
     Args:
         model: the decoder, loaded.
@@ -28,67 +32,73 @@ class Programs:
         leaves, structure = jax.tree.flatten(model)
         self._weights = tuple(leaves)
 
-        @partial(jax.jit, donate_argnums=2, static_argnames=("plan",))
-        def admit(
+        @partial(jax.jit, donate_argnums=1)
+        def run_prefill(
             weights: tuple[Array, ...],
-            rules: GenerationRules,
-            progress: GenerationProgress,
-            rows: Int32[Array, " A"],
+            kv: Float[Array, "P L 2 Z Hkv D"],
             tokens: Int32[Array, "A S"],
             lengths: Int32[Array, " A"],
-            *,
-            plan: SamplingPlan,
-        ) -> tuple[GenerationProgress, Sampled]:
+            page_table: Int32[Array, "A W"],
+            starts: Int32[Array, " A"] | None,
+        ) -> tuple[Float[Array, "A V"], Float[Array, "P L 2 Z Hkv D"]]:
             model = jax.tree.unflatten(structure, weights)
-            return loop.admit(model, rules, progress, rows, tokens, lengths, plan=plan)
+            return prefill(model, kv, tokens, lengths, page_table, starts)
 
         @partial(jax.jit, donate_argnums=2, static_argnames=("plan",))
-        def decode(
+        def run_decode(
             weights: tuple[Array, ...],
-            rules: GenerationRules,
+            rules: SamplingRules,
             progress: GenerationProgress,
+            page_table: Int32[Array, "B W"],
+            active: Bool[Array, " B"],
             *,
             plan: SamplingPlan,
         ) -> tuple[GenerationProgress, Sampled]:
             model = jax.tree.unflatten(structure, weights)
-            return loop.decode_steps(
-                model, rules, progress, plan=plan, num_steps=steps_per_launch
+            return rows.decode_rows(
+                model,
+                rules,
+                progress,
+                page_table,
+                active,
+                plan=plan,
+                num_steps=steps_per_launch,
             )
 
-        self._admit = admit
-        self._decode = decode
+        self._prefill = run_prefill
+        self._decode = run_decode
+        self.seat = jax.jit(rows.seat, donate_argnums=5, static_argnames=("plan",))
+        self.exchange = jax.jit(rows.exchange, donate_argnums=1)
 
-    def admit(
+    def prefill(
         self,
-        rules: GenerationRules,
-        progress: GenerationProgress,
-        rows: Int32[Array, " A"],
+        kv: Float[Array, "P L 2 Z Hkv D"],
         tokens: Int32[Array, "A S"],
         lengths: Int32[Array, " A"],
-        *,
-        plan: SamplingPlan,
-    ) -> tuple[GenerationProgress, Sampled]:
-        """See `fdjax.generate.loop.admit`; `progress` is donated."""
-        return self._admit(
-            self._weights, rules, progress, rows, tokens, lengths, plan=plan
-        )
+        page_table: Int32[Array, "A W"],
+        starts: Int32[Array, " A"] | None = None,
+    ) -> tuple[Float[Array, "A V"], Float[Array, "P L 2 Z Hkv D"]]:
+        """See `fdjax.generate.steps.prefill`; `kv` is donated."""
+        return self._prefill(self._weights, kv, tokens, lengths, page_table, starts)
 
     def decode(
         self,
-        rules: GenerationRules,
+        rules: SamplingRules,
         progress: GenerationProgress,
+        page_table: Int32[Array, "B W"],
+        active: Bool[Array, " B"],
         *,
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
-        """`steps_per_launch` decode steps; `progress` is donated."""
-        return self._decode(self._weights, rules, progress, plan=plan)
+        """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
+        return self._decode(
+            self._weights, rules, progress, page_table, active, plan=plan
+        )
 
-    def lower_decode(
-        self,
-        rules: GenerationRules,
-        progress: GenerationProgress,
-        *,
-        plan: SamplingPlan,
-    ) -> jax.stages.Lowered:
-        """The decode program before compilation, to look into."""
-        return self._decode.lower(self._weights, rules, progress, plan=plan)
+    def lower_decode(self, *operands: Any, plan: SamplingPlan) -> jax.stages.Lowered:
+        """The program of `decode`, of arrays or their shapes, to look into."""
+        return self._decode.lower(self._weights, *operands, plan=plan)
+
+    def lower_prefill(self, *operands: Any) -> jax.stages.Lowered:
+        """The program of `prefill`, of arrays or their shapes, to look into."""
+        return self._prefill.lower(self._weights, *operands)

@@ -1,5 +1,6 @@
 """Requests and what comes back of them, in token ids."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,15 @@ class Request:
     prompt: tuple[int, ...]
     params: SamplingParams
     max_tokens: int
+
+    @property
+    def limited_params(self) -> SamplingParams:
+        """`params`, with the limits on its length that really hold."""
+        return dataclasses.replace(
+            self.params,
+            max_tokens=self.max_tokens,
+            min_tokens=min(self.params.min_tokens, self.max_tokens),
+        )
 
     @property
     def num_kv_tokens(self) -> int:

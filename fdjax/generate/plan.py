@@ -1,7 +1,7 @@
 """`SamplingPlan`: which stages of sampling a compiled program contains."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fdjax.generate.params import (
     MAX_BIASED,
@@ -74,3 +74,34 @@ def plan_of(params: Sequence[SamplingParams]) -> SamplingPlan:
 def _round_up(counts: Iterable[int], sizes: Sequence[int]) -> int:
     largest = max(counts, default=0)
     return next(size for size in sizes if size >= largest)
+
+
+# Requests come and go while others run: so that each new combination of what they ask
+# for does not need programs of its own, an engine knows three plans.
+_GREEDY = SamplingPlan(num_stop_ids=MAX_STOP_IDS)
+_DRAWING = replace(_GREEDY, stochastic=True, top_k=True, top_p=True, min_p=True)
+SERVING_PLANS = (
+    _GREEDY,
+    _DRAWING,
+    replace(
+        _DRAWING,
+        penalties=True,
+        min_tokens=True,
+        num_biased=MAX_BIASED,
+        num_logprobs=MAX_LOGPROBS,
+    ),
+)
+
+
+def serving_plan(params: Iterable[SamplingParams]) -> SamplingPlan:
+    """The first of `SERVING_PLANS` that serves all of `params`."""
+    return SERVING_PLANS[max(map(_serving_level, params), default=0)]
+
+
+def _serving_level(params: SamplingParams) -> int:
+    wanted = plan_of([params])
+    if wanted.penalties or wanted.min_tokens or wanted.num_biased:
+        return 2
+    if wanted.num_logprobs is not None:
+        return 2
+    return int(wanted.stochastic)

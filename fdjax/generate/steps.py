@@ -17,23 +17,27 @@ def prefill(
     tokens: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
+    starts: Int32[Array, " B"] | None = None,
 ) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
-    """Runs whole prompts; returns the logits of each row's last token.
+    """Runs prompts, or parts of them; returns the logits of each row's last token.
 
     Args:
         model: the decoder.
         kv: the KV array; donate it.
         tokens: prompts, padded on the right to one length.
-        lengths: tokens of each prompt; 0 marks an empty row.
+        lengths: tokens of each row in the KV array after this, those before `starts`
+            included; 0 marks an empty row.
         page_table: pages of each row in order; ids `>= P` are absent.
+        starts: tokens of each row that the KV array holds already; `None`: none.
 
     Returns:
         Logits in float32, and the KV array with the prompts' keys and values.
     """
     rows, width = tokens.shape
-    batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
+    batch = prefill_batch(tokens, lengths, page_table, starts, page_size=kv.shape[3])
     hidden, kv, _ = model(kv, batch)
-    last = jnp.maximum(lengths - 1, 0)[:, None, None]
+    new = lengths if starts is None else lengths - starts
+    last = jnp.maximum(new - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(hidden.reshape(rows, width, -1), last, axis=1)
     return model.logits(hidden[:, 0]), kv
 

@@ -130,7 +130,7 @@ class SelfAttention(nnx.Module):
             kv,
             batch.page_table,
             batch.lengths,
-            None,
+            batch.starts,
             self.slopes,
             layer=self.layer,
             scale=spec.scale,

@@ -19,7 +19,8 @@ class Batch:
             past the end writes nothing.
         page_table: pages of each row in order; ids `>= P` are absent.
         lengths: tokens of each row in the KV array once this pass has written.
-        phase: "prefill" (`T / B` tokens a row, from position 0) or "decode" (one).
+        phase: "prefill" (`T / B` tokens a row) or "decode" (one).
+        starts: position of each row's first token in a prefill; `None` says 0.
     """
 
     tokens: Int32[Array, " T"]
@@ -28,6 +29,7 @@ class Batch:
     page_table: Int32[Array, "B W"]
     lengths: Int32[Array, " B"]
     phase: Literal["prefill", "decode"] = static()
+    starts: Int32[Array, " B"] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -39,12 +41,15 @@ def prefill_batch(
     tokens: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
+    starts: Int32[Array, " B"] | None = None,
     *,
     page_size: int,
 ) -> Batch:
-    """Whole prompts, padded to one length; padding is computed but never stored."""
+    """Prompts, or parts of them, padded to one length; padding is never stored."""
     rows, width = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
+    if starts is not None:
+        positions = positions + starts[:, None]
     slots = _slots(page_table, positions, page_size=page_size)
     slots = jnp.where(positions < lengths[:, None], slots, -1)
     return Batch(
@@ -54,6 +59,7 @@ def prefill_batch(
         page_table=page_table,
         lengths=lengths,
         phase="prefill",
+        starts=starts,
     )
 
 

@@ -97,7 +97,8 @@ def test_an_interrupt_stops_the_answer_and_not_the_chat(
     captured = capsys.readouterr()
     assert captured.out == " there\n"
     assert "[stopped]" in captured.err
-    assert shared.engine._pool.num_free == shared.engine._pool.num_pages
+    pool = shared.engine.scheduler.pool
+    assert pool.num_free == pool.num_pages
     conversation.answer("The king")
     assert len(conversation.turns) == 4
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fdjax import MemoryBudgetError, SamplingParams
+from fdjax import SamplingParams
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Increment
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
@@ -25,7 +24,7 @@ def alone(engine: Engine) -> list[list[int]]:
 
 
 def all_free(engine: Engine) -> bool:
-    return engine._pool.num_free == engine.plan.layout.num_pages
+    return engine.scheduler.pool.num_free == engine.plan.layout.num_pages
 
 
 def start(engine: Engine, prompt: list[int]) -> Iterator[Increment]:
@@ -38,7 +37,9 @@ def test_a_batch_gives_what_each_gives_alone(engine: Engine, alone: list[list[in
     assert run(engine, PROMPTS[::-1]) == alone[::-1]
 
 
-def test_waves_keep_the_order_and_the_results(engine: Engine, alone: list[list[int]]):
+def test_more_requests_than_rows_keep_order_and_results(
+    engine: Engine, alone: list[list[int]]
+):
     prompts = [*PROMPTS, *PROMPTS, *PROMPTS]
     assert len(prompts) > engine.buckets.rows[-1]
     assert run(engine, prompts) == [*alone, *alone, *alone]
@@ -52,36 +53,31 @@ def test_page_size_changes_nothing(page_size: int, alone: list[list[int]]):
 
 
 def test_what_pages_held_before_changes_nothing(engine: Engine, alone: list[list[int]]):
-    engine._executor.kv = jnp.full_like(engine._executor.kv, jnp.nan)
+    engine.scheduler.pool.forget()
+    engine._executor.progress = dataclasses.replace(
+        engine._executor.progress, kv=jnp.full_like(engine._executor.kv, jnp.nan)
+    )
     assert run(engine, PROMPTS) == alone
 
 
 def test_which_pages_are_free_changes_nothing(engine: Engine, alone: list[list[int]]):
-    taken = engine._pool.take(9)
-    engine._pool.give_back(taken[::2])
+    taken = engine.scheduler.pool.take(9)
+    engine.scheduler.pool.give_back(taken[::2])
     try:
         assert run(engine, PROMPTS) == alone
     finally:
-        engine._pool.give_back(taken[1::2])
+        engine.scheduler.pool.give_back(taken[1::2])
 
 
-@pytest.mark.parametrize(("page_workspace_bytes", "rows"), [(0, 3), (1, 1)])
-def test_a_wave_spans_no_more_pages_than_can_be_gathered(
-    page_workspace_bytes: int, rows: int
-):
-    engine = tiny_engine(num_pages=5)
-    engine.plan = dataclasses.replace(
-        engine.plan, page_workspace_bytes=page_workspace_bytes
-    )
-    # 3 pages and twice 1 fit 5; a batch of 2 has page tables for 2 * 4.
-    lengths = (9, 1, 1)
-    params = [dataclasses.replace(GREEDY, max_tokens=n) for n in (12, 4, 4)]
-    requests = [
-        engine.request(i, [7] * n, one)
-        for i, (n, one) in enumerate(zip(lengths, params, strict=True))
-    ]
-    wave, _ = engine._next_wave(deque(requests))
-    assert len(wave) == rows
+@pytest.mark.parametrize(("gathering", "rows"), [(False, 3), (True, 1)])
+def test_a_batch_spans_no_more_pages_than_can_be_gathered(gathering: bool, rows: int):
+    engine = tiny_engine(num_pages=6)
+    engine.scheduler._gathering = gathering
+    # A batch of 2 has page tables for 2 * 4 pages.
+    for length, count in ((9, 12), (1, 4), (1, 4)):
+        params = dataclasses.replace(GREEDY, max_tokens=count)
+        engine.add(engine.request(0, [7] * length, params))
+    assert len(engine.scheduler.admit()) == rows
 
 
 def test_draws_depend_on_the_seed_and_not_on_the_batch(engine: Engine):
@@ -119,14 +115,13 @@ def test_runs_may_take_turns(engine: Engine, alone: list[list[int]]):
     assert all_free(engine)
 
 
-def test_pages_held_by_other_runs_are_named():
+def test_a_run_waits_for_the_pages_of_another(alone: list[list[int]]):
     engine = tiny_engine(max_num_seqs=1)
     first = start(engine, PROMPTS[2])
-    next(first)
-    with pytest.raises(MemoryBudgetError, match=r"needs 3 pages.* all but 1 of 4"):
-        run(engine, [PROMPTS[2]])
-    first.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
-    assert run(engine, [PROMPTS[2]])[0]
+    tokens = next(first).token_ids
+    assert run(engine, [PROMPTS[1]]) == [alone[1]]
+    assert [*tokens, *(t for more in first for t in more.token_ids)] == alone[2]
+    assert all_free(engine)
 
 
 def test_an_interrupt_after_donation_does_not_end_the_engine(
@@ -142,7 +137,7 @@ def test_an_interrupt_after_donation_does_not_end_the_engine(
     with pytest.raises(KeyboardInterrupt):
         run(engine, [PROMPTS[0]])
     monkeypatch.undo()
-    assert engine._executor.kv.is_deleted()
+    assert not engine._executor.kv.is_deleted()
     assert all_free(engine)
     assert run(engine, [PROMPTS[0]]) == alone[:1]
 

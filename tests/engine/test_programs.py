@@ -3,17 +3,15 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from fdjax import SamplingParams
 from fdjax.engine.engine import Engine
 from fdjax.engine.workspace import page_workspace_bytes
-from fdjax.generate.plan import plan_of
 from tests.support.engines import PROMPTS, run, tiny_engine
 
 # So many pages that one copy of the array outweighs everything else in the program.
 NUM_PAGES = 4096
-GREEDY_PLAN = plan_of([SamplingParams(temperature=0.0)])
 
 
 def shape_of(leaf: jax.Array) -> jax.ShapeDtypeStruct:
@@ -24,12 +22,11 @@ def shape_of(leaf: jax.Array) -> jax.ShapeDtypeStruct:
 def compiled() -> tuple[Engine, jax.stages.Compiled]:
     """The decode program of two rows over a large KV array; nothing is run."""
     engine = tiny_engine(num_pages=NUM_PAGES)
-    width = engine.buckets.widths[-1]
-    rules, progress = engine._executor.batch(
-        [], [], plan=GREEDY_PLAN, num_rows=2, width=width
-    )
-    rules, progress = jax.tree.map(shape_of, (rules, progress))
-    lowered = engine._executor.programs.lower_decode(rules, progress, plan=GREEDY_PLAN)
+    executor = engine._executor
+    state = jax.tree.map(shape_of, (executor.rules, executor.progress))
+    table = jax.ShapeDtypeStruct((2, engine.buckets.widths[-1]), jnp.int32)
+    active = jax.ShapeDtypeStruct((2,), jnp.bool_)
+    lowered = executor.programs.lower_decode(*state, table, active, plan=executor.plan)
     return engine, lowered.compile()
 
 

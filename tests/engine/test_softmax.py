@@ -42,7 +42,7 @@ def test_every_head_of_every_running_row_is_counted(narrow: Engine, engine: Engi
     heads = narrow.config.attention.num_heads
     seen = heads * len(PROMPTS) * (GREEDY.max_tokens or 0) - heads * len(PROMPTS)
     assert narrow.softmax_statistics() == SoftmaxStatistics(seen, (seen,) * 3)
-    run(narrow, [PROMPTS[0], *PROMPTS, PROMPTS[0]])  # in two waves
+    run(narrow, [PROMPTS[0], *PROMPTS, PROMPTS[0]])  # more than rows
     read = narrow.softmax_statistics()
     assert read.query_heads == seen + 5 * seen // 3
     assert read.rate == 1.0

@@ -7,26 +7,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax import LLM, SamplingParams
-from fdjax.engine.engine import Engine
+from fdjax import LLM
+from fdjax.engine.executor import Executor
 from fdjax.engine.workspace import workspace_bytes
-from fdjax.generate.plan import SamplingPlan, plan_of
+from fdjax.generate.plan import SERVING_PLANS
 from fdjax.kernels.decode_attention import OP
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models import SHIPPED
 from fdjax.serve.setup import Settings
 from tests.support.handlers import skip_without
 
-DRAWN = plan_of([SamplingParams(temperature=0.7, top_k=50, top_p=0.9)])
 
-
-def operands(engine: Engine, plan: SamplingPlan) -> tuple[Any, Any]:
-    """Shapes of the largest batch's rules and progress."""
-    rows, width = engine.buckets.rows[-1], engine.buckets.widths[-1]
-    batch = engine._executor.batch([], [], plan=plan, num_rows=rows, width=width)
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch
-    )
+def operands(executor: Executor) -> tuple[Any, Any]:
+    """Shapes of all rows' rules and progress, with everything that sampling can do."""
+    executor.use(SERVING_PLANS[-1])
+    try:
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+            (executor.rules, executor.progress),
+        )
+    finally:
+        executor.use(SERVING_PLANS[0])
 
 
 def temporaries(lowered: jax.stages.Lowered) -> int:
@@ -51,11 +52,14 @@ def planned(implementation: str) -> MemoryPlan:
 
 @pytest.mark.parametrize("implementation", ["cpu", "reference"])
 def test_decode_fits_the_workspace(llm: LLM, implementation: str):
-    rules, progress = operands(llm.engine, DRAWN)
+    executor, buckets = llm.engine._executor, llm.engine.buckets
+    rows, width = buckets.rows[-1], buckets.widths[-1]
     plan = planned(implementation)
+    table = jax.ShapeDtypeStruct((rows, width), np.int32)
+    active = jax.ShapeDtypeStruct((rows,), np.bool_)
     with OP.using(implementation):
-        lowered = llm.engine._executor.programs.lower_decode(
-            rules, progress, plan=DRAWN
+        lowered = executor.programs.lower_decode(
+            *operands(executor), table, active, plan=SERVING_PLANS[-1]
         )
         assert temporaries(lowered) <= allowed(plan)
 
@@ -68,16 +72,17 @@ def test_only_decode_that_gathers_pages_has_room_for_them():
     assert reads.workspace_bytes == gathers.workspace_bytes
 
 
-def test_the_largest_prefill_fits_the_workspace(llm: LLM):
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_largest_prefill_fits_the_workspace(llm: LLM, begun: bool):
     engine = llm.engine
-    rules, progress = operands(engine, DRAWN)
     prompt = engine.buckets.prompts[-1]
     rows = engine.buckets.prefill_rows(prompt, engine.buckets.rows[-1])
     vector = jax.ShapeDtypeStruct((rows,), np.int32)
     tokens = jax.ShapeDtypeStruct((rows, prompt), np.int32)
-    programs = engine._executor.programs
-    lowered = programs._admit.lower(
-        programs._weights, rules, progress, vector, tokens, vector, plan=DRAWN
+    table = jax.ShapeDtypeStruct((rows, engine.buckets.widths[-1]), np.int32)
+    kv = jax.ShapeDtypeStruct(engine.plan.layout.shape, engine.plan.layout.dtype)
+    lowered = engine._executor.programs.lower_prefill(
+        kv, tokens, vector, table, vector if begun else None
     )
     assert temporaries(lowered) <= llm.engine.plan.workspace_bytes
 

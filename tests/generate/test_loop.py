@@ -7,10 +7,10 @@ import pytest
 
 from fdjax import SamplingParams
 from fdjax.engine.engine import Engine
-from fdjax.engine.wave import page_table, sampling_state
 from fdjax.generate import loop
 from fdjax.generate.loop import GenerationProgress, GenerationRules
 from fdjax.generate.plan import SamplingPlan, plan_of
+from fdjax.generate.sampling_state import init_state
 from fdjax.generate.stopping import FinishReason
 from tests.support.engines import GREEDY, PROMPTS, layout_of, run, tiny_model
 
@@ -21,26 +21,21 @@ generate = jax.jit(
 
 
 def batch(
-    engine: Engine, params: list[SamplingParams], plan: SamplingPlan
+    params: list[SamplingParams], plan: SamplingPlan
 ) -> tuple[GenerationRules, GenerationProgress]:
     """A batch of `PROMPTS` as a person without the engine would make it."""
     model = tiny_model()
-    requests = [
-        engine.request(index, prompt, one)
-        for index, (prompt, one) in enumerate(zip(PROMPTS, params, strict=True))
-    ]
-    table = page_table(
-        [[8, 2, 5], [0, 7, 1], [3, 6, 4]], num_rows=3, width=3, num_pages=9
-    )
-    state = sampling_state(
-        requests,
-        [0, 0, 0],
+    table = [[8, 2, 5], [0, 7, 1], [3, 6, 4]]
+    state = init_state(
+        params,
+        PROMPTS,
         plan=plan,
-        num_rows=3,
         vocab_size=model.config.embedding.vocab_size,
         eos_token_ids=model.config.eos_token_ids,
+        default_seeds=[0, 0, 0],
+        num_rows=3,
     )
-    rules = GenerationRules(jnp.asarray(table), state.rules)
+    rules = GenerationRules(jnp.asarray(table, jnp.int32), state.rules)
     kv = layout_of(model, num_pages=9, page_size=8).allocate()
     zeros, more_zeros = jnp.zeros(3, jnp.int32), jnp.zeros(3, jnp.int32)
     return rules, GenerationProgress(kv, zeros, more_zeros, state.progress)
@@ -63,7 +58,7 @@ def test_one_call_gives_what_the_engine_gives(engine: Engine, temperature: float
         for row in range(3)
     ]
     plan = plan_of(params)
-    rules, progress = batch(engine, params, plan)
+    rules, progress = batch(params, plan)
     progress, sampled = generate(
         tiny_model(), rules, progress, *prompts(), plan=plan, num_tokens=NUM_TOKENS
     )
@@ -85,7 +80,7 @@ def test_a_finished_row_stands_still(engine: Engine):
         GREEDY,
     ]
     plan = plan_of(params)
-    rules, progress = batch(engine, params, plan)
+    rules, progress = batch(params, plan)
     progress, sampled = generate(
         tiny_model(), rules, progress, *prompts(), plan=plan, num_tokens=NUM_TOKENS
     )

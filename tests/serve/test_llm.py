@@ -64,7 +64,7 @@ def test_texts_and_token_ids_mixed(llm: LLM, alone: list[list[int]]):
     assert [output.prompt for output in outputs] == [PROMPTS[0], None, PROMPTS[2], None]
 
 
-def test_more_prompts_than_rows_run_in_waves(llm: LLM, alone: list[list[int]]):
+def test_more_prompts_than_rows_take_turns(llm: LLM, alone: list[list[int]]):
     outputs = llm.generate([*PROMPTS, *PROMPTS, STORY], GREEDY)
     assert [o.token_ids for o in outputs] == [*alone, *alone, alone[0]]
     assert [output.index for output in outputs] == list(range(9))
@@ -189,7 +189,7 @@ def test_parameters_must_match_prompts(llm: LLM):
 def test_a_stream_given_up_gives_its_pages_back(llm: LLM, alone: list[list[int]]):
     chunks = llm.stream(PROMPTS, GREEDY)
     next(chunks)
-    pool = llm.engine._pool
+    pool = llm.engine.scheduler.pool
     assert pool.num_free < pool.num_pages
     chunks.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
     assert pool.num_free == pool.num_pages

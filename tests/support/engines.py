@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -57,6 +58,8 @@ def tiny_engine(
     page_size: int = 8,
     num_pages: int | None = None,
     steps_per_launch: int = 8,
+    max_batched_tokens: int = 2048,
+    **options: Any,
 ) -> Engine:
     """An engine of a tiny model, its memory given and not planned.
 
@@ -67,6 +70,8 @@ def tiny_engine(
         page_size: tokens of a page.
         num_pages: of the KV array; room for every row by default.
         steps_per_launch: decode steps of one call.
+        max_batched_tokens: of one prefill call.
+        options: of `Engine`.
     """
     model = model or tiny_model()
     widest = -(-max_model_len // page_size)
@@ -85,9 +90,9 @@ def tiny_engine(
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
         page_size=page_size,
-        max_batched_tokens=2048,
+        max_batched_tokens=max_batched_tokens,
     )
-    return Engine(model, plan, buckets, steps_per_launch=steps_per_launch)
+    return Engine(model, plan, buckets, steps_per_launch=steps_per_launch, **options)
 
 
 def run(

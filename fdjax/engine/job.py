@@ -1,0 +1,95 @@
+"""`Job`: a request on its way, as the host knows it."""
+
+from dataclasses import dataclass, field
+
+from fdjax.engine.request import Request
+from fdjax.memory.prefix import PrefixKeys
+
+
+@dataclass(eq=False)
+class Job:
+    """A request and how far it has come.
+
+    The host launches steps ahead of their results, so it knows two lengths: that of
+    `tokens`, which it has read, and `num_launched`, which the device will have reached
+    when it has done all that was launched (or less, if the request ends before).
+
+    Attributes:
+        request: what was asked for.
+        priority: lower ones go first; those that are equal, in order of `arrival`.
+        arrival: place in the order in which jobs were added.
+        seed: of its draws, where the request brings none.
+        keys: of its full pages.
+        tokens: the prompt, and the output as far as it was read.
+        pages: of the KV array, in order; empty while it waits.
+        row: of the batch; `None` while it waits.
+        num_prefilled: tokens whose keys and values prefill has launched, or that were
+            found in the cache.
+        num_launched: tokens once everything launched is done; 0 before the first one
+            was sampled.
+        num_remembered: pages made findable.
+        ended: nothing more comes of it.
+    """
+
+    request: Request
+    priority: int
+    arrival: int
+    seed: int
+    keys: PrefixKeys
+    tokens: list[int]
+    pages: list[int] = field(default_factory=list[int])
+    row: int | None = None
+    num_prefilled: int = 0
+    num_launched: int = 0
+    num_remembered: int = 0
+    ended: bool = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Who goes first, and who is the last to be put back."""
+        return self.priority, self.arrival
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt)
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens made so far, as far as they were read."""
+        return self.tokens[self.num_prompt :]
+
+    @property
+    def is_prefilling(self) -> bool:
+        """It has a row, and tokens whose keys and values are not launched."""
+        return self.row is not None and self.num_launched == 0
+
+    @property
+    def is_decoding(self) -> bool:
+        """Another step may make another token of it."""
+        limit = self.num_prompt + self.request.max_tokens
+        return 0 < self.num_launched < limit
+
+    def wait(self) -> None:
+        """Back to the queue: what was computed is given up, what was read is kept."""
+        self.pages, self.row = [], None
+        self.num_prefilled = self.num_launched = self.num_remembered = 0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens of a job that one prefill call computes: `job.tokens[start:stop]`."""
+
+    job: Job
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Tokens."""
+        return self.stop - self.start
+
+    @property
+    def is_last(self) -> bool:
+        """The job's next token can be sampled after it."""
+        return self.stop == len(self.job.tokens)

@@ -1,0 +1,260 @@
+"""`Scheduler`: which jobs hold rows and pages, and what runs next. Host only."""
+
+import heapq
+from collections.abc import Sequence
+
+from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.job import Chunk, Job
+from fdjax.memory.pages import PagePool
+
+
+class Scheduler:
+    """Jobs that wait, and jobs that hold a row and pages.
+
+    A job is let in when a row is free and its tokens' pages are; pages for what it
+    makes are taken step by step. When they run out, the job that is last in order goes
+    back to the queue and is computed anew later: a full KV array slows requests down,
+    and fails none.
+
+    Args:
+        pool: the pages.
+        buckets: shapes; the last of its rows is how many there are.
+        page_size: tokens of a page.
+        caching: pages of earlier requests may be found and shared.
+        gathering: a decode call copies the pages of its batch, and there is room for
+            the KV array once.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        buckets: Buckets,
+        *,
+        page_size: int,
+        caching: bool,
+        gathering: bool,
+    ) -> None:
+        self.pool = pool
+        self.running: list[Job] = []
+        self.num_preemptions = 0
+        self.num_cached_tokens = 0
+        self._buckets = buckets
+        self._page_size = page_size
+        self._caching = caching
+        self._gathering = gathering
+        self._waiting: list[tuple[tuple[int, int], Job]] = []
+        self._rows = list(range(buckets.rows[-1]))
+        # Keys of pages that running jobs will fill by prefill.
+        self._coming: dict[bytes, Job] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs without a row."""
+        return len(self._waiting)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens that jobs without a row have to prefill."""
+        return sum(len(job.tokens) for _, job in self._waiting)
+
+    def add(self, job: Job) -> None:
+        """Puts a job into the queue."""
+        heapq.heappush(self._waiting, (job.order, job))
+
+    def end(self, job: Job) -> None:
+        """Takes a job out, from wherever it is; its row and pages are free."""
+        job.ended = True
+        if job.row is None:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not job]
+            heapq.heapify(self._waiting)
+        else:
+            self._release(job)
+
+    def clear(self) -> list[Job]:
+        """Takes all jobs out and forgets what pages hold; returns the jobs."""
+        jobs = [*self.running, *(job for _, job in self._waiting)]
+        for job in jobs:
+            self.end(job)
+        self.pool.forget()
+        return jobs
+
+    def admit(self) -> list[Job]:
+        """Gives rows and pages to the jobs at the head of the queue, while there are.
+
+        Returns:
+            The jobs let in.
+        """
+        admitted: list[Job] = []
+        while self._waiting and self._rows:
+            job = self._waiting[0][1]
+            found = self._found(job)
+            if found is None or not self._seat(job, found):
+                break
+            heapq.heappop(self._waiting)
+            admitted.append(job)
+        return admitted
+
+    def chunks(self) -> list[Chunk]:
+        """What the next prefill call computes: jobs of one kind, first come first.
+
+        A call takes whole prompts, or parts of them; those that have a beginning in the
+        KV array do not share a call with those that have none.
+        """
+        nexts = [self._next_chunk(job) for job in self.running if job.is_prefilling]
+        if not nexts:
+            return []
+        nexts.sort(key=lambda chunk: chunk.job.order)
+        first = nexts[0]
+        width = smallest_fitting(self._buckets.prompts, first.size)
+        alike = [
+            chunk
+            for chunk in nexts
+            if (chunk.start > 0) == (first.start > 0) and chunk.size <= width
+        ]
+        chunks = alike[: self._buckets.prefill_rows(width, self._buckets.rows[-1])]
+        for chunk in chunks:
+            chunk.job.num_prefilled = chunk.stop
+            if chunk.is_last:
+                chunk.job.num_launched = chunk.stop + 1
+            self.remember(chunk.job)
+        return chunks
+
+    def lacking(self, num_steps: int) -> bool:
+        """Whether pages are too few for all decoding jobs to make `num_steps` more."""
+        wanted = sum(self._missing(job, num_steps) for job in self._decoding())
+        return wanted > self.pool.num_free
+
+    def preempt(self) -> Job:
+        """Puts the running job that is last in order back into the queue.
+
+        Everything launched must have been read: what a job has made is what it resumes
+        with.
+        """
+        job = max(self.running, key=lambda job: job.order)
+        self._release(job)
+        job.wait()
+        self.add(job)
+        self.num_preemptions += 1
+        return job
+
+    def reserve(self, num_steps: int) -> list[Job]:
+        """Takes the pages of `num_steps` more tokens; `lacking` has said that it can.
+
+        Returns:
+            The jobs that the next launch decodes.
+        """
+        jobs = self._decoding()
+        for job in jobs:
+            job.pages += self.pool.take(self._missing(job, num_steps))
+            job.num_launched += num_steps
+        return jobs
+
+    def remember(self, job: Job) -> None:
+        """Makes findable the pages that the job has filled with tokens that are known.
+
+        The last token read is not yet in the KV array.
+        """
+        if not self._caching:
+            return
+        in_kv = min(job.num_prefilled, len(job.tokens))
+        if job.num_launched:
+            in_kv = max(in_kv, len(job.tokens) - 1)
+        job.keys.extend(job.tokens)
+        for place in range(job.num_remembered, in_kv // self._page_size):
+            key = job.keys.keys[place]
+            self.pool.remember(job.pages[place], key)
+            self._arrived(key, job)
+            job.num_remembered = place + 1
+
+    def compaction(self) -> list[int] | None:
+        """New places of the rows, where a smaller batch could hold all jobs.
+
+        Returns:
+            For each row, which one comes there: a permutation; `None` where nothing is
+            to be gained. Jobs and free rows are moved in the book at once.
+        """
+        needed = smallest_fitting(self._buckets.rows, max(len(self.running), 1))
+        outside = [job for job in self.running if (job.row or 0) >= needed]
+        if not outside:
+            return None
+        source = list(range(self._buckets.rows[-1]))
+        for job in outside:
+            assert job.row is not None
+            row = heapq.heappop(self._rows)
+            heapq.heappush(self._rows, job.row)
+            source[row], source[job.row] = source[job.row], source[row]
+            job.row = row
+        return source
+
+    def _next_chunk(self, job: Job) -> Chunk:
+        longest = job.num_prefilled + self._buckets.longest_chunk
+        return Chunk(job, job.num_prefilled, min(longest, len(job.tokens)))
+
+    def _decoding(self) -> list[Job]:
+        return [job for job in self.running if job.is_decoding]
+
+    def _missing(self, job: Job, num_steps: int) -> int:
+        """Pages a job lacks for `num_steps` more tokens."""
+        in_kv = job.num_launched - 1 + num_steps
+        needed = self._pages_for(min(in_kv, job.request.num_kv_tokens))
+        return max(needed - len(job.pages), 0)
+
+    def _arrived(self, key: bytes, job: Job) -> None:
+        if self._coming.get(key) is job:
+            del self._coming[key]
+
+    def _pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._page_size)
+
+    def _found(self, job: Job) -> list[int] | None:
+        """Pages with the beginning of the job's tokens; at least one token is left.
+
+        Returns:
+            `None` where the next page is being computed by another job: it is worth
+            waiting for.
+        """
+        if not self._caching:
+            return []
+        job.keys.extend(job.tokens)
+        found: list[int] = []
+        for key in job.keys.keys[: (len(job.tokens) - 1) // self._page_size]:
+            page = self.pool.find(key)
+            if page is None:
+                return None if key in self._coming else found
+            found.append(page)
+        return found
+
+    def _seat(self, job: Job, found: Sequence[int]) -> bool:
+        if self._gathering and not self._gatherable(job):
+            return False
+        self.pool.share(found)
+        missing = self._pages_for(len(job.tokens)) - len(found)
+        # Room for one more page of each job that runs already, or it would be put back
+        # as soon as it is let in.
+        if missing + len(self.running) > self.pool.num_free and self.running:
+            self.pool.give_back(found)
+            return False
+        job.pages = [*found, *self.pool.take(missing)]
+        job.num_prefilled = len(found) * self._page_size
+        job.num_remembered = len(found)
+        job.row = heapq.heappop(self._rows)
+        self.running.append(job)
+        for key in job.keys.keys[len(found) :]:
+            self._coming.setdefault(key, job)
+        self.num_cached_tokens += job.num_prefilled
+        return True
+
+    def _gatherable(self, job: Job) -> bool:
+        """Whether the pages of a batch with the job too can be copied."""
+        rows = smallest_fitting(self._buckets.rows, len(self.running) + 1)
+        tokens = max(one.request.num_kv_tokens for one in [*self.running, job])
+        width = smallest_fitting(self._buckets.widths, self._pages_for(tokens))
+        return rows == 1 or rows * width <= self.pool.num_pages
+
+    def _release(self, job: Job) -> None:
+        assert job.row is not None
+        for key in job.keys.keys:
+            self._arrived(key, job)
+        self.pool.give_back(job.pages)
+        heapq.heappush(self._rows, job.row)
+        self.running.remove(job)

@@ -1,0 +1,261 @@
+"""Requests that come and go: what each gets never depends on the others."""
+
+import dataclasses
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+from fdjax import QueueFullError, RequestError, SamplingParams
+from fdjax.engine.engine import Engine
+from fdjax.engine.job import Job
+from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
+
+LONG = [int(token) for token in random.Random(0).choices(range(3, 120), k=24)]
+SEEDED = SamplingParams(temperature=1.0, seed=5, max_tokens=9, ignore_eos=True)
+PENALISED = dataclasses.replace(SEEDED, repetition_penalty=1.5, frequency_penalty=0.5)
+
+each_plan = pytest.mark.parametrize(
+    "params", [GREEDY, SEEDED, PENALISED], ids=["greedy", "drawn", "all"]
+)
+
+
+@pytest.fixture(scope="module")
+def small() -> Engine:
+    """Four rows, and pages for less than two of the longest sequences."""
+    return tiny_engine(num_pages=6, steps_per_launch=2)
+
+
+def add(
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams = GREEDY,
+    *,
+    priority: int = 0,
+) -> Job:
+    return engine.add(engine.request(0, prompt, params), priority=priority)
+
+
+def finish(engine: Engine) -> dict[Job, list[int]]:
+    """Steps until nothing is left to do; the tokens of each job."""
+    outputs: defaultdict[Job, list[int]] = defaultdict(list)
+    while engine.has_work:
+        for job, increment in engine.step():
+            outputs[job] += increment.token_ids
+    return outputs
+
+
+def is_idle(engine: Engine) -> bool:
+    pool = engine.scheduler.pool
+    rows = sorted(engine.scheduler._rows)
+    return (
+        pool.num_free == pool.num_pages
+        and rows == list(range(engine.buckets.rows[-1]))
+        and not engine.scheduler._coming
+    )
+
+
+# --- Coming and going -----------------------------------------------------------------
+
+
+def test_a_request_joins_those_that_run(engine: Engine):
+    expected = [run(engine, [prompt])[0] for prompt in PROMPTS]
+    outputs: defaultdict[Job, list[int]] = defaultdict(list)
+    jobs: list[Job] = []
+    for prompt in itertools.chain(PROMPTS, itertools.repeat(None)):
+        if prompt is not None:
+            jobs.append(add(engine, prompt))
+        elif not engine.has_work:
+            break
+        for job, increment in engine.step():
+            outputs[job] += increment.token_ids
+    assert [outputs[job] for job in jobs] == expected
+    assert is_idle(engine)
+
+
+@each_plan
+def test_rows_move_and_plans_change_under_a_request(
+    engine: Engine, params: SamplingParams
+):
+    """Short requests of other kinds come and go in the rows before it."""
+    (expected,) = run(engine, [PROMPTS[2]], params)
+    short = [
+        dataclasses.replace(kind, max_tokens=count)
+        for count, kind in itertools.product((1, 3), (GREEDY, SEEDED, PENALISED))
+    ]
+    others = [add(engine, PROMPTS[0], one) for one in short[:3]]
+    job = add(engine, PROMPTS[2], params)
+    others += [add(engine, PROMPTS[1], one) for one in short[3:]]
+    outputs = finish(engine)
+    assert outputs[job] == expected
+    assert [len(outputs[one]) for one in others] == [1, 1, 1, 3, 3, 3]
+    assert is_idle(engine)
+
+
+def test_an_aborted_request_leaves_the_others_alone(engine: Engine):
+    expected = [run(engine, [prompt])[0] for prompt in PROMPTS]
+    jobs = [add(engine, prompt) for prompt in PROMPTS]
+    waiting = [add(engine, PROMPTS[1]) for _ in range(6)]
+    outputs: defaultdict[Job, list[int]] = defaultdict(list)
+    while not outputs[jobs[1]]:
+        for job, increment in engine.step():
+            outputs[job] += increment.token_ids
+    aborted = (jobs[1], *waiting)
+    got = [len(outputs[job]) for job in aborted]
+    for job in aborted:
+        engine.abort(job)
+        engine.abort(job)
+    for job, tokens in finish(engine).items():
+        outputs[job] += tokens
+    assert [len(outputs[job]) for job in aborted] == got
+    assert got[0] > 0
+    assert not any(got[2:])
+    assert [outputs[jobs[0]], outputs[jobs[2]]] == [expected[0], expected[2]]
+    assert is_idle(engine)
+
+
+def test_lower_priorities_go_first():
+    engine = tiny_engine(max_num_seqs=1, steps_per_launch=2)
+    jobs = [add(engine, PROMPTS[1], priority=priority) for priority in (2, 0, 1, 0)]
+    ended: list[Job] = []
+    while engine.has_work:
+        ended += [job for job, more in engine.step() if more.finish_reason]
+    assert ended == [jobs[1], jobs[3], jobs[2], jobs[0]]
+
+
+# --- Pages run out --------------------------------------------------------------------
+
+
+@each_plan
+def test_what_was_put_back_resumes_where_it_was(
+    engine: Engine, small: Engine, params: SamplingParams
+):
+    params = dataclasses.replace(params, max_tokens=20)
+    expected = [run(engine, [prompt], params)[0] for prompt in PROMPTS]
+    before = small.scheduler.num_preemptions
+    jobs = [add(small, prompt, params) for prompt in PROMPTS]
+    outputs = finish(small)
+    assert small.scheduler.num_preemptions > before
+    assert [outputs[job] for job in jobs] == expected
+    assert is_idle(small)
+
+
+def test_the_last_in_order_is_put_back(small: Engine):
+    params = dataclasses.replace(GREEDY, max_tokens=20)
+    jobs = [add(small, PROMPTS[2], params, priority=p) for p in (1, 0)]
+    ended: list[Job] = []
+    while small.has_work:
+        ended += [job for job, more in small.step() if more.finish_reason]
+    assert ended == [jobs[1], jobs[0]]
+
+
+def test_a_request_beyond_the_whole_array_is_refused():
+    engine = tiny_engine(num_pages=3)
+    with pytest.raises(RequestError, match="need 4 pages of 8 tokens, but there are 3"):
+        add(engine, LONG[:20], dataclasses.replace(GREEDY, max_tokens=6))
+    assert not engine.has_work
+
+
+# --- Prefixes -------------------------------------------------------------------------
+
+
+def test_a_prefix_is_computed_once(engine: Engine):
+    engine.scheduler.pool.forget()
+    prompts = [LONG[:17], LONG[:20], LONG[:16], LONG]
+    before = engine.scheduler.num_cached_tokens
+    first = run(engine, prompts[:1])[0]
+    assert engine.scheduler.num_cached_tokens == before
+    again = run(engine, prompts)
+    # Whole pages of 8, and at least one token is computed.
+    assert engine.scheduler.num_cached_tokens == before + 16 + 16 + 8 + 16
+    assert again[0] == first
+    engine.scheduler.pool.forget()
+    assert [run(engine, [prompt])[0] for prompt in prompts] == again
+
+
+def test_samples_of_one_prompt_share_its_pages(engine: Engine):
+    engine.scheduler.pool.forget()
+    kinds = [dataclasses.replace(SEEDED, seed=seed) for seed in range(4)]
+    before = engine.scheduler.num_cached_tokens
+    jobs = [add(engine, LONG[:17], kind) for kind in kinds]
+    while not all(job.row is not None for job in jobs):
+        engine.step()
+    assert len({tuple(job.pages[:2]) for job in jobs}) == 1
+    assert len({job.pages[2] for job in jobs}) == 4
+    outputs = finish(engine)
+    assert engine.scheduler.num_cached_tokens == before + 3 * 16
+    assert len({tuple(outputs[job]) for job in jobs}) == 4
+
+
+def test_salts_share_nothing(engine: Engine):
+    engine.scheduler.pool.forget()
+    before = engine.scheduler.num_cached_tokens
+    for salt in (b"a", b"b"):
+        engine.add(engine.request(0, LONG, GREEDY), salt=salt)
+        finish(engine)
+    assert engine.scheduler.num_cached_tokens == before
+
+
+def test_without_a_cache_nothing_is_found(engine: Engine):
+    expected = run(engine, [LONG])
+    bare = tiny_engine(prefix_caching=False)
+    assert run(bare, [LONG, LONG]) == expected * 2
+    assert run(bare, [LONG]) == expected
+    assert bare.scheduler.num_cached_tokens == 0
+
+
+def test_long_prompts_go_in_chunks(engine: Engine):
+    chunked = tiny_engine(max_batched_tokens=16)
+    prompts = [LONG, *PROMPTS, LONG[3:]]
+    assert chunked.buckets.longest_chunk == 16
+    assert run(chunked, prompts) == run(engine, prompts)
+
+
+# --- Admission ------------------------------------------------------------------------
+
+
+def test_a_full_queue_says_so():
+    engine = tiny_engine(max_queued_requests=2, max_queued_tokens=10)
+    jobs = [add(engine, [7] * 4), add(engine, [8] * 4)]
+    with pytest.raises(QueueFullError, match="2 requests wait"):
+        add(engine, [9])
+    engine.step()
+    add(engine, [9] * 9)
+    with pytest.raises(QueueFullError, match=r"9 tokens wait, and 10 may; .* 2 more"):
+        add(engine, [9] * 2)
+    assert len(finish(engine)) == 3
+    assert all(job.ended for job in jobs)
+
+
+# --- Everything at once ---------------------------------------------------------------
+
+
+def test_thousands_of_random_requests_leave_every_page_free(small: Engine):
+    """Random lengths, priorities, aborts and arrivals; some results are compared."""
+    draw = random.Random(1)
+    alone: dict[tuple[int, int], list[int]] = {}
+    expected: dict[Job, tuple[int, int]] = {}
+    outputs: defaultdict[Job, list[int]] = defaultdict(list)
+    live: list[Job] = []
+    left = 300
+    while left or small.has_work:
+        while left and draw.random() < 0.5:
+            left -= 1
+            length, count = draw.randrange(1, 20), draw.randrange(1, 12)
+            params = dataclasses.replace(GREEDY, max_tokens=count)
+            job = add(small, LONG[:length], params, priority=draw.randrange(2))
+            expected[job] = (length, count)
+            live.append(job)
+        if live and draw.random() < 0.1:
+            small.abort(live.pop(draw.randrange(len(live))))
+        for job, increment in small.step():
+            outputs[job] += increment.token_ids
+    assert is_idle(small)
+    for job in live:
+        length, count = expected[job]
+        if (length, count) not in alone:
+            params = dataclasses.replace(GREEDY, max_tokens=count)
+            alone[length, count] = run(small, [LONG[:length]], params)[0]
+        assert outputs[job] == alone[length, count]
