@@ -1,4 +1,4 @@
-"""The command line: `fdjax generate`, `chat`, `inspect` and `calibrate`."""
+"""The command line: `fdjax generate`, `chat`, `bench` and the others."""
 
 import io
 import os

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from fdjax.cli.bench import bench
 from fdjax.cli.calibrate import calibrate
 from fdjax.cli.chat import chat
 from fdjax.cli.generate import generate
@@ -46,3 +47,4 @@ app.command()(chat)
 app.command()(inspect)
 app.command()(calibrate)
 app.command()(tune)
+app.add_typer(bench, name="bench")

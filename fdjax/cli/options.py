@@ -216,9 +216,14 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def _fields(group: Any) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(group, include_extras=True)
     return [
-        _option(field.name, field.default, hints[field.name])
+        _option(field.name, _default(field), hints[field.name])
         for field in dataclasses.fields(group)
     ]
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    missing = field.default is dataclasses.MISSING
+    return inspect.Parameter.empty if missing else field.default
 
 
 def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:

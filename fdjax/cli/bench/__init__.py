@@ -1,0 +1,19 @@
+"""`fdjax bench`: how fast a model or a server is, as users would notice."""
+
+import typer
+
+from fdjax.cli.bench.latency import latency
+from fdjax.cli.bench.serve import serve
+from fdjax.cli.bench.throughput import throughput
+
+bench = typer.Typer(no_args_is_help=True)
+
+
+@bench.callback()
+def root() -> None:
+    """Measure a model in this process, or a server."""
+
+
+bench.command()(latency)
+bench.command()(throughput)
+bench.command()(serve)
