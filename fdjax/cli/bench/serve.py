@@ -19,8 +19,7 @@ from fdjax.errors import ConfigError
 if TYPE_CHECKING:
     from fdjax.cli.bench.arrivals import Arrival
     from fdjax.cli.bench.client import Client
-    from fdjax.cli.bench.outcome import Outcome
-    from fdjax.cli.bench.summary import Summary
+    from fdjax.cli.bench.replay import Replay
 
 
 @command
@@ -52,6 +51,8 @@ def serve(
     with reported(debug=debug):
         from fdjax.cli.bench.client import check_server
         from fdjax.cli.bench.goodput import parse_limits
+        from fdjax.cli.bench.report import publish
+        from fdjax.cli.bench.serve_tables import show
         from fdjax.cli.bench.summary import summarise
 
         limits_ms = parse_limits(goodput or [])
@@ -59,23 +60,25 @@ def serve(
         check_server(server.base_url)
         seed = secrets.randbits(31) if traffic.seed is None else traffic.seed
         traffic = dataclasses.replace(traffic, seed=seed)
-        outcomes = _outcomes(server, traffic, seed=seed)
-        summary = summarise(outcomes, limits_ms)
+        replayed = _replayed(server, traffic, seed=seed)
+        summary = summarise(replayed, limits_ms)
         title = f"{server.model} at {server.base_url}"
+        findings = {
+            **_conditions(server, traffic),
+            **dataclasses.asdict(summary),
+            "outcomes": [one.to_json() for one in replayed.outcomes],
+        }
+        publish("serve", findings, path=json_file, show=lambda: show(summary, title))
         if plot is not None:
             from fdjax.cli.bench.serve_plots import draw
 
-            draw(outcomes, limits_ms, plot, title=title)
-        findings = {**_conditions(server, traffic), **_findings(summary, outcomes)}
-        _publish(summary, findings, json_file, title=title)
+            draw(replayed.outcomes, limits_ms, plot, title=title)
         progress.note(f"[seed {seed}]")
         if not summary.completed:
             raise ConfigError(f"all {summary.requests} requests failed")
 
 
-def _outcomes(
-    server: ServerOptions, traffic: TrafficOptions, *, seed: int
-) -> "list[Outcome]":
+def _replayed(server: ServerOptions, traffic: TrafficOptions, *, seed: int) -> "Replay":
     """What became of the requests that count."""
     import asyncio
 
@@ -94,7 +97,7 @@ def _outcomes(
 
 async def _run(
     client: "Client", arrivals: "Sequence[Arrival]", traffic: TrafficOptions
-) -> "list[Outcome]":
+) -> "Replay":
     from fdjax.cli.bench.replay import replay
 
     async with client:
@@ -114,23 +117,3 @@ def _conditions(server: ServerOptions, traffic: TrafficOptions) -> dict[str, Any
     del asked["api_key"]
     trace = None if traffic.trace is None else str(traffic.trace)
     return {**asked, "traffic": {**dataclasses.asdict(traffic), "trace": trace}}
-
-
-def _findings(summary: "Summary", outcomes: "Sequence[Outcome]") -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(summary),
-        "outcomes": [one.to_json() for one in outcomes],
-    }
-
-
-def _publish(
-    summary: "Summary",
-    findings: dict[str, Any],
-    path: pathlib.Path | None,
-    *,
-    title: str,
-) -> None:
-    from fdjax.cli.bench.report import publish
-    from fdjax.cli.bench.serve_tables import show
-
-    publish("serve", findings, path=path, show=lambda: show(summary, title))

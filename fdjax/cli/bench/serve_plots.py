@@ -12,6 +12,7 @@ from fdjax.cli.bench.serve_tables import TITLES
 from fdjax.cli.bench.summary import seconds_of
 
 _SHOWN = ("ttft", "itl", "e2e")
+_DECADES = 100  # between the smallest and the largest value of a logarithmic axis
 
 
 def draw(
@@ -33,7 +34,7 @@ def draw(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6.5), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(3, 2)).flat
     completed = [one for one in outcomes if one.error is None]
     for axes, name in zip(above.subplots(1, len(_SHOWN)), _SHOWN, strict=True):
@@ -53,7 +54,7 @@ def _distribution(axes: Any, values_ms: Sequence[float], limit: float | None) ->
             value = float(np.percentile(values_ms, percentile))
             label = f"p{percentile}: {value:,.1f}"
             axes.plot(value, percentile / 100, "o", label=label)
-        if min(values_ms) > 0:
+        if 0 < _DECADES * min(values_ms) < max(values_ms):
             axes.set_xscale("log")
     if limit is not None:
         axes.axvline(limit, linestyle="--", color="gray", label=f"limit: {limit:g}")

@@ -13,7 +13,6 @@ TITLES = {
     "tpot": "time per output token",
     "e2e": "end to end",
 }
-_LATE = "sent late by"
 
 
 def show(summary: Summary, title: str) -> None:
@@ -50,13 +49,14 @@ def _counts(summary: Summary, title: str) -> Table:
 
 
 def _latencies(summary: Summary) -> Table:
-    table = titled("\nMilliseconds of completed requests")
+    table = titled("\nMilliseconds")
     table.add_column("")
     for name in ("mean", "p50", "p90", "p99", "largest", "values"):
         table.add_column(name, justify="right")
     for name, title in TITLES.items():
         table.add_row(title, *_cells(summary.latency_ms[name]))
-    table.add_row(_LATE, *_cells(summary.late_ms))
+    table.add_row("sent late by", *_cells(summary.late_ms))
+    table.add_row("lag of this client", *_cells(summary.lag_ms))
     return table
 
 

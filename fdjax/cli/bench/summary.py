@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fdjax.cli.bench.distribution import Distribution
 from fdjax.cli.bench.goodput import is_good
 from fdjax.cli.bench.outcome import MEASURES, Outcome
+from fdjax.cli.bench.replay import Replay
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Summary:
         latency_ms: of completed requests: "ttft", "itl" (every gap between events),
             "tpot" and "e2e"; `None` for what no request has.
         late_ms: how long requests waited in the client before they were sent.
+        lag_ms: how far the client itself was behind: see `Replay`.
         goodput: where limits were given.
     """
 
@@ -75,16 +77,18 @@ class Summary:
     total_tokens_per_s: float | None
     latency_ms: dict[str, Distribution | None]
     late_ms: Distribution | None
+    lag_ms: Distribution | None
     goodput: Goodput | None
 
 
-def summarise(outcomes: Sequence[Outcome], limits_ms: Mapping[str, float]) -> Summary:
+def summarise(replayed: Replay, limits_ms: Mapping[str, float]) -> Summary:
     """Counts and measures a run.
 
     Args:
-        outcomes: of every request, at least one.
+        replayed: of at least one request.
         limits_ms: of goodput; may be empty.
     """
+    outcomes = replayed.outcomes
     completed = [one for one in outcomes if one.error is None]
     duration_s = max(one.end_s for one in outcomes) - min(o.due_s for o in outcomes)
     input_tokens = sum(_input_tokens(one) for one in completed)
@@ -103,6 +107,7 @@ def summarise(outcomes: Sequence[Outcome], limits_ms: Mapping[str, float]) -> Su
         total_tokens_per_s=_rate(total, duration_s),
         latency_ms={name: _latency(name, completed) for name in MEASURES},
         late_ms=_milliseconds([one.late_s for one in outcomes]),
+        lag_ms=_milliseconds(replayed.lag_s),
         goodput=_goodput(outcomes, limits_ms, duration_s) if limits_ms else None,
     )
 

@@ -1,6 +1,7 @@
 """Requests leave when they are due, whatever became of those before."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -36,7 +37,7 @@ class Gate:
 def test_requests_do_not_wait_for_each_other():
     gate, ended = Gate(3), list[None]()
     run = replay(ARRIVALS, gate.send, on_end=lambda: ended.append(None))
-    outcomes = asyncio.run(run)
+    outcomes = asyncio.run(run).outcomes
     assert gate.most == len(ended) == 3
     assert [one.index for one in outcomes] == [0, 1, 2]
     assert [one.due_s for one in outcomes] == [0.0, 0.05, 0.1]
@@ -49,6 +50,19 @@ def test_requests_do_not_wait_for_each_other():
 @pytest.mark.parametrize("limit", [1, 2])
 def test_a_limit_makes_them_wait_and_says_so(limit: int):
     gate = Gate(limit)
-    outcomes = asyncio.run(replay(ARRIVALS, gate.send, max_concurrency=limit))
+    run = replay(ARRIVALS, gate.send, max_concurrency=limit)
+    outcomes = asyncio.run(run).outcomes
     assert gate.most == limit
     assert outcomes[-1].late_s >= (0.25 if limit == 1 else 0.05)
+
+
+def test_a_busy_client_notices_its_lag():
+    async def blocking(outcome: Outcome, clock: Clock) -> None:
+        outcome.sent_s = clock()
+        await asyncio.sleep(0.05)
+        time.sleep(0.3)  # as a client does that has too much to read
+        outcome.end_s = clock()
+
+    replayed = asyncio.run(replay(ARRIVALS[:1], blocking))
+    assert max(replayed.lag_s) >= 0.25
+    assert min(replayed.lag_s) < 0.05

@@ -49,6 +49,7 @@ def test_failures_are_reported_and_not_dropped(invoke: Invoke, tmp_path: pathlib
         "15 tokens",
         "62.5% of all, within ttft 1000 ms, e2e 1400 ms",
         "time to first token",
+        "lag of this client",
         "HTTP 503",
         "connection lost",
         "no complete answer within 1.5 s",
@@ -109,6 +110,14 @@ def test_a_seed_repeats_prompts_and_poisson_arrivals(invoke: Invoke):
         assert max(map(max, prompts[-1])) < 9
     assert prompts[0] == prompts[1] != prompts[2]
     assert times[0] == times[1] != times[2]
+
+
+def test_a_key_from_the_environment(invoke: Invoke, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with running(lambda _: Answer()) as stub:
+        found = report(invoke, *at(stub.url), *SMALL)
+    assert set(stub.keys) == {"Bearer secret"}
+    assert "secret" not in str(found)
 
 
 def test_a_seed_that_was_drawn_is_told(invoke: Invoke):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from fdjax.cli.bench.outcome import Outcome
+from fdjax.cli.bench.replay import Replay
 from fdjax.cli.bench.summary import Failure, Summary, seconds_of, summarise
 
 
@@ -36,13 +37,17 @@ OUTCOMES = [
 ]
 
 
+def replayed(outcomes: list[Outcome]) -> Replay:
+    return Replay(outcomes, [0.002, 0.004])
+
+
 def p50(summary: Summary, name: str) -> float | None:
     measured = summary.latency_ms[name]
     return None if measured is None else measured.p50
 
 
 def test_counts_and_rates():
-    summary = summarise(OUTCOMES, {})
+    summary = summarise(replayed(OUTCOMES), {})
     assert (summary.requests, summary.completed, summary.short) == (5, 2, 1)
     assert summary.duration_s == 14.0
     assert (summary.input_tokens, summary.output_tokens) == (22, 5)
@@ -53,14 +58,14 @@ def test_counts_and_rates():
 
 
 def test_failures_are_grouped_and_the_first_is_quoted():
-    assert summarise(OUTCOMES, {}).failures == [
+    assert summarise(replayed(OUTCOMES), {}).failures == [
         Failure("timeout", 2, "first"),
         Failure("HTTP 503", 1, "full"),
     ]
 
 
 def test_latencies_are_those_of_completed_requests():
-    summary = summarise(OUTCOMES, {})
+    summary = summarise(replayed(OUTCOMES), {})
     counts = {name: one and one.count for name, one in summary.latency_ms.items()}
     assert counts == {"ttft": 2, "itl": 3, "tpot": 2, "e2e": 2}
     assert p50(summary, "ttft") == pytest.approx(1250)
@@ -71,14 +76,16 @@ def test_latencies_are_those_of_completed_requests():
 
 
 def test_lateness_is_that_of_all_requests():
-    late = summarise(OUTCOMES, {}).late_ms
-    assert late is not None
-    assert (late.count, late.largest) == (5, 500.0)
+    summary = summarise(replayed(OUTCOMES), {})
+    assert summary.late_ms is not None
+    assert (summary.late_ms.count, summary.late_ms.largest) == (5, 500.0)
+    assert summary.lag_ms is not None
+    assert summary.lag_ms.mean == pytest.approx(3)
 
 
 def test_goodput_is_a_share_of_all_requests():
     limits = {"ttft": 1200.0}
-    goodput = summarise(OUTCOMES, limits).goodput
+    goodput = summarise(replayed(OUTCOMES), limits).goodput
     assert goodput is not None
     assert (goodput.limits_ms, goodput.requests) == (limits, 1)
     assert (goodput.share, goodput.requests_per_s) == pytest.approx((0.2, 1 / 14))
@@ -86,7 +93,7 @@ def test_goodput_is_a_share_of_all_requests():
 
 def test_tokens_that_are_not_counted_have_no_rate():
     uncounted = dataclasses.replace(OUTCOMES[0], output_tokens=None, prompt_tokens=None)
-    summary = summarise([uncounted, *OUTCOMES[1:]], {})
+    summary = summarise(replayed([uncounted, *OUTCOMES[1:]]), {})
     assert summary.input_tokens == 21
     assert summary.output_tokens is None
     assert summary.output_tokens_per_s is None
@@ -95,7 +102,7 @@ def test_tokens_that_are_not_counted_have_no_rate():
 
 
 def test_a_run_in_which_all_failed():
-    summary = summarise(OUTCOMES[1:2], {"ttft": 9e9})
+    summary = summarise(replayed(OUTCOMES[1:2]), {"ttft": 9e9})
     assert (summary.completed, summary.requests_per_s) == (0, 0.0)
     assert set(summary.latency_ms.values()) == {None}
     assert summary.goodput is not None
