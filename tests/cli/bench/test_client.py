@@ -74,8 +74,11 @@ def test_what_openai_does_not_know_can_be_left_out():
 
 
 def test_a_stream_is_timed_event_by_event():
+    before = time.perf_counter()
     one = answered(Answer(first_s=0.2, gap_s=0.1))
     assert one.error is None
+    assert before < one.sent_s
+    assert one.end_s < time.perf_counter()
     assert (one.prompt_tokens, one.output_tokens) == (3, 4)
     assert len(one.token_s) == 4
     assert one.ttft_s is not None and one.ttft_s >= 0.2
