@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fdjax.errors import (
     CheckpointError,
     ConfigError,
+    EngineDeadError,
     MemoryBudgetError,
     QueueFullError,
     RequestError,
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
     from fdjax.generate.softmax_counts import SoftmaxStatistics
     from fdjax.kernels.decode_attention.unified import UnifiedMax
     from fdjax.models.config import ModelConfig
+    from fdjax.serve.async_llm import AsyncLLM
     from fdjax.serve.llm import LLM
     from fdjax.serve.outputs import Chunk, Output
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CheckpointError",
     "Chunk",
     "ConfigError",
+    "EngineDeadError",
     "MemoryBudgetError",
     "ModelConfig",
     "Output",
@@ -45,6 +49,7 @@ __all__ = [
 # JAX and Flax take seconds to import; `fdjax --help` must not wait for them.
 _HOMES = {
     "LLM": "fdjax.serve.llm",
+    "AsyncLLM": "fdjax.serve.async_llm",
     "Chunk": "fdjax.serve.outputs",
     "ModelConfig": "fdjax.models.config",
     "Output": "fdjax.serve.outputs",

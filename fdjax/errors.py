@@ -33,3 +33,7 @@ class QueueFullError(RuntimeError):
 
 class Unsupported(NotImplementedError):
     """A forced kernel implementation cannot serve this call."""
+
+
+class EngineDeadError(RuntimeError):
+    """The engine has failed or was shut down; only a new one can serve requests."""

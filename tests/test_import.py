@@ -29,6 +29,17 @@ def test_the_engine_imports_without_what_it_may_not_need():
     assert result.stderr == ""
 
 
+def test_serving_from_python_needs_no_http():
+    extra = ("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn")
+    result = python(
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({extra}))  # importing them now fails\n"
+        "import fdjax, fdjax.serve.async_llm\n"
+        "fdjax.AsyncLLM, fdjax.LLM\n"
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_errors_do_not_wait_for_jax():
     result = python(
         "import sys, fdjax\n"

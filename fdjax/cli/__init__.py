@@ -1,4 +1,4 @@
-"""The command line: `fdjax generate`, `chat`, `bench` and the others."""
+"""The command line: `fdjax generate`, `chat`, `serve`, `bench` and the others."""
 
 import io
 import os

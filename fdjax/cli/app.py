@@ -9,6 +9,7 @@ from fdjax.cli.calibrate import calibrate
 from fdjax.cli.chat import chat
 from fdjax.cli.generate import generate
 from fdjax.cli.inspect import inspect
+from fdjax.cli.serve import serve
 from fdjax.cli.tune import tune
 from fdjax.version import __version__
 
@@ -44,6 +45,7 @@ def root(
 
 app.command()(generate)
 app.command()(chat)
+app.command()(serve)
 app.command()(inspect)
 app.command()(calibrate)
 app.command()(tune)

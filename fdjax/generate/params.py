@@ -11,6 +11,8 @@ from fdjax.generate.checks import Interval, flag, integer, real, shown
 INT32_MAX = 2**31 - 1
 MAX_LOGPROBS = 20
 MAX_STOP_IDS = 64
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024
 MAX_BIASED = 1024
 
 # Below it a temperature divides logits into infinities; vLLM draws the same line.
@@ -61,9 +63,13 @@ class SamplingParams:
         seed: makes the draws repeatable, 0 to 2**63 - 1; `None` lets the engine choose.
         stop_token_ids: tokens that end the output like the end-of-sequence token; at
             most 64.
+        stop: strings that end the output, wherever tokens begin and end; one or a
+            sequence of at most 16, of 1 to 1024 characters. They need a tokenizer.
+        include_stop_str_in_output: the text ends with the string that ended it, not
+            before.
         ignore_eos: the model's end-of-sequence tokens do not end the output.
         max_tokens: longest output, in tokens; `None` sets no limit of its own.
-        min_tokens: tokens before which no token can end the output.
+        min_tokens: tokens before which nothing can end the output.
         logprobs: `None` for no log-probabilities, 0 for the chosen token's, `n` for
             those of the `n` most likely tokens too; at most 20.
 
@@ -84,6 +90,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     seed: int | None = None
     stop_token_ids: Sequence[int] = ()
+    stop: str | Sequence[str] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -99,8 +107,10 @@ class SamplingParams:
             if value is not None:
                 self._set(name, integer(name, value, allowed))
         self._set("top_k", max(self.top_k, 0))
-        self._set("ignore_eos", flag("ignore_eos", self.ignore_eos))
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            self._set(name, flag(name, getattr(self, name)))
         self._set("logit_bias", _logit_bias(self.logit_bias))
+        self._set("stop", _stop(self.stop))
         self._set("stop_token_ids", _stop_token_ids(self.stop_token_ids))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
@@ -158,6 +168,20 @@ def _logit_bias(value: object) -> Mapping[int, float] | None:
             for token, bias in value.items()
         }
     )
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else value
+    if not isinstance(strings, Sequence) or isinstance(strings, bytes):
+        raise RequestError(f"stop is {shown(value)}; use a string or several")
+    _check_count("stop", len(strings), MAX_STOP_STRINGS)
+    for string in strings:
+        if not isinstance(string, str) or not 0 < len(string) <= MAX_STOP_CHARACTERS:
+            raise RequestError(
+                f"stop has {shown(string)}; use strings of 1 to {MAX_STOP_CHARACTERS} "
+                "characters"
+            )
+    return tuple(strings)
 
 
 def _stop_token_ids(value: object) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
 """`LLM`: a model ready to continue prompts, in the words vLLM's users know."""
 
-import operator
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +8,16 @@ from typing import Any
 
 from fdjax import device
 from fdjax.engine.engine import Engine
-from fdjax.engine.request import Increment, Request
+from fdjax.engine.request import Request
 from fdjax.errors import RequestError
-from fdjax.generate.checks import shown
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.outputs import Chunk, Output
+from fdjax.serve.prompts import Prompt, token_ids_of
 from fdjax.serve.setup import Settings, build_engine
 from fdjax.serve.tokenizer import load_tokenizer
-
-type Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class _Prepared:
 
     requests: list[Request]
     outputs: list[Output]
-    to_text: list[Callable[[int], str] | None]
+    detokenizers: list[Detokenizer]
 
 
 class LLM:
@@ -152,11 +150,9 @@ class LLM:
         params = _per_prompt(sampling_params, len(many))
         prepared = _Prepared([], [], [])
         for index, (prompt, one) in enumerate(zip(many, params, strict=True)):
-            if isinstance(prompt, str):
-                text, token_ids = prompt, self._encode(prompt, index)
-            else:
-                text, token_ids = None, _token_ids(prompt, index)
+            token_ids = token_ids_of(prompt, index, self.tokenizer)
             request = self.engine.request(index, token_ids, one)
+            text = prompt if isinstance(prompt, str) else None
             output = Output(index, text, request.prompt)
             if one.logprobs is not None:
                 output.logprobs = []
@@ -164,48 +160,27 @@ class LLM:
                 output.text = ""
             prepared.requests.append(request)
             prepared.outputs.append(output)
-            prepared.to_text.append(self._to_text(request))
+            prepared.detokenizers.append(Detokenizer(self.tokenizer, request))
         return prepared
-
-    def _to_text(self, request: Request) -> Callable[[int], str] | None:
-        if self.tokenizer is None:
-            return None
-        return self.tokenizer.stream(request.prompt)
-
-    def _encode(self, text: str, index: int) -> list[int]:
-        if self.tokenizer is None:
-            raise RequestError(
-                f"prompt {index} is text, but {self.folder} has no tokenizer; give "
-                "token ids"
-            )
-        return self.tokenizer.encode(text)
 
     def _stream(self, prepared: _Prepared) -> Iterator[Chunk]:
         for increment in self.engine.run(prepared.requests):
-            to_text = prepared.to_text[increment.index]
-            yield _extend(prepared.outputs[increment.index], increment, to_text)
+            detokenizer = prepared.detokenizers[increment.index]
+            if detokenizer.ended:  # by a stop string, which the engine knows nothing of
+                continue
+            chunk = detokenizer.chunk(increment)
+            _extend(prepared.outputs[increment.index], chunk)
+            yield chunk
 
 
-def _extend(
-    output: Output, increment: Increment, to_text: Callable[[int], str] | None
-) -> Chunk:
-    """Adds an increment to its output."""
-    text = None
-    if to_text is not None and output.text is not None:
-        text = "".join(map(to_text, increment.token_ids))
-        output.text += text
-    output.token_ids += increment.token_ids
-    if output.logprobs is not None and increment.logprobs is not None:
-        output.logprobs += increment.logprobs
-    reason = increment.finish_reason
-    output.finish_reason = None if reason is None else reason.text
-    return Chunk(
-        index=output.index,
-        token_ids=increment.token_ids,
-        text=text,
-        finish_reason=output.finish_reason,
-        logprobs=increment.logprobs,
-    )
+def _extend(output: Output, chunk: Chunk) -> None:
+    """Adds a chunk to its output."""
+    output.token_ids += chunk.token_ids
+    if output.text is not None and chunk.text is not None:
+        output.text += chunk.text
+    if output.logprobs is not None and chunk.logprobs is not None:
+        output.logprobs += chunk.logprobs
+    output.finish_reason = chunk.finish_reason
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -215,16 +190,6 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if many and all(isinstance(entry, Integral) for entry in many):
         return [many]  # pyright: ignore[reportReturnType]  (a list of ints by the test)
     return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
-
-
-def _token_ids(prompt: object, index: int) -> list[int]:
-    """Python integers: NumPy's would not survive on their way to JSON."""
-    try:
-        return [operator.index(token) for token in prompt]  # pyright: ignore[reportGeneralTypeIssues]  (what cannot be iterated raises TypeError)
-    except TypeError:
-        raise RequestError(
-            f"prompt {index} is {shown(prompt)}; give a text or a sequence of token ids"
-        ) from None
 
 
 def _per_prompt(

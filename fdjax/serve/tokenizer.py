@@ -1,5 +1,6 @@
 """Text to token ids and back, through the `tokenizers` library."""
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,10 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
+        ...
+
+    def piece(self, token_id: int) -> str:
+        """What one token adds to a text, special tokens included."""
         ...
 
     def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
@@ -64,6 +69,11 @@ class FastTokenizer:
         """See `Tokenizer.decode`."""
         return self._tokenizer.decode(list(token_ids))
 
+    def piece(self, token_id: int) -> str:
+        """See `Tokenizer.piece`."""
+        decode = self._tokenizer.decode
+        return _piece(lambda ids: decode(ids, skip_special_tokens=False), token_id)
+
     def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
         """See `Tokenizer.stream`; a character is never split."""
         from tokenizers.decoders import DecodeStream
@@ -99,6 +109,10 @@ class SlowTokenizer:
         """See `Tokenizer.decode`."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
+    def piece(self, token_id: int) -> str:
+        """See `Tokenizer.piece`."""
+        return _piece(self._tokenizer.decode, token_id)
+
     def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
         """See `Tokenizer.stream`; text waits until it ends on a whole character."""
         seen = list(prompt[-_CONTEXT_TOKENS:])
@@ -114,6 +128,11 @@ class SlowTokenizer:
             return new
 
         return step
+
+
+def _piece(decode: Callable[[list[int]], str], token_id: int) -> str:
+    """Text of a token that is not the first: some tokenizers strip a text's start."""
+    return decode([token_id, token_id])[len(decode([token_id])) :]
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:
@@ -143,10 +162,7 @@ def chat_prompt(folder: Path, messages: Sequence[dict[str, str]]) -> str:
     """
     if not _has_template(folder):
         return "\n".join(message["content"] for message in messages)
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    return tokenizer.apply_chat_template(
+    return _template_tokenizer(folder).apply_chat_template(
         list(messages), tokenize=False, add_generation_prompt=True
     )
 
@@ -162,6 +178,13 @@ def chat_token_ids(
     if _has_template(folder):
         return tokenizer.encode_plain(text)
     return tokenizer.encode(text)
+
+
+@functools.lru_cache(maxsize=1)
+def _template_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def _has_template(folder: Path) -> bool:

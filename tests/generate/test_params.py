@@ -44,6 +44,15 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("logprobs", 21),
     ("ignore_eos", 1),
     ("ignore_eos", None),
+    ("include_stop_str_in_output", 1),
+    ("stop", None),
+    ("stop", 3),
+    ("stop", b"a"),
+    ("stop", ""),
+    ("stop", ["a", ""]),
+    ("stop", [3]),
+    ("stop", ["a" * 1025]),
+    ("stop", ["a"] * 17),
     ("stop_token_ids", "12"),
     ("stop_token_ids", None),
     ("stop_token_ids", 3),
@@ -113,6 +122,7 @@ def test_min_tokens_beyond_max_tokens():
         {"repetition_penalty": 100, "presence_penalty": 2, "frequency_penalty": 2},
         {"seed": 0, "max_tokens": 1, "logprobs": 0},
         {"seed": 2**63 - 1, "max_tokens": 2**31 - 1, "logprobs": 20},
+        {"stop": ["a" * 1024] * 16, "include_stop_str_in_output": True},
         {"stop_token_ids": range(64), "logit_bias": dict.fromkeys(range(1024), -100)},
     ],
     ids=" ".join,
@@ -128,6 +138,7 @@ def test_normalises():
         top_p=np.float32(0.5),
         top_k=-1,
         seed=np.int64(3),
+        stop="###",
         stop_token_ids=[np.int32(1), 2],
         logit_bias=bias,
     )
@@ -136,6 +147,7 @@ def test_normalises():
     assert type(params.top_p) is float
     assert type(params.seed) is int
     assert params.top_k == 0
+    assert params.stop == ("###",)
     assert params.stop_token_ids == (1, 2)
     assert params.logit_bias == {7: 1.0}
 

@@ -52,6 +52,15 @@ def test_streamed_text_comes_back_character_by_character(
     assert "" in pieces, "some character takes several tokens"
 
 
+def test_single_tokens_are_pieces_of_the_text(
+    tokenizer: FastTokenizer | SlowTokenizer,
+):
+    text = " upon a time there was a fox"
+    token_ids = tokenizer.encode_plain(text)
+    assert "".join(map(tokenizer.piece, token_ids)) == text
+    assert tokenizer.piece(0) == "<s>"
+
+
 def test_a_word_after_the_prompt_keeps_its_space(tmp_path: pathlib.Path):
     """Llama 2's tokenizer drops the space before the first word of a text."""
     vocabulary = [("<unk>", 0.0), ("▁Once", -1.0), ("▁upon", -1.0), ("▁a", -1.0)]
@@ -64,6 +73,7 @@ def test_a_word_after_the_prompt_keeps_its_space(tmp_path: pathlib.Path):
     assert loaded is not None
     to_text = loaded.stream(loaded.encode("Once"))
     assert [to_text(token) for token in loaded.encode("upon a")] == [" upon", " a"]
+    assert [loaded.piece(token) for token in loaded.encode("upon a")] == [" upon", " a"]
 
 
 def test_no_tokenizer_files_mean_no_tokenizer(tmp_path: pathlib.Path):

@@ -1,0 +1,77 @@
+"""Increments of one request made chunks: text, and its end at a stop string."""
+
+from collections.abc import Callable
+
+from fdjax.engine.request import Increment, Request
+from fdjax.errors import RequestError
+from fdjax.serve.outputs import Chunk
+from fdjax.serve.stop_strings import StopStrings
+from fdjax.serve.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """Follows one request.
+
+    Args:
+        tokenizer: without one there is no text.
+        request: whose increments come.
+
+    Attributes:
+        ended: the last chunk was made. After a stop string the engine may go on; what
+            it still makes is not wanted.
+
+    Raises:
+        RequestError: there are stop strings, but no tokenizer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
+        params = request.params
+        if tokenizer is None and params.stop:
+            raise RequestError(
+                f"stop has {len(params.stop)} strings, but the model has no tokenizer; "
+                "use stop_token_ids"
+            )
+        self._to_text = None if tokenizer is None else tokenizer.stream(request.prompt)
+        self._stops = StopStrings(
+            params.stop, included=params.include_stop_str_in_output
+        )
+        self._num_unsearched = params.min_tokens if params.stop else 0
+        self.ended = False
+
+    def chunk(self, increment: Increment) -> Chunk:
+        """The next chunk."""
+        assert not self.ended
+        token_ids, text = increment.token_ids, None
+        if self._to_text is not None:
+            count, text = self._text(token_ids, self._to_text)
+            token_ids = token_ids[:count]
+        reason = increment.finish_reason
+        finish_text = None if reason is None else reason.text
+        if self._stops.found:
+            finish_text = "stop"
+        elif finish_text is not None and text is not None:
+            text += self._stops.rest()
+        self.ended = finish_text is not None
+        logprobs = increment.logprobs
+        return Chunk(
+            index=increment.index,
+            token_ids=token_ids,
+            text=text,
+            finish_reason=finish_text,
+            logprobs=None if logprobs is None else logprobs[: len(token_ids)],
+        )
+
+    def _text(
+        self, token_ids: list[int], to_text: Callable[[int], str]
+    ) -> tuple[int, str]:
+        """Text of the tokens up to a stop string, and how many these are."""
+        text = ""
+        for count, token in enumerate(token_ids, start=1):
+            if self._num_unsearched:
+                self._num_unsearched -= 1
+                text += to_text(token)
+                continue
+            text += self._stops.add(to_text(token))
+            if self._stops.found:
+                return count, text
+        return len(token_ids), text

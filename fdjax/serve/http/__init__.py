@@ -1,0 +1,1 @@
+"""The OpenAI API over an `AsyncLLM`; needs the extra `serve`."""

@@ -1,0 +1,88 @@
+"""The application: every path over one `AsyncLLM`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from fdjax.serve.async_llm import AsyncLLM
+from fdjax.serve.http import chat, completions, errors, tokens
+from fdjax.serve.http.body import BodyLimit
+from fdjax.serve.http.keys import ApiKeys
+from fdjax.serve.http.logprobs import TokenTexts
+from fdjax.serve.http.server import Limits, ServedModel, Server
+from fdjax.version import __version__
+
+
+def create_app(
+    llm: AsyncLLM,
+    model: ServedModel,
+    *,
+    api_keys: Sequence[str] = (),
+    limits: Limits | None = None,
+) -> FastAPI:
+    """An application that serves a model.
+
+    Args:
+        llm: serves the requests; whoever made it closes it.
+        model: what the API says of it.
+        api_keys: one of them is required on every path but `/health` and `/metrics`;
+            none is if there are none.
+        limits: of one request.
+
+    Returns:
+        The application; its `state.server` is the `Server`.
+    """
+    server = Server(llm, model, limits or Limits())
+    # The pages of docs load scripts from elsewhere; the document itself is served.
+    app = FastAPI(title="fdjax", version=__version__, docs_url=None, redoc_url=None)
+    app.state.server = server
+    errors.install(app)
+    texts = TokenTexts(llm.tokenizer)
+    for router in (
+        completions.router(server, texts),
+        chat.router(server, texts),
+        tokens.router(server),
+        _watching(server),
+    ):
+        app.include_router(router)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=server.limits.body_bytes,
+        seconds=server.limits.body_seconds,
+    )
+    # Added last, so it comes first: nothing of a stranger's body is read.
+    app.add_middleware(ApiKeys, keys=api_keys)
+    return app
+
+
+def _watching(server: Server) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/v1/models", response_model=None)
+    async def models() -> dict[str, Any]:
+        return {
+            "object": "list",
+            "data": [
+                {
+                    "id": name,
+                    "object": "model",
+                    "created": server.created,
+                    "owned_by": "fdjax",
+                    "max_model_len": server.model.max_model_len,
+                }
+                for name in server.model.names
+            ],
+        }
+
+    @routes.get("/health", response_model=None)
+    async def health() -> Response:
+        return JSONResponse({}, 200 if server.is_ready else 503)
+
+    @routes.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        return Response(server.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    return routes

@@ -1,0 +1,110 @@
+"""`/v1/chat/completions`: the next turn of a chat."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+from fastapi import APIRouter, Request, Response
+
+from fdjax.serve.http.errors import ApiError, refusals
+from fdjax.serve.http.generation import Result, respond
+from fdjax.serve.http.logprobs import TokenTexts, chat_logprobs
+from fdjax.serve.http.schemas import ChatBody, Message
+from fdjax.serve.http.server import Server
+from fdjax.serve.outputs import Chunk
+
+
+class _Chat:
+    """See `Format`."""
+
+    id_prefix = "chatcmpl"
+    whole = "chat.completion"
+    part = "chat.completion.chunk"
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+
+    def choice(self, index: int, result: Result) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": result.text},
+            "logprobs": self._logprobs(result),
+            "finish_reason": result.finish_reason,
+        }
+
+    def openings(self, index: int) -> list[dict[str, Any]]:
+        delta = {"role": "assistant", "content": ""}
+        return [
+            {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        ]
+
+    def delta(self, index: int, chunk: Chunk) -> dict[str, Any]:
+        return {
+            "index": index,
+            "delta": {"content": chunk.text} if chunk.text else {},
+            "logprobs": self._logprobs(chunk),
+            "finish_reason": chunk.finish_reason,
+        }
+
+    def _logprobs(self, made: Result | Chunk) -> dict[str, Any] | None:
+        if made.logprobs is None:
+            return None
+        return chat_logprobs(self._texts, made.token_ids, made.logprobs)
+
+
+async def chat_tokens(server: Server, messages: Sequence[Message]) -> list[int]:
+    """The prompt that a chat becomes, by the model's template.
+
+    Raises:
+        ApiError: the model has no tokenizer, or its template refuses the chat.
+    """
+    if server.model.chat is None:
+        raise ApiError("the model has no tokenizer, and so no chat", param="messages")
+    if len(messages) > server.limits.messages:
+        raise ApiError(
+            f"messages has {len(messages)} entries; use at most "
+            f"{server.limits.messages}",
+            param="messages",
+        )
+    plain = [message.plain() for message in messages]
+    try:
+        return await asyncio.to_thread(server.model.chat, plain)
+    except jinja2.TemplateError as error:
+        raise ApiError(
+            f"messages do not suit the model's chat template: {error}", param="messages"
+        ) from error
+
+
+def router(server: Server, texts: TokenTexts) -> APIRouter:
+    """The path, over a server."""
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(request: Request, body: ChatBody) -> Response:
+        server.check_model(body.model)
+        defaults = {
+            **server.model.sampling,
+            "max_tokens": body.max_completion_tokens,
+            "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+        }
+        with refusals(ChatBody.model_fields, prompt="messages", **_renamed(body)):
+            params = body.sampling(defaults)
+            return await respond(
+                request,
+                server,
+                body,
+                prompts=[await chat_tokens(server, body.messages)],
+                params=params,
+                make_format=lambda streams: _Chat(texts),
+            )
+
+    return routes
+
+
+def _renamed(body: ChatBody) -> dict[str, str]:
+    """Fields of `SamplingParams` that the chat has another name for."""
+    renamed = {"logprobs": "top_logprobs"}
+    if body.max_completion_tokens is not None:
+        renamed["max_tokens"] = "max_completion_tokens"
+    return renamed

@@ -1,0 +1,98 @@
+"""`/v1/completions`: texts continued."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from fdjax.serve.async_llm import Stream
+from fdjax.serve.http.errors import refusals
+from fdjax.serve.http.generation import Result, respond
+from fdjax.serve.http.logprobs import TokenTexts, completion_logprobs
+from fdjax.serve.http.schemas import CompletionBody
+from fdjax.serve.http.server import Server
+from fdjax.serve.outputs import Chunk
+from fdjax.serve.tokenizer import Tokenizer
+
+
+class _Completions:
+    """See `Format`."""
+
+    id_prefix = "cmpl"
+    whole = part = "text_completion"
+
+    def __init__(self, texts: TokenTexts, echoes: Sequence[str]) -> None:
+        self._texts = texts
+        self._echoes = echoes
+        self._offsets = [0] * len(echoes)
+
+    def choice(self, index: int, result: Result) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": self._echoes[index] + result.text,
+            "logprobs": self._logprobs(index, result),
+            "finish_reason": result.finish_reason,
+        }
+
+    def openings(self, index: int) -> list[dict[str, Any]]:
+        echo = self._echoes[index]
+        return [self._part(index, echo, None, None)] if echo else []
+
+    def delta(self, index: int, chunk: Chunk) -> dict[str, Any]:
+        logprobs = self._logprobs(index, chunk)
+        return self._part(index, chunk.text or "", logprobs, chunk.finish_reason)
+
+    def _part(
+        self, index: int, text: str, logprobs: Any, finish_reason: str | None
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
+
+    def _logprobs(self, index: int, made: Result | Chunk) -> dict[str, Any] | None:
+        if made.logprobs is None:
+            return None
+        logprobs = completion_logprobs(
+            self._texts, made.token_ids, made.logprobs, offset=self._offsets[index]
+        )
+        self._offsets[index] += sum(map(len, logprobs["tokens"]))
+        return logprobs
+
+
+def router(server: Server, texts: TokenTexts) -> APIRouter:
+    """The path, over a server."""
+    routes = APIRouter()
+
+    @routes.post("/v1/completions", response_model=None)
+    async def completions(request: Request, body: CompletionBody) -> Response:
+        server.check_model(body.model)
+
+        def make_format(streams: Sequence[Stream]) -> _Completions:
+            tokenizer = server.llm.tokenizer if body.echo else None
+            return _Completions(texts, _echoes(tokenizer, body, streams))
+
+        with refusals(CompletionBody.model_fields):
+            defaults = {**server.model.sampling, "logprobs": body.logprobs}
+            return await respond(
+                request,
+                server,
+                body,
+                prompts=body.prompt,
+                params=body.sampling(defaults),
+                make_format=make_format,
+            )
+
+    return routes
+
+
+def _echoes(
+    tokenizer: Tokenizer | None, body: CompletionBody, streams: Sequence[Stream]
+) -> list[str]:
+    """The text of each stream's prompt, empty where it is not to be echoed."""
+    if tokenizer is None:
+        return [""] * len(streams)
+    prompts = [body.prompt[stream.request.index] for stream in streams]
+    return [p if isinstance(p, str) else tokenizer.decode(p) for p in prompts]

@@ -1,0 +1,148 @@
+"""Types of fields whose entries are checked here: the first wrong one is told.
+
+Pydantic would make an error of every wrong entry, and of each in every alternative: a
+body of some megabytes could ask for millions.
+"""
+
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, PlainValidator, WithJsonSchema
+
+from fdjax.generate.params import MAX_BIASED
+from fdjax.serve.http.errors import ApiError
+from fdjax.serve.prompts import Prompt
+
+
+def _text_of(name: str, value: object) -> str:
+    """A text that can be encoded.
+
+    Raises:
+        ApiError: it is none; JSON can bring in lone surrogates.
+    """
+    if not isinstance(value, str):
+        raise ApiError(f"{name} must be a text", param=name)
+    try:
+        return _whole(value)
+    except ValueError as error:
+        raise ApiError(f"{name} {error}", param=name) from None
+
+
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"has half a surrogate pair at {error.start}; send whole characters"
+        ) from None
+    return text
+
+
+def _prompts(value: object) -> list[Prompt]:
+    if isinstance(value, str):
+        return [_text_of("prompt", value)]
+    entries = cast("list[Any]", value) if isinstance(value, list) else []
+    if entries and all(type(entry) is int for entry in entries):
+        return [entries]
+    if not entries:
+        raise ApiError(
+            "prompt must be a text or token ids, or a list of some, not empty",
+            param="prompt",
+        )
+    return [
+        _text_of("prompt", entry) if isinstance(entry, str) else _ids("prompt", entry)
+        for entry in entries
+    ]
+
+
+def _ids(name: str, value: object) -> list[int]:
+    entries = cast("list[Any]", value if isinstance(value, list) else [None])
+    if not all(type(entry) is int for entry in entries):
+        raise ApiError(f"{name} must have whole numbers as token ids", param=name)
+    return entries
+
+
+def _stop_ids(value: object) -> list[int] | None:
+    return None if value is None else _ids("stop_token_ids", value)
+
+
+def _bias(value: object) -> dict[int, Any] | None:
+    """JSON's names are texts; the numbers are left to `SamplingParams`."""
+    if value is None:
+        return None
+    entries = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
+    if len(entries) > MAX_BIASED:
+        raise ApiError(
+            f"logit_bias has {len(entries)} entries; use at most {MAX_BIASED}",
+            param="logit_bias",
+        )
+    if not all(key.isascii() and key.isdigit() and len(key) < 11 for key in entries):
+        raise ApiError(
+            "logit_bias must have token ids as names, and numbers as values",
+            param="logit_bias",
+        )
+    return {int(key): bias for key, bias in entries.items()}
+
+
+def _stops(value: object) -> list[str] | None:
+    """One or several; their number and length are left to `SamplingParams`."""
+    if value is None:
+        return None
+    entries = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return [_text_of("stop", entry) for entry in entries]
+
+
+def _content(value: object) -> str:
+    """A text, or OpenAI's list of parts, of which only texts are served."""
+    if not isinstance(value, list):
+        return _text_of("messages", value)
+    texts: list[str] = []
+    for part in cast("list[Any]", value):
+        if not isinstance(part, dict) or {*part} != {"type", "text"}:  # pyright: ignore[reportUnknownArgumentType]  (checked here)
+            raise ApiError(
+                "messages may have parts of type 'text' only", param="messages"
+            )
+        texts.append(_text_of("messages", part["text"]))
+    return "".join(texts)
+
+
+def _tokens(value: object) -> list[int]:
+    return _ids("tokens", value)
+
+
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+
+Text = Annotated[str, AfterValidator(_whole)]
+Prompts = Annotated[
+    list[Prompt],
+    PlainValidator(_prompts),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                _TEXTS,
+                _IDS,
+                {"type": "array", "items": _IDS, "minItems": 1},
+            ]
+        }
+    ),
+]
+Content = Annotated[str, PlainValidator(_content), WithJsonSchema({"type": "string"})]
+Stops = Annotated[
+    list[str] | None,
+    PlainValidator(_stops),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, {"type": "null"}]}),
+]
+StopIds = Annotated[
+    list[int] | None,
+    PlainValidator(_stop_ids),
+    WithJsonSchema({"type": ["array", "null"], "items": {"type": "integer"}}),
+]
+Bias = Annotated[
+    dict[int, Any] | None,
+    PlainValidator(_bias),
+    WithJsonSchema(
+        {"type": ["object", "null"], "additionalProperties": {"type": "number"}}
+    ),
+]
+Tokens = Annotated[list[int], PlainValidator(_tokens), WithJsonSchema(_IDS)]

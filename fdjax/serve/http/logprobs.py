@@ -1,0 +1,82 @@
+"""Log-probabilities in the two shapes that OpenAI has for them."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from fdjax.engine.request import Logprob
+from fdjax.serve.tokenizer import Tokenizer
+
+# JSON has no infinity; vLLM says the same.
+_LOWEST = -9999.0
+
+
+class TokenTexts:
+    """The texts of single tokens, remembered.
+
+    Args:
+        tokenizer: without one, tokens are called by their ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self.of = functools.lru_cache(maxsize=2**16)(self._of)
+
+    def _of(self, token_id: int) -> str:
+        if self._tokenizer is None:
+            return f"token_id:{token_id}"
+        return self._tokenizer.piece(token_id)
+
+
+def completion_logprobs(
+    texts: TokenTexts,
+    token_ids: Sequence[int],
+    logprobs: Sequence[Logprob],
+    *,
+    offset: int,
+) -> dict[str, Any]:
+    """The shape of `/v1/completions`.
+
+    Args:
+        texts: of tokens.
+        token_ids: the tokens.
+        logprobs: one each.
+        offset: characters of the text before them.
+    """
+    tokens = [texts.of(token) for token in token_ids]
+    offsets: list[int] = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return {
+        "tokens": tokens,
+        "token_logprobs": [_finite(one.logprob) for one in logprobs],
+        "top_logprobs": [
+            {texts.of(token): _finite(value) for token, value in one.top.items()}
+            for one in logprobs
+        ],
+        "text_offset": offsets,
+    }
+
+
+def chat_logprobs(
+    texts: TokenTexts, token_ids: Sequence[int], logprobs: Sequence[Logprob]
+) -> dict[str, Any]:
+    """The shape of `/v1/chat/completions`; arguments as above."""
+    return {
+        "content": [
+            _entry(texts.of(token), one.logprob)
+            | {"top_logprobs": [_entry(texts.of(t), v) for t, v in one.top.items()]}
+            for token, one in zip(token_ids, logprobs, strict=True)
+        ]
+    }
+
+
+def _entry(text: str, logprob: float) -> dict[str, Any]:
+    # A token that is part of a character decodes to a stand-in: its bytes are unknown.
+    known = None if "\ufffd" in text else list(text.encode())
+    return {"token": text, "logprob": _finite(logprob), "bytes": known}
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LOWEST)

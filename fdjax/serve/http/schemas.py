@@ -1,0 +1,176 @@
+"""Bodies of requests, read strictly: no field is guessed, none is skipped."""
+
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fdjax.generate.params import SamplingParams
+from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.fields import (
+    Bias,
+    Content,
+    Prompts,
+    StopIds,
+    Stops,
+    Text,
+    Tokens,
+)
+
+_INT32 = 2**31
+_NAMED_ALIKE = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "max_tokens",
+    "min_tokens",
+)
+
+
+class Body(BaseModel):
+    """What all bodies share; `null` is as good as leaving a field out."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _knows_all(cls, fields: Any) -> Any:
+        """Refuses the first unknown field: pydantic would list a million of them."""
+        if isinstance(fields, dict):
+            for name in cast("dict[Any, Any]", fields):
+                if name not in cls.model_fields:
+                    raise ApiError(
+                        f"{str(name)[:100]} is not supported; leave it out",
+                        param=str(name)[:100],
+                    )
+        return fields
+
+
+class StreamOptions(Body):
+    """OpenAI's `stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class SamplingBody(Body):
+    """What completions and chats share."""
+
+    model: Text | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Text | None = None
+    priority: Annotated[int, Field(ge=-_INT32, lt=_INT32)] | None = None
+    cache_salt: Annotated[Text, Field(max_length=256)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Bias = None
+    seed: int | None = None
+    stop: Stops = None
+    stop_token_ids: StopIds = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+
+    @model_validator(mode="after")
+    def _usage_only_in_streams(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(
+                "stream_options is for streams; set stream to true, or leave it out",
+                param="stream_options",
+            )
+        return self
+
+    def sampling(self, defaults: dict[str, Any]) -> SamplingParams:
+        """The parameters, in the engine's words.
+
+        Raises:
+            RequestError: a value is out of range.
+        """
+        given = {name: getattr(self, name) for name in _NAMED_ALIKE}
+        given = {name: value for name, value in given.items() if value is not None}
+        return SamplingParams(**defaults | given)
+
+
+class CompletionBody(SamplingBody):
+    """A request to `/v1/completions`."""
+
+    prompt: Prompts
+    echo: bool | None = None
+    logprobs: int | None = None
+
+    @model_validator(mode="after")
+    def _prompts_have_no_logprobs(self) -> Self:
+        if self.echo and self.logprobs is not None:
+            raise ApiError(
+                "logprobs of the prompt are not supported; leave out echo or logprobs",
+                param="logprobs",
+            )
+        return self
+
+
+class Message(Body):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+
+    def plain(self) -> dict[str, str]:
+        """The words that chat templates know."""
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": self.content}
+
+
+class ChatBody(SamplingBody):
+    """A request to `/v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    @model_validator(mode="after")
+    def _top_needs_logprobs(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(
+                "top_logprobs needs logprobs: set it to true", param="top_logprobs"
+            )
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ApiError(
+                "max_tokens and max_completion_tokens mean the same; give one",
+                param="max_tokens",
+            )
+        return self
+
+
+class TokenizeBody(Body):
+    """A request to `/tokenize`: a text, or a chat."""
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = (
+        None
+    )
+    add_special_tokens: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """A request to `/detokenize`."""
+
+    model: Text | None = None
+    tokens: Tokens

@@ -1,0 +1,60 @@
+"""`/tokenize` and `/detokenize`."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+
+from fdjax.serve.http.chat import chat_tokens
+from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.schemas import DetokenizeBody, TokenizeBody
+from fdjax.serve.http.server import Server
+from fdjax.serve.tokenizer import Tokenizer
+
+
+def router(server: Server) -> APIRouter:
+    """The paths, over a server."""
+    routes = APIRouter()
+
+    @routes.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+        server.check_model(body.model)
+        tokens = await _tokens(server, body)
+        return {
+            "tokens": tokens,
+            "count": len(tokens),
+            "max_model_len": server.model.max_model_len,
+        }
+
+    @routes.post("/detokenize", response_model=None)
+    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+        server.check_model(body.model)
+        size = server.model.vocab_size
+        wrong = next((t for t in body.tokens if not 0 <= t < size), None)
+        if wrong is not None:
+            raise ApiError(
+                f"tokens names token {wrong if wrong.bit_length() < 64 else '...'}, "
+                f"but the vocabulary has {size}; use ids from 0 to {size - 1}",
+                param="tokens",
+            )
+        decode = _tokenizer(server, "tokens").decode
+        return {"prompt": await asyncio.to_thread(decode, body.tokens)}
+
+    return routes
+
+
+async def _tokens(server: Server, body: TokenizeBody) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError("give prompt or messages, and not both", param="prompt")
+    if body.messages is not None:
+        return await chat_tokens(server, body.messages)
+    tokenizer = _tokenizer(server, "prompt")
+    plain = body.add_special_tokens is False
+    encode = tokenizer.encode_plain if plain else tokenizer.encode
+    return await asyncio.to_thread(encode, body.prompt or "")
+
+
+def _tokenizer(server: Server, param: str) -> Tokenizer:
+    if server.llm.tokenizer is None:
+        raise ApiError("the model has no tokenizer", param=param)
+    return server.llm.tokenizer

@@ -1,0 +1,153 @@
+"""What stands around the answers: keys, health, metrics, models, tokens."""
+
+import re
+
+import pytest
+
+from fdjax.errors import EngineDeadError
+from tests.support.fake_engine import MAX_MODEL_LEN, FakeEngine
+from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENIZER, TOKENS, served
+
+pytestmark = pytest.mark.anyio
+
+COMPLETIONS = "/v1/completions"
+OPEN = ["/health", "/metrics"]
+CLOSED = ["/v1/models", "/openapi.json", "/", "/no/such", "/Health", "//health"]
+WRONG = [
+    {},
+    {"authorization": "Bearer "},
+    {"authorization": "Bearer wrong"},
+    {"authorization": "Bearer seconds"},
+    {"authorization": "Basic second"},
+    {"authorization": "second"},
+]
+
+
+@pytest.mark.parametrize("headers", WRONG, ids=str)
+async def test_without_a_key_only_what_machines_watch_is_open(
+    headers: dict[str, str],
+):
+    with served(api_keys=["first", "second"]) as server:
+        async with server.client as client:
+            for path in OPEN:
+                assert (await client.get(path, headers=headers)).status_code == 200
+            for path in CLOSED:
+                response = await client.get(path, headers=headers)
+                assert response.status_code == 401
+                assert response.json()["error"]["code"] == "invalid_api_key"
+            response = await client.post(COMPLETIONS, json=PROMPT, headers=headers)
+            assert response.status_code == 401
+    assert not server.engine.added
+
+
+@pytest.mark.parametrize("key", ["first", "second"])
+async def test_any_of_the_keys_opens(key: str):
+    with served(api_keys=["first", "second"]) as server:
+        async with server.client as client:
+            client.headers["authorization"] = f"Bearer {key}"
+            assert (await client.get("/v1/models")).status_code == 200
+            response = await client.post(COMPLETIONS, json=PROMPT)
+    assert response.json()["choices"][0]["text"] == TEXT
+
+
+async def test_models():
+    with served() as server:
+        answer = (await server.get("/v1/models")).json()
+    assert answer["object"] == "list"
+    assert [entry["id"] for entry in answer["data"]] == ["tales", "tales-5m"]
+    assert answer["data"][0]["max_model_len"] == MAX_MODEL_LEN
+
+
+async def test_tokens_there_and_back():
+    text = "The fox: “No!”"
+    with served() as server:
+        answer = (await server.post("/tokenize", {"prompt": text})).json()
+        assert answer["tokens"] == TOKENIZER.encode(text)
+        assert answer["count"] == len(answer["tokens"])
+        assert answer["max_model_len"] == MAX_MODEL_LEN
+        plain = {"prompt": text, "add_special_tokens": False}
+        plain_answer = (await server.post("/tokenize", plain)).json()
+        assert plain_answer["tokens"] == TOKENIZER.encode_plain(text)
+        back = await server.post("/detokenize", {"tokens": answer["tokens"]})
+        assert back.json() == {"prompt": text}
+        chat = (await server.post("/tokenize", CHAT)).json()
+        assert chat["tokens"] == TOKENIZER.encode("Once")
+
+
+async def test_a_model_without_a_tokenizer_serves_token_ids():
+    with served(tokenizer=None) as server:
+        body = {"prompt": [5, 6], "max_tokens": 32, "logprobs": 0}
+        answer = (await server.post(COMPLETIONS, body)).json()
+        text = await server.post(COMPLETIONS, PROMPT)
+    (choice,) = answer["choices"]
+    assert choice["text"] == ""
+    assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in TOKENS]
+    assert text.status_code == 400
+    assert text.json()["error"]["param"] == "prompt"
+
+
+async def test_a_full_queue_says_when_to_come_back():
+    with served(FakeEngine(TOKENS, max_jobs=0)) as server:
+        response = await server.post(COMPLETIONS, PROMPT)
+        metrics = (await server.get("/metrics")).text
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) > 0
+    assert response.json()["error"]["code"] == "queue_full"
+    assert 'fdjax:admission_rejections_total{model_name="tales"} 1.0' in metrics
+
+
+async def test_a_draining_server_takes_nothing_new():
+    with served() as server:
+        assert (await server.get("/health")).status_code == 200
+        server.app.state.server.draining = True
+        assert (await server.get("/health")).status_code == 503
+        response = await server.post(COMPLETIONS, PROMPT)
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "draining"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_dead_engine_is_told_to_everybody(stream: bool):
+    with served(FakeEngine(TOKENS, fails_at=2)) as server:
+        body = PROMPT | {"stream": stream}
+        during = await server.post(COMPLETIONS, body)
+        after = await server.post(COMPLETIONS, body)
+        health = await server.get("/health")
+    assert during.status_code == (200 if stream else 503)
+    assert '"code":"engine_dead"' in during.text
+    assert "told to fail" not in during.text
+    if stream:
+        assert during.text.endswith("data: [DONE]\n\n")
+    assert (after.status_code, health.status_code) == (503, 503)
+    assert after.json()["error"]["code"] == "engine_dead"
+    assert server.llm.errored
+    with pytest.raises(EngineDeadError):
+        await server.llm.start(["Once"], server.engine.added[0].request.params)
+
+
+async def test_metrics_count_what_was_served():
+    with served() as server:
+        await server.post(COMPLETIONS, PROMPT | {"n": 2})
+        await server.post(COMPLETIONS, PROMPT | {"stream": True, "max_tokens": 3})
+        text = (await server.get("/metrics")).text
+    values = dict(re.findall(r'^(fdjax:\w+)\{model_name="tales"\} (\S+)$', text, re.M))
+    prompt = len(TOKENIZER.encode("Once"))
+    assert float(values["fdjax:prompt_tokens_total"]) == 3 * prompt
+    assert float(values["fdjax:generation_tokens_total"]) == 2 * len(TOKENS) + 3
+    assert float(values["fdjax:num_requests_unfinished"]) == 0
+    assert float(values["fdjax:time_to_first_token_seconds_count"]) == 3
+    gaps = 2 * (len(TOKENS) - 1) + 2
+    assert float(values["fdjax:inter_token_latency_seconds_count"]) == gaps
+    assert float(values["fdjax:e2e_request_latency_seconds_count"]) == 3
+    assert float(values["fdjax:request_params_n_sum"]) == 3
+    for reason, count in (("stop", 2.0), ("length", 1.0)):
+        labels = f'{{finished_reason="{reason}",model_name="tales"}}'
+        assert f"fdjax:request_success_total{labels} {count}" in text
+
+
+async def test_the_openapi_document_names_the_fields():
+    with served() as server:
+        document = (await server.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    assert "repetition_penalty" in schemas["ChatBody"]["properties"]
+    assert schemas["CompletionBody"]["required"] == ["prompt"]

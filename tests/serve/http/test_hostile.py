@@ -1,0 +1,265 @@
+"""What nobody should send: refused at once, by name, and the next request is served."""
+
+import json
+import time
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.fake_engine import MAX_MODEL_LEN, VOCAB_SIZE
+from tests.support.http_server import CHAT, LIMITS, PROMPT, TEXT, Served, served
+
+pytestmark = pytest.mark.anyio
+
+COMPLETIONS = "/v1/completions"
+CHATS = "/v1/chat/completions"
+NAN, INFINITY = float("nan"), float("inf")
+SURROGATE = "half a \ud800 pair"
+DEEP = '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"
+MANY = 100_000
+
+FIELDS: list[tuple[str, Any]] = [
+    ("temperature", NAN),
+    ("temperature", INFINITY),
+    ("temperature", -1),
+    ("temperature", "1"),
+    ("temperature", 10**400),
+    ("top_p", 0),
+    ("top_p", NAN),
+    ("top_k", 1.5),
+    ("top_k", -5),
+    ("min_p", 2),
+    ("repetition_penalty", 0),
+    ("presence_penalty", 3),
+    ("frequency_penalty", -INFINITY),
+    ("n", 0),
+    ("n", LIMITS.n + 1),
+    ("n", 10**30),
+    ("n", "1"),
+    ("max_tokens", 0),
+    ("max_tokens", -1),
+    ("max_tokens", 2**40),
+    ("max_tokens", True),
+    ("min_tokens", -1),
+    ("min_tokens", 99),
+    ("seed", -1),
+    ("seed", 2**63),
+    ("stop", ""),
+    ("stop", ["a"] * 17),
+    ("stop", "a" * 1025),
+    ("stop", [1]),
+    ("stop", {"a": 1}),
+    ("stop", SURROGATE),
+    ("stop_token_ids", [VOCAB_SIZE]),
+    ("stop_token_ids", [-1]),
+    ("stop_token_ids", [0] * 65),
+    ("stop_token_ids", 3),
+    ("logit_bias", {str(VOCAB_SIZE): 1}),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"one": 1}),
+    ("logit_bias", {"1": NAN}),
+    ("logit_bias", {"1": "1"}),
+    ("logit_bias", {str(token): 1 for token in range(1025)}),
+    ("logit_bias", [1]),
+    ("stream", "yes"),
+    ("stream_options", {"include_usage": True}),
+    ("priority", 2**31),
+    ("cache_salt", "a" * 257),
+    ("ignore_eos", 1),
+    ("user", SURROGATE),
+    ("cache_salt", SURROGATE),
+    ("model", SURROGATE),
+    ("response_format", {"type": "json_object"}),
+    ("best_of", 2),
+    (SURROGATE, 1),
+]
+PROMPTS: list[Any] = [
+    None,
+    [],
+    [[]],
+    5,
+    {"a": 1},
+    [1.5],
+    [True],
+    ["Once", None],
+    [["Once"]],
+    [-1],
+    [VOCAB_SIZE],
+    [10**30],
+    [1] * MAX_MODEL_LEN,
+    "Once " * MAX_MODEL_LEN,
+    ["Once"] * (LIMITS.prompts + 1),
+    [None] * MANY,
+    [{}] * MANY,
+    SURROGATE,
+    [SURROGATE],
+]
+MESSAGES: list[Any] = [
+    None,
+    [],
+    "Once",
+    [1],
+    [{}],
+    [{"role": "user"}],
+    [{"role": "root", "content": "Once"}],
+    [{"role": "user", "content": None}],
+    [{"role": "user", "content": SURROGATE}],
+    [{"role": "user", "content": [{"type": "image_url", "image_url": "file:///"}]}],
+    [{"role": "user", "content": [{"type": "text", "text": 5}]}],
+    [{"role": "user", "content": "Once", "tool_calls": []}],
+    [{"role": "user", "content": "Once " * MAX_MODEL_LEN}],
+    [{"role": "user", "content": "a"}] * (LIMITS.messages + 1),
+    [None] * MANY,
+]
+
+
+async def refused(
+    server: Served, path: str, content: str | bytes, *, status: int = 400
+) -> dict[str, Any]:
+    """The error object of a request that is refused within a second."""
+    headers = {"content-type": "application/json"}
+    start = time.monotonic()
+    async with server.client as client:
+        response = await client.post(path, content=content, headers=headers)
+    assert time.monotonic() - start < 1
+    assert response.status_code == status, response.text
+    assert not server.engine.added
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert 0 < len(error["message"]) <= 1000
+    return error
+
+
+async def still_serves(server: Served) -> None:
+    response = await server.post(COMPLETIONS, PROMPT)
+    assert response.json()["choices"][0]["text"] == TEXT
+
+
+@pytest.mark.parametrize(("field", "value"), FIELDS, ids=str)
+@pytest.mark.parametrize("path", [COMPLETIONS, CHATS])
+async def test_a_bad_field_is_named(path: str, field: str, value: Any):
+    good = PROMPT if path == COMPLETIONS else CHAT | {"max_tokens": 32}
+    with served() as server:
+        error = await refused(server, path, json.dumps(good | {field: value}))
+        assert error["param"] == field.replace("\ud800", "?")
+        assert error["type"] == "invalid_request_error"
+        await still_serves(server)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda value: repr(value)[:30])
+async def test_a_bad_prompt_is_named(prompt: Any):
+    with served() as server:
+        error = await refused(server, COMPLETIONS, json.dumps({"prompt": prompt}))
+        assert error["param"] == "prompt"
+        await still_serves(server)
+
+
+@pytest.mark.parametrize("messages", MESSAGES, ids=lambda value: repr(value)[:30])
+async def test_bad_messages_are_named(messages: Any):
+    with served() as server:
+        error = await refused(server, CHATS, json.dumps({"messages": messages}))
+        assert error["param"] in ("messages", "tool_calls")
+        await still_serves(server)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (COMPLETIONS, {"logprobs": 21}, "logprobs"),
+        (COMPLETIONS, {"logprobs": -1}, "logprobs"),
+        (COMPLETIONS, {"logprobs": 1, "echo": True}, "logprobs"),
+        (COMPLETIONS, {"logprobs": True}, "logprobs"),
+        (COMPLETIONS, {"prompt": ["Once"] * 8, "n": 3}, "n"),
+        (CHATS, {"logprobs": 1}, "logprobs"),
+        (CHATS, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        (CHATS, {"top_logprobs": 1}, "top_logprobs"),
+        (CHATS, {"max_tokens": 1, "max_completion_tokens": 1}, "max_tokens"),
+        ("/tokenize", {"max_tokens": 1}, "max_tokens"),
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": 3}, "prompt"),
+        ("/tokenize", {"prompt": SURROGATE}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [VOCAB_SIZE]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [10**40]}, "tokens"),
+        ("/detokenize", {"tokens": "1"}, "tokens"),
+        ("/detokenize", {"tokens": [None] * MANY}, "tokens"),
+    ],
+    ids=str,
+)
+async def test_bad_combinations(path: str, fields: dict[str, Any], param: str):
+    good = {COMPLETIONS: PROMPT, CHATS: CHAT}.get(path, {})
+    with served() as server:
+        error = await refused(server, path, json.dumps(good | fields))
+        assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"prompt"',
+        b"\xff\xfe",
+        b'{"prompt": "Once", "seed": ' + b"9" * 10_000 + b"}",
+        DEEP.encode(),
+        DEEP[: len(DEEP) // 2].encode(),
+    ],
+    ids=lambda content: repr(content)[:30],
+)
+async def test_what_is_no_json_object(content: bytes):
+    with served() as server:
+        await refused(server, COMPLETIONS, content)
+        await still_serves(server)
+
+
+async def test_a_hundred_thousand_unknown_fields():
+    body = PROMPT | {f"field{i}": i for i in range(30_000)}
+    with served() as server:
+        error = await refused(server, COMPLETIONS, json.dumps(body))
+    assert error["param"] == "field0"
+
+
+async def test_another_content_type_is_refused():
+    with served() as server:
+        async with server.client as client:
+            response = await client.post(COMPLETIONS, content=json.dumps(PROMPT))
+    assert response.status_code == 400
+    assert "application/json" in response.json()["error"]["message"]
+
+
+async def test_a_model_that_is_not_served():
+    with served() as server:
+        error = await refused(
+            server, COMPLETIONS, json.dumps(PROMPT | {"model": "gpt"}), status=404
+        )
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert "'tales'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", COMPLETIONS, 405), ("POST", "/no/such", 404), ("GET", "/docs", 404)],
+)
+async def test_paths_that_are_not_there(method: str, path: str, status: int):
+    with served() as server:
+        async with server.client as client:
+            response: httpx2.Response = await client.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"]["message"]
+
+
+async def test_a_fault_of_ours_tells_nothing(monkeypatch: pytest.MonkeyPatch):
+    with served() as server:
+
+        async def broken(*_: Any, **__: Any) -> Any:
+            raise OSError("/a/secret/path")
+
+        monkeypatch.setattr(server.llm, "start", broken)
+        response = await server.post(COMPLETIONS, PROMPT)
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    assert response.json()["error"]["type"] == "internal_error"

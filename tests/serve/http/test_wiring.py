@@ -1,0 +1,81 @@
+"""The whole server over the shipped model: the same tokens, and no page lost."""
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from fdjax import LLM, SamplingParams
+from fdjax.serve.async_llm import AsyncLLM
+from fdjax.serve.http.wiring import application
+
+pytestmark = pytest.mark.anyio
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
+BODY = {"temperature": 0, "max_tokens": 12}
+PROMPTS = ["Once upon a time", "The king said", "In the wood there was an old", "A"]
+
+type Serving = tuple[httpx2.AsyncClient, AsyncLLM]
+
+
+@pytest.fixture
+def serving(llm: LLM) -> Iterator[Serving]:
+    app, running = application(
+        llm, names=["tales"], api_keys=[], sampling={"temperature": 0.7}
+    )
+    transport = httpx2.ASGITransport(app)
+    yield httpx2.AsyncClient(transport=transport, base_url="http://test"), running
+    running.close()
+
+
+async def test_clients_together_get_what_they_get_alone(llm: LLM, serving: Serving):
+    expected = [output.text for output in llm.generate(PROMPTS, GREEDY)]
+    client, _ = serving
+    requests = [
+        client.post("/v1/completions", json=BODY | {"prompt": prompt})
+        for prompt in PROMPTS * 4
+    ]
+    texts = [
+        response.json()["choices"][0]["text"]
+        for response in await asyncio.gather(*requests)
+    ]
+    assert texts == expected * 4
+
+
+async def test_a_chat_works_without_a_template(llm: LLM, serving: Serving):
+    (expected,) = llm.generate("Once upon a time", GREEDY)
+    messages = [{"role": "user", "content": "Once upon a time"}]
+    response = await serving[0].post(
+        "/v1/chat/completions", json=BODY | {"messages": messages}
+    )
+    assert response.json()["choices"][0]["message"]["content"] == expected.text
+
+
+async def test_cancelled_requests_leave_no_page_behind(llm: LLM, serving: Serving):
+    _, running = serving
+    long = SamplingParams(max_tokens=100, ignore_eos=True)
+
+    async def read(prompt: str) -> None:
+        async for _ in running.generate(prompt, long):
+            pass
+
+    tasks = [asyncio.create_task(read(f"The fox {i}")) for i in range(20)]
+    await asyncio.sleep(0.3)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.timeout(30):
+        while running.num_unfinished:
+            await asyncio.sleep(0.01)
+    (output,) = [chunk async for chunk in running.generate([5], GREEDY)][-1:]
+    assert output.finish_reason is not None
+    pool = llm.engine.scheduler.pool
+    assert pool.num_free == pool.num_pages
+
+
+async def test_a_prompt_beyond_the_model_is_refused(serving: Serving):
+    client, _ = serving
+    response = await client.post("/v1/completions", json={"prompt": [5] * 128})
+    assert response.status_code == 400
+    assert "max_model_len is 128" in response.json()["error"]["message"]

@@ -1,0 +1,203 @@
+"""AsyncLLM: requests that come, go, are given up, and outlive their engine."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fdjax import AsyncLLM, EngineDeadError, QueueFullError, RequestError
+from fdjax.engine.request import Request
+from fdjax.generate.params import SamplingParams
+from fdjax.models import SHIPPED, resolve
+from fdjax.serve.outputs import Chunk
+from fdjax.serve.tokenizer import FastTokenizer
+from tests.support.fake_engine import FakeEngine, FakeJob
+
+pytestmark = pytest.mark.anyio
+
+TOKENIZER = FastTokenizer(resolve(SHIPPED) / "tokenizer.json")
+TEXT = " upon a time there was a fox"
+TOKENS = TOKENIZER.encode_plain(TEXT)
+LONG = SamplingParams(max_tokens=32)
+SLOW_S = 0.01
+
+type Make = Callable[[FakeEngine], AsyncLLM]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes what is closed after the test."""
+    made: list[AsyncLLM] = []
+
+    def make(engine: FakeEngine) -> AsyncLLM:
+        made.append(AsyncLLM(engine, TOKENIZER))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
+
+
+async def collect(llm: AsyncLLM, params: SamplingParams = LONG) -> list[Chunk]:
+    return [chunk async for chunk in llm.generate("Once", params)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_chunks_of_a_text(make: Make):
+    engine = FakeEngine(TOKENS)
+    chunks = await collect(make(engine))
+    assert "".join(chunk.text or "" for chunk in chunks) == TEXT
+    assert [chunk.token_ids for chunk in chunks] == [[token] for token in TOKENS]
+    assert chunks[-1].finish_reason == "stop"
+    assert engine.added[0].request.prompt == tuple(TOKENIZER.encode("Once"))
+
+
+async def test_many_at_once_all_on_one_thread(make: Make):
+    engine = FakeEngine(TOKENS)
+    llm = make(engine)
+    many = await asyncio.gather(*(collect(llm) for _ in range(50)))
+    assert all(len(chunks) == len(TOKENS) for chunks in many)
+    assert engine.threads == {"fdjax-engine"}
+    assert llm.num_unfinished == 0
+
+
+async def test_priority_and_salt_reach_the_engine(make: Make):
+    engine = FakeEngine(TOKENS)
+    llm = make(engine)
+    (stream,) = await llm.start(["Once"], LONG, priority=7, salt=b"tenant")
+    assert len([chunk async for chunk in stream]) == len(TOKENS)
+    assert (engine.added[0].priority, engine.added[0].salt) == (7, b"tenant")
+
+
+async def test_samples_draw_with_seeds_of_their_own(make: Make):
+    engine = FakeEngine(TOKENS)
+    params = SamplingParams(seed=2**63 - 1)
+    streams = await make(engine).start(["Once", [5]], params, n=2)
+    asked = [(s.request.index, s.request.params.seed) for s in streams]
+    assert asked == [(0, 2**63 - 1), (0, 0), (1, 2**63 - 1), (1, 0)]
+
+
+async def test_leaving_the_iterator_aborts(make: Make):
+    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    llm = make(engine)
+    chunks = llm.generate("Once", LONG)
+    await anext(chunks)
+    await chunks.aclose()
+    await until(lambda: len(engine.aborted) == 1)
+    assert llm.num_unfinished == 0
+    assert len(await collect(llm)) == len(TOKENS), "the next request is served"
+
+
+async def test_two_hundred_cancelled_tasks(make: Make):
+    """Some before the engine has them, some while they run."""
+    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    llm = make(engine)
+    survivor = asyncio.create_task(collect(llm))
+    tasks = [asyncio.create_task(collect(llm)) for _ in range(200)]
+    await asyncio.sleep(SLOW_S * 2)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    assert len(await survivor) == len(TOKENS)
+    await until(lambda: not engine.jobs)
+    assert llm.num_unfinished == 0
+
+
+async def test_cancelled_while_the_engine_takes_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    entered, leave, add = threading.Event(), threading.Event(), engine.add
+
+    def slow_add(request: Request, *, priority: int = 0, salt: bytes = b"") -> FakeJob:
+        entered.set()
+        assert leave.wait(5)
+        return add(request, priority=priority, salt=salt)
+
+    monkeypatch.setattr(engine, "add", slow_add)
+    llm = make(engine)
+    task = asyncio.create_task(llm.start(["Once"], LONG))
+    assert await asyncio.to_thread(entered.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    leave.set()
+    await until(lambda: len(engine.aborted) == 1)
+    assert llm.num_unfinished == 0
+
+
+async def test_a_stop_string_ends_the_request_in_the_engine(make: Make):
+    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    params = SamplingParams(max_tokens=32, stop=" time")
+    chunks = await collect(make(engine), params)
+    assert "".join(chunk.text or "" for chunk in chunks) == " upon a"
+    assert chunks[-1].finish_reason == "stop"
+    await until(lambda: len(engine.aborted) == 1)
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [99999], [1] * 64, None, ["Once"]])
+async def test_what_cannot_be_served_is_refused(make: Make, prompt: Any):
+    engine = FakeEngine(TOKENS)
+    llm = make(engine)
+    with pytest.raises(RequestError, match="prompt 0"):
+        await anext(llm.generate(prompt, LONG))
+    assert not engine.added
+    assert len(await collect(llm)) == len(TOKENS)
+
+
+async def test_a_full_queue_takes_all_samples_or_none(make: Make):
+    engine = FakeEngine(TOKENS, step_s=SLOW_S, max_jobs=4)
+    llm = make(engine)
+    first = await llm.start(["Once"], LONG, n=2)
+    with pytest.raises(QueueFullError):
+        await llm.start(["Once"], LONG, n=3)
+    assert llm.num_unfinished == 2
+    for stream in first:
+        assert len([chunk async for chunk in stream]) == len(TOKENS)
+
+
+async def test_a_step_that_raises_ends_everything_at_once(make: Make):
+    engine = FakeEngine(TOKENS, step_s=SLOW_S, fails_at=3)
+    llm = make(engine)
+    assert (llm.is_running, llm.errored) == (True, False)
+    tasks = [asyncio.create_task(collect(llm)) for _ in range(20)]
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} == {EngineDeadError}
+    assert isinstance(results[0], EngineDeadError)
+    assert isinstance(results[0].__cause__, FloatingPointError)
+    assert (llm.is_running, llm.errored) == (False, True)
+    with pytest.raises(EngineDeadError, match="has failed"):
+        await collect(llm)
+
+
+async def test_a_closed_one_serves_no_more(make: Make):
+    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    llm = make(engine)
+    waiting = asyncio.create_task(collect(llm))
+    await until(lambda: bool(engine.jobs))
+    llm.close()
+    for request in (waiting, collect(llm)):
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await request
+    assert (llm.is_running, llm.errored) == (False, False)
+
+
+def test_a_loop_that_is_gone_keeps_no_request(make: Make):
+    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    llm = make(engine)
+
+    async def leave_one_behind() -> None:
+        await llm.start(["Once"], LONG)
+
+    asyncio.run(leave_one_behind())
+    asyncio.run(until(lambda: len(engine.aborted) == 1))
+    assert len(asyncio.run(collect(llm))) == len(TOKENS)

@@ -1,0 +1,136 @@
+"""An engine without a model: it says what it was told to, and fails when told to."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fdjax.engine.request import Increment, Logprob, Request, make_request
+from fdjax.errors import QueueFullError
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.stopping import FinishReason
+
+VOCAB_SIZE = 4096
+MAX_MODEL_LEN = 64
+
+
+@dataclass(eq=False)
+class FakeJob:
+    """A request on its way."""
+
+    request: Request
+    priority: int
+    salt: bytes
+    num_made: int = 0
+
+
+class FakeEngine:
+    """Answers every request with the same tokens, one a step.
+
+    Args:
+        answer: the tokens; the request ends with the last of them, or at its limit.
+        per_step: how many of them come in a step.
+        step_s: seconds of a step.
+        fails_at: the step that raises, from 1.
+        max_jobs: more are refused.
+
+    Attributes:
+        jobs: that have not ended.
+        aborted: requests ended by `abort`.
+        threads: that have called anything.
+        added: all jobs there ever were.
+    """
+
+    def __init__(
+        self,
+        answer: Sequence[int] = (),
+        *,
+        per_step: int = 1,
+        step_s: float = 0.0,
+        fails_at: int | None = None,
+        max_jobs: int | None = None,
+        max_model_len: int = MAX_MODEL_LEN,
+    ) -> None:
+        self.answer = list(answer)
+        self.per_step = per_step
+        self.step_s = step_s
+        self.fails_at = fails_at
+        self.max_jobs = max_jobs
+        self.max_model_len = max_model_len
+        self.num_steps = 0
+        self.jobs: list[FakeJob] = []
+        self.added: list[FakeJob] = []
+        self.aborted: list[Request] = []
+        self.threads: set[str] = set()
+
+    def request(
+        self, index: int, prompt: Sequence[int], params: SamplingParams
+    ) -> Request:
+        self._enter()
+        return make_request(
+            index,
+            prompt,
+            params,
+            vocab_size=VOCAB_SIZE,
+            max_model_len=self.max_model_len,
+        )
+
+    def add(self, request: Request, *, priority: int = 0, salt: bytes = b"") -> FakeJob:
+        self._enter()
+        if self.max_jobs is not None and len(self.jobs) >= self.max_jobs:
+            raise QueueFullError(f"{len(self.jobs)} requests wait; try later")
+        job = FakeJob(request, priority, salt)
+        self.jobs.append(job)
+        self.added.append(job)
+        return job
+
+    def abort(self, job: FakeJob) -> None:
+        self._enter()
+        if job in self.jobs:
+            self.jobs.remove(job)
+            self.aborted.append(job.request)
+
+    @property
+    def has_work(self) -> bool:
+        self._enter()
+        return bool(self.jobs)
+
+    def step(self) -> list[tuple[FakeJob, Increment]]:
+        self._enter()
+        self.num_steps += 1
+        time.sleep(self.step_s)
+        if self.num_steps == self.fails_at:
+            raise FloatingPointError("the step was told to fail")
+        made = [(job, self._advance(job)) for job in self.jobs]
+        self.jobs = [job for job, increment in made if increment.finish_reason is None]
+        return made
+
+    def _advance(self, job: FakeJob) -> Increment:
+        request = job.request
+        stop = min(job.num_made + self.per_step, request.max_tokens)
+        token_ids = self.answer[job.num_made : stop]
+        job.num_made += len(token_ids)
+        reason = None
+        if job.num_made == len(self.answer):
+            reason = FinishReason.STOP
+        elif job.num_made == request.max_tokens:
+            reason = FinishReason.LENGTH
+        return Increment(
+            index=request.index,
+            token_ids=token_ids,
+            logprobs=logprobs_of(token_ids, request.params.logprobs),
+            finish_reason=reason,
+        )
+
+    def _enter(self) -> None:
+        self.threads.add(threading.current_thread().name)
+
+
+def logprobs_of(token_ids: Sequence[int], count: int | None) -> list[Logprob] | None:
+    """Made up: the chosen token is the likeliest, and the ids after it are next."""
+    if count is None:
+        return None
+    return [
+        Logprob(-0.5, {token + rank: -0.5 - rank for rank in range(count)})
+        for token in token_ids
+    ]

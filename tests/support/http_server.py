@@ -1,0 +1,98 @@
+"""Applications to send requests to: in this process, or on a port of the loopback."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import httpx2
+import uvicorn
+from fastapi import FastAPI
+
+from fdjax.models import SHIPPED, resolve
+from fdjax.serve.async_llm import AsyncLLM
+from fdjax.serve.http.app import create_app
+from fdjax.serve.http.server import Limits, ServedModel
+from fdjax.serve.tokenizer import FastTokenizer, chat_token_ids
+from tests.support.fake_engine import MAX_MODEL_LEN, VOCAB_SIZE, FakeEngine
+
+FOLDER = resolve(SHIPPED)
+TOKENIZER = FastTokenizer(FOLDER / "tokenizer.json")
+TEXT = " upon a time there was a fox"
+TOKENS = TOKENIZER.encode_plain(TEXT)
+PROMPT = {"prompt": "Once", "max_tokens": 32}
+CHAT = {"messages": [{"role": "user", "content": "Once"}]}
+LIMITS = Limits(body_bytes=2**20, body_seconds=0.5, prompts=8, n=4, samples=16)
+MODEL = ServedModel(
+    names=("tales", "tales-5m"),
+    vocab_size=VOCAB_SIZE,
+    max_model_len=MAX_MODEL_LEN,
+    chat=lambda messages: chat_token_ids(FOLDER, TOKENIZER, messages),
+)
+
+
+@dataclasses.dataclass
+class Served:
+    """An application over a fake engine, and a client of it in this process."""
+
+    engine: FakeEngine
+    llm: AsyncLLM
+    app: FastAPI
+
+    @property
+    def client(self) -> httpx2.AsyncClient:
+        transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
+        return httpx2.AsyncClient(transport=transport, base_url="http://test")
+
+    async def post(self, path: str, body: Any) -> httpx2.Response:
+        """Sends JSON, NaN included."""
+        async with self.client as client:
+            return await client.post(path, json=body)
+
+    async def get(self, path: str) -> httpx2.Response:
+        async with self.client as client:
+            return await client.get(path)
+
+
+@contextlib.contextmanager
+def served(
+    engine: FakeEngine | None = None,
+    *,
+    api_keys: Sequence[str] = (),
+    model: ServedModel = MODEL,
+    tokenizer: FastTokenizer | None = TOKENIZER,
+) -> Generator[Served]:
+    """An application, closed at the end."""
+    engine = engine or FakeEngine(TOKENS)
+    llm = AsyncLLM(engine, tokenizer)
+    try:
+        app = create_app(llm, model, api_keys=api_keys, limits=LIMITS)
+        yield Served(engine, llm, app)
+    finally:
+        llm.close()
+
+
+@contextlib.contextmanager
+def listening(app: FastAPI) -> Generator[int]:
+    """The application on a port, which it gives."""
+    config = uvicorn.Config(app, port=0, http="h11", lifespan="off", log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+def wait_until(condition: Any, seconds: float = 5.0) -> None:
+    """Fails if it does not come true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.005)
