@@ -208,8 +208,10 @@ class Engine:
         waiting = self.scheduler.num_waiting
         if requests is not None and waiting >= requests:
             raise QueueFullError(f"{waiting} requests wait, and no more may; try later")
+        if tokens is None:  # counting them goes through the whole queue
+            return
         waiting = self.scheduler.num_waiting_tokens
-        if tokens is not None and waiting + len(request.prompt) > tokens:
+        if waiting + len(request.prompt) > tokens:
             raise QueueFullError(
                 f"{waiting} tokens wait, and {tokens} may; the prompt has "
                 f"{len(request.prompt)} more; try later"

@@ -106,8 +106,8 @@ def _refuse_arguments(call: DecoderStack) -> str | None:
         return f"{x.shape[0]} rows; the flat products take {matmul_config.MAX_FLAT_M}"
     if len(set(spec.windows)) > 1:
         return "layers differ in their sliding windows"
-    if x.shape[1] * x.dtype.itemsize > MAX_ROW_BYTES:
-        return f"a row is {x.shape[1]} elements; add_norm takes {MAX_ROW_BYTES} bytes"
+    if (row_bytes := x.shape[1] * x.dtype.itemsize) > MAX_ROW_BYTES:
+        return f"a row is {row_bytes} bytes; add_norm takes {MAX_ROW_BYTES}"
     if half % 8:
         return f"{half} frequencies of RoPE; it takes multiples of 8"
     for weight in (first.qkv, first.out, first.up, first.down):
