@@ -25,8 +25,8 @@ def run(call: RopeKVWrite) -> Written:
             jax.ShapeDtypeStruct(query_shape, qkv.dtype),
             jax.ShapeDtypeStruct(kv.shape, kv.dtype),
         ),
+        # No vmap_method: a batch of this would be as many copies of the KV array.
         input_output_aliases={1: 1},
-        vmap_method="sequential",
     )
     query, kv = handler(
         qkv,
