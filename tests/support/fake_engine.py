@@ -33,6 +33,7 @@ class FakeEngine:
         step_s: seconds of a step.
         fails_at: the step that raises, from 1.
         max_jobs: more are refused.
+        crowd: no token comes before so many requests have been added.
 
     Attributes:
         jobs: that have not ended.
@@ -49,6 +50,7 @@ class FakeEngine:
         step_s: float = 0.0,
         fails_at: int | None = None,
         max_jobs: int | None = None,
+        crowd: int = 0,
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
         self.answer = list(answer)
@@ -56,6 +58,7 @@ class FakeEngine:
         self.step_s = step_s
         self.fails_at = fails_at
         self.max_jobs = max_jobs
+        self.crowd = crowd
         self.max_model_len = max_model_len
         self.num_steps = 0
         self.jobs: list[FakeJob] = []
@@ -101,6 +104,8 @@ class FakeEngine:
         time.sleep(self.step_s)
         if self.num_steps == self.fails_at:
             raise FloatingPointError("the step was told to fail")
+        if len(self.added) < self.crowd:
+            return []
         made = [(job, self._advance(job)) for job in self.jobs]
         self.jobs = [job for job, increment in made if increment.finish_reason is None]
         return made

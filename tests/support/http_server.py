@@ -90,7 +90,7 @@ def listening(app: FastAPI) -> Generator[int]:
         assert not thread.is_alive()
 
 
-def wait_until(condition: Any, seconds: float = 5.0) -> None:
+def wait_until(condition: Any, seconds: float = 30.0) -> None:
     """Fails if it does not come true in time."""
     end = time.monotonic() + seconds
     while not condition():

@@ -39,17 +39,17 @@ def running(
 
 
 async def post(url: str, *, stream: bool = False) -> httpx2.Response:
-    async with httpx2.AsyncClient(timeout=10) as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         return await client.post(
             f"{url}/v1/completions", json=PROMPT | {"stream": stream}
         )
 
 
 async def test_under_load_nothing_is_lost():
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    engine = FakeEngine(TOKENS, step_s=SLOW_S, crowd=20)
     with (
         served(engine) as server,
-        running(server, drain_seconds=10) as (draining, thread, url),
+        running(server, drain_seconds=30) as (draining, thread, url),
     ):
         requests = [
             asyncio.create_task(post(url, stream=i % 2 == 0)) for i in range(20)
