@@ -29,6 +29,7 @@ from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
 from fdjax.generate.sampling_state import SamplingState, init_state
 from fdjax.generate.softmax_counts import SoftmaxCounts
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
 from fdjax.models.random_init import random_weights
@@ -236,7 +237,9 @@ def main() -> None:
     parser.add_argument("--model", default="configs/models/llama3-8b.json")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--cases", default=CASES)
-    parser.add_argument("--softmax", default="auto", help="as LLM takes it")
+    parser.add_argument(
+        "--softmax", default="auto", help="as `fdjax generate` takes it"
+    )
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps-per-launch", type=int)
@@ -250,7 +253,9 @@ def main() -> None:
 
     device.claim_memory(0.93)
     settings = Settings.of(
-        arguments.model, dtype=arguments.dtype, softmax=arguments.softmax
+        arguments.model,
+        dtype=arguments.dtype,
+        softmax=UnifiedMax.read(arguments.softmax) or arguments.softmax,
     )
     path = pathlib.Path(arguments.model)
     made_up = path.suffix == ".json"

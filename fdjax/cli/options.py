@@ -114,11 +114,7 @@ def _softmax(given: str) -> "str | UnifiedMax":
     from fdjax.kernels.decode_attention.unified import UnifiedMax
 
     try:
-        phi, low, high = map(float, given.split(","))
-    except ValueError:
-        return given
-    try:
-        return UnifiedMax(phi, low, high)
+        return UnifiedMax.read(given) or given
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -29,6 +29,19 @@ class UnifiedMax:
     low: float
     high: float
 
+    @staticmethod
+    def read(text: str) -> "UnifiedMax | None":
+        """From `PHI,LOW,HIGH`; `None` where the text is something else.
+
+        Raises:
+            ValueError: as above.
+        """
+        try:
+            phi, low, high = map(float, text.split(","))
+        except ValueError:
+            return None
+        return UnifiedMax(phi, low, high)
+
     def __post_init__(self) -> None:
         if not math.isfinite(self.phi):
             raise ValueError(f"UnifiedMax: phi is {self.phi}; it must be finite")

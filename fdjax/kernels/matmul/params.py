@@ -40,7 +40,7 @@ class FlatConfig:
     stages: int
 
     def shared_bytes(self, m: int) -> int:
-        """Shared memory of a block (`Shape::bytes` in flat.cuh)."""
+        """Shared memory of a block (`Shape::bytes` in flat_ring.cuh)."""
         padded = padded_m(m)
         stage = self.boxes * 128 * (self.tiles * self.tile_rows + padded)
         ring = self.stages * stage + (64 - self.tile_rows) * 128

@@ -1,0 +1,129 @@
+"""The engine under many requests: requests a second, room for tokens, the host's share.
+
+All requests are handed over at once, as `fdjax bench throughput` does. The host's share
+is the time of the processor that the engine's thread needs for a decode step of a full
+batch, of the time that the step takes: what is below one is time in which it waits.
+"""
+
+import argparse
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks import results
+from fdjax import LLM, SamplingParams
+from fdjax.engine.engine import Engine
+
+
+def prompts_of(llm: LLM, count: int, tokens: int) -> list[list[int]]:
+    """Random prompts, others in every call."""
+    draw = np.random.default_rng()
+    size = llm.engine.config.embedding.vocab_size
+    return draw.integers(size, size=(count, tokens)).tolist()
+
+
+def greedy(max_tokens: int) -> SamplingParams:
+    """So many tokens exactly."""
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+
+
+def throughput(llm: LLM, *, requests: int, inputs: int, outputs: int) -> dict[str, Any]:
+    """Seconds of one run, and rates."""
+    prompts = prompts_of(llm, requests, inputs)
+    preempted = llm.engine.scheduler.num_preemptions
+    start = time.perf_counter()
+    made = llm.generate(prompts, greedy(outputs))
+    seconds = time.perf_counter() - start
+    tokens = sum(len(output.token_ids) for output in made)
+    assert tokens == requests * outputs, tokens
+    return {
+        "requests": requests,
+        "input_tokens": inputs,
+        "output_tokens": outputs,
+        "seconds": round(seconds, 3),
+        "requests_per_s": round(requests / seconds, 2),
+        "output_tokens_per_s": round(tokens / seconds, 1),
+        "preemptions": llm.engine.scheduler.num_preemptions - preempted,
+    }
+
+
+def host_share(llm: LLM, *, rows: int, inputs: int, steps: int) -> dict[str, Any]:
+    """Of a decode step of `rows` rows that all run."""
+    engine = llm.engine
+    prompts = prompts_of(llm, rows, inputs)
+    # Tokens that were launched and not read are the device's, not the host's time.
+    params = greedy(steps * 16)
+    jobs = [
+        engine.add(engine.request(i, prompt, params))
+        for i, prompt in enumerate(prompts)
+    ]
+    while any(not job.output for job in jobs):
+        engine.step()
+    wall, busy, made = _decode(engine, steps)
+    for job in jobs:
+        engine.abort(job)
+    return {
+        "batch": rows,
+        "ms_per_step": round(wall * rows / made * 1e3, 3),
+        "host_ms_per_step": round(busy * rows / made * 1e3, 3),
+        "host_share": round(busy / wall, 4),
+    }
+
+
+def _decode(engine: Engine, steps: int) -> tuple[float, float, int]:
+    """Seconds, seconds of this thread's processor, and tokens."""
+    for _ in range(4):
+        engine.step()
+    wall, busy, made = time.perf_counter(), time.thread_time(), 0
+    for _ in range(steps):
+        made += sum(len(increment.token_ids) for _, increment in engine.step())
+    return time.perf_counter() - wall, time.thread_time() - busy, made
+
+
+def main() -> None:
+    """Measures and writes `serving.json`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="configs/models/llama3-8b.json")
+    parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--max-model-len", type=int, default=4096)
+    parser.add_argument("--memory-fraction", type=float, default=0.9)
+    parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--inputs", type=int, default=1024)
+    parser.add_argument("--outputs", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=pathlib.Path)
+    arguments = parser.parse_args()
+    out = arguments.out or results.RESULTS / results.device_slug() / "serving.json"
+    start = time.perf_counter()
+    llm = LLM(
+        arguments.model,
+        random_weights=True,
+        max_model_len=arguments.max_model_len,
+        max_num_seqs=arguments.max_num_seqs,
+        memory_fraction=arguments.memory_fraction,
+    )
+    layout = llm.engine.plan.layout
+    common = {
+        "model": pathlib.Path(arguments.model).stem,
+        "memory_fraction": arguments.memory_fraction,
+        "load_s": round(time.perf_counter() - start, 1),
+        "kv_tokens": layout.num_pages * layout.page_size,
+        **results.provenance(),
+    }
+    rows: list[dict[str, Any]] = []
+    sizes = {"inputs": arguments.inputs, "outputs": arguments.outputs}
+    for _ in range(arguments.repeats + 1):  # the first compiles
+        rows.append(throughput(llm, requests=arguments.requests, **sizes) | common)
+        print(rows[-1], flush=True)
+    share = host_share(
+        llm, rows=arguments.max_num_seqs, inputs=arguments.inputs, steps=64
+    )
+    rows = [*rows[1:], share | common]
+    print(rows[-1], flush=True)
+    results.write(out, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+// B's cut of the work, and the ring of stages in shared memory that its warps share.
+#pragma once
+
+#include <cstdint>
+
+#include "matmul/params.h"
+
+namespace fdjax::matmul {
+
+inline constexpr int kTileRows = 64;     // of weights: the M of wgmma
+inline constexpr int kTileColumns = 64;  // along K: one row of the 128 byte swizzle
+inline constexpr int kRowBytes = kTileColumns * 2;
+inline constexpr int kMaxStages = 16;
+
+// Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes
+// times 64 columns of both. Every (tile, box) has a warpgroup of its own, so that as
+// many chains of dependent wgmmas run at once.
+template <int kTiles, int kM, int kBoxes>
+struct Shape {
+  static constexpr int kGroups = kTiles * kBoxes;
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kThreads = kConsumers + 32;  // and the producer's warp
+  static constexpr int kColumns = kBoxes * kTileColumns;
+  // Blocks start at different places along K, so that they do not all ask for the same
+  // columns of rows that lie a power of two apart: 1 % faster. With much x, it costs
+  // more than that to find x at many places of L2 at once.
+  static constexpr bool kRotate = kM <= 16;
+  static constexpr int kXBytes = kM * kRowBytes;  // of a box
+  // Partial sums, [kBoxes][kM][kPitch] floats: a pitch of 4 modulo 32 spreads the
+  // accumulators' layout over all banks.
+  static constexpr int kPitch = kTiles * kTileRows + 4;
+  static constexpr int kSumBytes = kBoxes * kM * kPitch * 4;
+
+  __host__ __device__ static constexpr int stage_bytes(int tile_rows) {
+    return kGroups * tile_rows * kRowBytes + kBoxes * kXBytes;
+  }
+
+  // The partial sums reuse the ring. wgmma always reads 64 rows, beyond those of a
+  // shorter tile too (their results are ignored).
+  __host__ __device__ static constexpr int bytes(int stages, int tile_rows) {
+    const int ring =
+        stages * stage_bytes(tile_rows) + (kTileRows - tile_rows) * kRowBytes;
+    return (ring > kSumBytes ? ring : kSumBytes) + 1024;  // to align the ring
+  }
+};
+
+// Which part of the product a block computes.
+struct Work {
+  int row;           // first weight row; of the gate, if gated
+  int begin, count;  // stages along K
+  int shift;         // where along them this block starts
+
+  // The place along K of the block's i-th stage.
+  __device__ int depth(int i) const {
+    const int at = i + shift;
+    return begin + (at < count ? at : at - count);
+  }
+};
+
+template <typename S>
+__device__ Work work_of(const Params& p, int rows) {
+  const int depth = (p.k + S::kColumns - 1) / S::kColumns;
+  const int rank = blockIdx.x, splits = gridDim.x, tile = blockIdx.y;
+  const int begin = depth * rank / splits;
+  const int count = depth * (rank + 1) / splits - begin;
+  return {tile * rows, begin, count, S::kRotate && count > 0 ? tile * 5 % count : 0};
+}
+
+struct Ring {
+  unsigned char* data;
+  uint64_t* full;   // a stage's bytes have arrived
+  uint64_t* empty;  // the consumers are done with it
+  int stages;
+  int stage_bytes;
+  int tile_rows;
+
+  __device__ unsigned char* stage(int i) const { return data + i * stage_bytes; }
+  __device__ int tile_bytes() const { return tile_rows * kRowBytes; }
+};
+
+// A position in the ring: which stage, and the parity of its current use.
+struct Cursor {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace fdjax::matmul

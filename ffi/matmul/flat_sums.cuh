@@ -1,0 +1,81 @@
+// B's end: from the accumulators of all blocks of a cluster to rows of y.
+#pragma once
+
+#include <cstdint>
+
+#include "fdjax/cluster.cuh"
+#include "matmul/epilogue.cuh"
+#include "matmul/flat_ring.cuh"
+
+namespace fdjax::matmul {
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// From the accumulators' layout to [kM][kPitch], tokens by weight rows.
+template <int kM>
+__device__ void store_sums(const float (&sums)[kM / 2], float* shared, int pitch) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kM / 2; ++i) {
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
+    shared[column * pitch + row] = sums[i];
+  }
+}
+
+__device__ inline void accumulate(const float4& low, const float4& high,
+                                  float (&sums)[8]) {
+  sums[0] += low.x, sums[1] += low.y, sums[2] += low.z, sums[3] += low.w;
+  sums[4] += high.x, sums[5] += high.y, sums[6] += high.z, sums[7] += high.w;
+}
+
+// Adds the partial sums of 8 weight rows of a token: those of every block of the
+// cluster, rank by rank, and in a block those of every box.
+template <typename S, int kBoxes>
+__device__ void gather(const float* shared, int splits, float (&sums)[8]) {
+  constexpr int kBoxFloats = S::kSumBytes / 4 / kBoxes;
+#pragma unroll
+  for (float& sum : sums) sum = 0.0f;
+  if (splits == 1) {
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      const auto* source = reinterpret_cast<const float4*>(shared + box * kBoxFloats);
+      accumulate(source[0], source[1], sums);
+    }
+    return;
+  }
+#pragma unroll 2
+  for (int rank = 0; rank < splits; ++rank) {
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      const uint32_t source = cluster_address(shared + box * kBoxFloats, rank);
+      accumulate(cluster_load(source), cluster_load(source + 16), sums);
+    }
+  }
+}
+
+// Every block of the cluster finishes its share of the rows.
+template <typename T, int kTiles, int kM, int kBoxes>
+__device__ void write_rows(const Params& p, const Work& work, int tile_rows,
+                           const float* shared) {
+  using S = Shape<kTiles, kM, kBoxes>;
+  const int rank = blockIdx.x, splits = gridDim.x;
+  const int units = (p.gated ? kTiles / 2 : kTiles) * tile_rows / 8;  // of a token
+  const int total = units * p.m;
+  const int begin = total * rank / splits, end = total * (rank + 1) / splits;
+  for (int i = begin + threadIdx.x; i < end; i += S::kThreads) {
+    const int token = i / units, row = i % units * 8;
+    const int column = work.row + row;
+    if (column >= p.columns) continue;
+    const float* source =
+        shared + token * S::kPitch + row / tile_rows * kTileRows + row % tile_rows;
+    float sums[8], second[8];
+    gather<S, kBoxes>(source, splits, sums);
+    if (p.gated) gather<S, kBoxes>(source + kTiles / 2 * kTileRows, splits, second);
+    finish<T>(p, token, column, sums, second);
+  }
+}
+
+#endif
+
+}  // namespace fdjax::matmul
