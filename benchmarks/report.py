@@ -13,34 +13,22 @@ from benchmarks.results import RESULTS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 DECODE = RESULTS / "nvidia-h200" / "decode.json"
-# The same cases with `--softmax 0,-40,40`: a model without a calibration does not use a
-# unified maximum unless it is told to.
-UNIFIED = RESULTS / "nvidia-h200" / "decode_unified.json"
 PAGES = ("README.md", "docs/performance.md")
 BEGIN = "<!-- results: decode -->"
 END = "<!-- /results -->"
 
 HEADER = (
-    "| model | batch x context | ms/step | unified maximum, ms/step | tokens/s "
-    "| of the read ceiling | spread | prefill, ms | commit |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| model | batch x context | ms/step | tokens/s | of the read ceiling | spread "
+    "| prefill, ms | commit |\n|---|---|---|---|---|---|---|---|"
 )
 
 
-def table(
-    rows: Sequence[Mapping[str, Any]], unified: Sequence[Mapping[str, Any]] = ()
-) -> str:
-    """Markdown for a list of results, and where they come from.
-
-    Args:
-        rows: the results.
-        unified: of the same cases with a unified maximum; any may be missing.
-    """
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown for a list of results, and where they come from."""
     if not rows:
         return "No results yet."
-    beside = {_case(row): row for row in unified}
-    lines = "\n".join(_line(row, beside.get(_case(row))) for row in rows)
-    return f"{HEADER}\n{lines}\n\n{_provenance([*rows, *unified])}"
+    lines = "\n".join(_line(row) for row in rows)
+    return f"{HEADER}\n{lines}\n\n{_provenance(rows)}"
 
 
 def rewritten(text: str, block: str) -> str:
@@ -61,21 +49,11 @@ def load_rows(path: pathlib.Path = DECODE) -> list[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def block_of_pages() -> str:
-    """What stands between the markers."""
-    return table(load_rows(), load_rows(UNIFIED))
-
-
-def _case(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    return row["model"], row["batch"], row["context"]
-
-
-def _line(row: Mapping[str, Any], unified: Mapping[str, Any] | None) -> str:
+def _line(row: Mapping[str, Any]) -> str:
     cells = (
         row["model"],
         f"{row['batch']} x {row['context']:,}",
         f"{row['ms_per_step']:.2f}",
-        "" if unified is None else f"{unified['ms_per_step']:.2f}",
         f"{row['tokens_per_s']:,.0f}",
         f"{row['fraction_of_ceiling']:.0%}",
         f"{row['spread']:.1%}",
@@ -93,7 +71,7 @@ def _provenance(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Rewrites the blocks of all pages."""
-    block = block_of_pages()
+    block = table(load_rows())
     for name in PAGES:
         page = REPOSITORY / name
         page.write_text(rewritten(page.read_text(), block))

@@ -122,6 +122,11 @@ class Engine:
         """Some job has not ended."""
         return bool(self.scheduler.running or self.scheduler.num_waiting)
 
+    def wait(self) -> None:
+        """Waits until the tokens are there that `step` reads next."""
+        if self._unread:
+            self._unread[0].wait()
+
     def step(self) -> list[tuple[Job, Increment]]:
         """Lets jobs in, launches what is next, and reads what was launched before.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.job import Chunk, Job
+from fdjax.engine.page_table import RowTable, page_table
 from fdjax.engine.programs import Programs
 from fdjax.engine.results import Launch
 from fdjax.generate.loop import GenerationProgress
@@ -23,16 +24,6 @@ from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float
-
-
-def page_table(
-    pages: Sequence[Sequence[int]], *, num_rows: int, width: int, num_pages: int
-) -> np.ndarray:
-    """Page ids by row, `[B, W]`; absent pages are `num_pages`."""
-    table = np.full((num_rows, width), num_pages, np.int32)
-    for row, held in enumerate(pages):
-        table[row, : len(held)] = held[:width]
-    return table
 
 
 class Executor:
@@ -60,6 +51,9 @@ class Executor:
         self._buckets = buckets
         self.programs = Programs(model, steps_per_launch=steps_per_launch)
         self.plan = SERVING_PLANS[0]
+        self._table = RowTable(
+            buckets.rows[-1], buckets.widths[-1], plan.layout.num_pages
+        )
         self.rules, self.progress = self._fresh()
 
     @property
@@ -116,13 +110,13 @@ class Executor:
     def decode(self, jobs: Sequence[Job]) -> Launch:
         """Runs decode steps of the jobs' rows."""
         rows = [job.row for job in jobs if job.row is not None]
+        pages = [job.pages for job in jobs]
+        self._table.update(dict(zip(rows, pages, strict=True)))
         num_rows = smallest_fitting(self._buckets.rows, max(rows) + 1)
-        widest = max(len(job.pages) for job in jobs)
-        pages: list[Sequence[int]] = [()] * num_rows
+        table = self._table.part(num_rows, self._width(max(map(len, pages))))
         active = np.zeros(num_rows, np.bool_)
-        for row, job in zip(rows, jobs, strict=True):
-            pages[row], active[row] = job.pages, True
-        operands = self._decode_operands(pages, widest, active)
+        active[rows] = True
+        operands = jax.device_put((table, active))
         self.progress, sampled = self.programs.decode(
             self.rules, self.progress, *operands, plan=self.plan
         )
@@ -170,17 +164,6 @@ class Executor:
         logits, kv = self.programs.prefill(self.kv, *operands)
         self.progress = dataclasses.replace(self.progress, kv=kv)
         return logits, operands[1]
-
-    def _decode_operands(
-        self, pages: Sequence[Sequence[int]], widest: int, active: np.ndarray
-    ) -> tuple[Array, Array]:
-        table = page_table(
-            pages,
-            num_rows=len(pages),
-            width=self._width(widest),
-            num_pages=self._layout.num_pages,
-        )
-        return jax.device_put((table, active))
 
     def _fresh(self) -> tuple[SamplingRules, GenerationProgress]:
         """Rows that nobody has."""

@@ -29,6 +29,8 @@ class Job:
             was sampled.
         num_remembered: pages made findable.
         ended: nothing more comes of it.
+        num_prompt: tokens of the prompt.
+        limit: tokens of prompt and output together.
     """
 
     request: Request
@@ -43,16 +45,18 @@ class Job:
     num_launched: int = 0
     num_remembered: int = 0
     ended: bool = False
+    # Plain fields: the scheduler asks every job in every step.
+    num_prompt: int = field(init=False)
+    limit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt = len(self.request.prompt)
+        self.limit = self.num_prompt + self.request.max_tokens
 
     @property
     def order(self) -> tuple[int, int]:
         """Who goes first, and who is the last to be put back."""
         return self.priority, self.arrival
-
-    @property
-    def num_prompt(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt)
 
     @property
     def output(self) -> list[int]:
@@ -67,8 +71,7 @@ class Job:
     @property
     def is_decoding(self) -> bool:
         """Another step may make another token of it."""
-        limit = self.num_prompt + self.request.max_tokens
-        return 0 < self.num_launched < limit
+        return 0 < self.num_launched < self.limit
 
     def wait(self) -> None:
         """Back to the queue: what was computed is given up, what was read is kept."""

@@ -53,7 +53,7 @@ class Request:
         return len(self.prompt) + self.max_tokens - 1
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # one a row and step; a frozen one takes three times as long
 class Increment:
     """New tokens of one request.
 

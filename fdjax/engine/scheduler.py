@@ -121,6 +121,9 @@ class Scheduler:
 
     def lacking(self, num_steps: int) -> bool:
         """Whether pages are too few for all decoding jobs to make `num_steps` more."""
+        most = self._pages_for(num_steps) + 1
+        if most * len(self.running) <= self.pool.num_free:
+            return False
         wanted = sum(self._missing(job, num_steps) for job in self._decoding())
         return wanted > self.pool.num_free
 
@@ -145,7 +148,8 @@ class Scheduler:
         """
         jobs = self._decoding()
         for job in jobs:
-            job.pages += self.pool.take(self._missing(job, num_steps))
+            if job.num_launched - 1 + num_steps > len(job.pages) * self._page_size:
+                job.pages += self.pool.take(self._missing(job, num_steps))
             job.num_launched += num_steps
         return jobs
 
@@ -154,7 +158,11 @@ class Scheduler:
 
         The last token read is not yet in the KV array.
         """
-        if not self._caching:
+        # Asked for every token of every row: most of them fill no page.
+        if (
+            not self._caching
+            or len(job.tokens) // self._page_size <= job.num_remembered
+        ):
             return
         in_kv = min(job.num_prefilled, len(job.tokens))
         if job.num_launched:

@@ -25,7 +25,9 @@ def workspace_bytes(
     max_model_len: int,
     page_size: int,
 ) -> int:
-    """Temporaries of the largest prefill call and of sampling.
+    """Temporaries of the largest prefill call or of sampling, whichever has more.
+
+    Calls run one after the other and share the memory.
 
     Args:
         config: the model.
@@ -44,12 +46,13 @@ def workspace_bytes(
     # scores and their exponentials live together.
     pairs = BLOCK_QUERIES * max(num_tokens, max_model_len)
     scores = 2 * pairs * attention.num_heads * FLOAT32_BYTES
+    logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     # Raw logits, changed ones, noise and one more while sorting.
-    logits = 4 * num_rows * config.embedding.vocab_size * FLOAT32_BYTES
+    sampling = 4 * logits
     # Prefill gathers the pages of its prompts; each may end with a page begun.
     gathered = num_tokens + num_rows * page_size
     gathered *= gathered_token_bytes(config, dtype=dtype)
-    return activations + scores + logits + gathered
+    return max(activations + scores + gathered + logits, sampling)
 
 
 def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:
