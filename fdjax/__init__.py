@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from fdjax.models.config import ModelConfig
     from fdjax.serve.async_llm import AsyncLLM
     from fdjax.serve.llm import LLM
-    from fdjax.serve.outputs import Chunk, Output
+    from fdjax.serve.outputs import Chunk, Completion, Output
 
 __all__ = [
     "LLM",
     "AsyncLLM",
     "CheckpointError",
     "Chunk",
+    "Completion",
     "ConfigError",
     "EngineDeadError",
     "MemoryBudgetError",
@@ -51,6 +52,7 @@ _HOMES = {
     "LLM": "fdjax.serve.llm",
     "AsyncLLM": "fdjax.serve.async_llm",
     "Chunk": "fdjax.serve.outputs",
+    "Completion": "fdjax.serve.outputs",
     "ModelConfig": "fdjax.models.config",
     "Output": "fdjax.serve.outputs",
     "SamplingParams": "fdjax.generate.params",

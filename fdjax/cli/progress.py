@@ -3,12 +3,10 @@
 import contextlib
 from collections.abc import Callable, Generator
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
-    Progress,
     ProgressColumn,
     SpinnerColumn,
     Task,
@@ -17,6 +15,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.text import Text
+
+from fdjax.serve.progress import bars, note
+
+__all__ = ["Waiting", "counting", "loading", "note", "stepping"]
 
 
 class _TokensColumn(ProgressColumn):
@@ -37,11 +39,11 @@ def loading(name: str) -> Generator[Callable[[int, int, str], None]]:
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
     )
-    with _bars(*columns) as bars:
-        task = bars.add_task(f"loading {name}", total=None)
+    with bars(*columns) as shown:
+        task = shown.add_task(f"loading {name}", total=None)
 
         def report(done_bytes: int, total_bytes: int, _: str) -> None:
-            bars.update(task, completed=done_bytes, total=total_bytes)
+            shown.update(task, completed=done_bytes, total=total_bytes)
 
         yield report
 
@@ -58,8 +60,8 @@ class Waiting:
 
     def __enter__(self) -> "Waiting":
         columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-        bars = self._stack.enter_context(_bars(*columns))
-        bars.add_task(self._description, total=None)
+        shown = self._stack.enter_context(bars(*columns))
+        shown.add_task(self._description, total=None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,9 +81,9 @@ def counting(total_tokens: int, description: str) -> Generator[Callable[[int], N
         BarColumn(),
         _TokensColumn(),
     )
-    with _bars(*columns) as bars:
-        task = bars.add_task(description, total=total_tokens)
-        yield lambda num_tokens: bars.advance(task, num_tokens)
+    with bars(*columns) as shown:
+        task = shown.add_task(description, total=total_tokens)
+        yield lambda num_tokens: shown.advance(task, num_tokens)
 
 
 @contextlib.contextmanager
@@ -94,22 +96,6 @@ def stepping(total: int, description: str) -> Generator[Callable[[], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with _bars(*columns) as bars:
-        task = bars.add_task(description, total=total)
-        yield lambda: bars.advance(task)
-
-
-def note(message: str) -> None:
-    """One dim line on stderr, terminal or not."""
-    Console(stderr=True).print(Text(message, style="dim"), soft_wrap=True)
-
-
-def _bars(*columns: ProgressColumn) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        redirect_stdout=False,  # stdout belongs to the text, wherever it goes
-    )
+    with bars(*columns) as shown:
+        task = shown.add_task(description, total=total)
+        yield lambda: shown.advance(task)

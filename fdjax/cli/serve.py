@@ -1,8 +1,7 @@
 """`fdjax serve`: the OpenAI API, until a signal ends it."""
 
-import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+import pathlib
+from typing import Annotated
 
 import typer
 
@@ -11,9 +10,6 @@ from fdjax.cli.errors import FAILED, reported
 from fdjax.cli.loading import load, sampling_defaults
 from fdjax.cli.options import DebugOption, ModelOptions, command
 from fdjax.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fdjax.serve.llm import LLM
 
 _SERVER = "Server"
 
@@ -53,6 +49,19 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = 30.0,
+    compilation_cache_dir: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Where compiled programs are kept for the next start; fdjax's folder "
+            "of the user's cache by default.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    compilation_cache: Annotated[
+        bool,
+        typer.Option(help="Keep compiled programs at all.", rich_help_panel=_SERVER),
+    ] = True,
     warm_up: Annotated[
         bool, typer.Option(help="Compile all programs first.", rich_help_panel=_SERVER)
     ] = True,
@@ -69,10 +78,12 @@ def serve(
         from fdjax.serve.http.run import DrainingServer
         from fdjax.serve.http.wiring import application
 
+        if compilation_cache:
+            _keep_programs(compilation_cache_dir)
         llm = load(model)
         sampling = sampling_defaults(llm.folder, model)
         if warm_up:
-            _warm_up(llm, sampling)
+            llm.warm_up(progress=True)
         app, serving = application(
             llm,
             names=served_model_name or [model.model],
@@ -100,12 +111,14 @@ def _check_extra() -> None:
     del fastapi, prometheus_client, uvicorn
 
 
-def _warm_up(llm: "LLM", sampling: Mapping[str, Any]) -> None:
-    """Compiles what greedy requests need, and those that leave the sampling open."""
-    from fdjax.generate.params import SamplingParams
+def _keep_programs(folder: pathlib.Path | None) -> None:
+    """Uses the folder that was asked for; else the user's, if it can be used."""
+    from fdjax.serve import compilation_cache
 
-    start = time.monotonic()
-    params = [SamplingParams(temperature=0.0), SamplingParams(**sampling)]
-    count = llm.engine.warm_up(params)
-    seconds = time.monotonic() - start
-    progress.note(f"[{count} programs ready after {seconds:.1f} s]")
+    if folder is not None:
+        compilation_cache.use(folder)
+    elif not compilation_cache.is_configured():
+        try:
+            compilation_cache.use(compilation_cache.default_folder())
+        except ConfigError as error:  # a home that is read-only is no reason to stop
+            progress.note(f"[programs are not kept: {error}]")

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 # a finer ladder costs compilations. The decode kernels read only what a row holds.
 WIDTH_RATIO = 4
 SMALLEST_PROMPT = 16
+# A finer ladder of prefill rows costs compilations, a coarser one calls or padding.
+PREFILL_RATIO = 4
+# A call of so few tokens takes as long as reading the weights: padding costs nothing.
+CHEAP_TOKENS = 256
 
 
 def ladder(smallest: int, largest: int, ratio: int) -> tuple[int, ...]:
@@ -31,7 +35,8 @@ class Buckets:
         rows: batch sizes, `B`.
         prompts: padded prompt lengths, `S`.
         widths: page-table widths of decode programs, `W`.
-        max_batched_tokens: `B * S` of one prefill call, unless one prompt is longer.
+        max_batched_tokens: `B * S` of the prefill calls of one engine step, unless one
+            prompt is longer.
     """
 
     rows: tuple[int, ...]
@@ -46,6 +51,7 @@ class Buckets:
         max_model_len: int,
         page_size: int,
         max_batched_tokens: int,
+        width_ratio: int = WIDTH_RATIO,
     ) -> "Buckets":
         """The ladders that reach `max_num_seqs` rows of `max_model_len` tokens."""
         widest = -(-max_model_len // page_size)
@@ -53,7 +59,7 @@ class Buckets:
         return Buckets(
             rows=ladder(1, max_num_seqs, 2),
             prompts=ladder(min(SMALLEST_PROMPT, longest), longest, 2),
-            widths=ladder(min(4, widest), widest, WIDTH_RATIO),
+            widths=ladder(min(width_ratio, widest), widest, width_ratio),
             max_batched_tokens=max_batched_tokens,
         )
 
@@ -63,7 +69,37 @@ class Buckets:
         fitting = [step for step in self.prompts if step <= self.max_batched_tokens]
         return max(fitting, default=self.prompts[0])
 
-    def prefill_rows(self, prompt: int, rows: int) -> int:
-        """Rows of one prefill call of prompts padded to `prompt` tokens."""
-        fitting = max(1, self.max_batched_tokens // prompt)
-        return max(step for step in self.rows if step <= min(fitting, rows))
+    @property
+    def step_tokens(self) -> int:
+        """The most tokens of the prefill calls of one engine step."""
+        return max(self.max_batched_tokens, self.longest_chunk)
+
+    def prefill_steps(self, prompt: int, room: int | None = None) -> tuple[int, ...]:
+        """Numbers of rows of prefill calls of prompts padded to `prompt` tokens.
+
+        Args:
+            prompt: one of `prompts`.
+            room: tokens that a call may have, `step_tokens` by default.
+        """
+        fitting = (self.step_tokens if room is None else room) // prompt
+        most, steps = min(fitting, self.rows[-1]), [1]
+        while steps[-1] * PREFILL_RATIO <= most:
+            steps.append(steps[-1] * PREFILL_RATIO)
+        return tuple(steps)
+
+    def prefill_rows(self, prompt: int, count: int, room: int | None = None) -> int:
+        """Rows of the next prefill call, of `count` prompts that wait.
+
+        They are padded where that is cheap; else those beyond a step wait for another
+        call, which costs less than computing rows that nobody has.
+
+        Args:
+            prompt: tokens they are padded to, one of `prompts`.
+            count: at least 1.
+            room: see `prefill_steps`.
+        """
+        steps = self.prefill_steps(prompt, room)
+        padded = next((step for step in steps if step >= count), None)
+        if padded is not None and padded * prompt <= CHEAP_TOKENS:
+            return padded
+        return max(step for step in steps if step <= count)

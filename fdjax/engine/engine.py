@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
@@ -69,7 +69,6 @@ class Engine:
         self._limits = (max_queued_requests, max_queued_tokens)
         self._num_jobs = 0
         self._unread: deque[Launch] = deque()
-        self._boxes: dict[Job, deque[Increment]] = {}
 
     def request(
         self, index: int, prompt: Sequence[int], params: SamplingParams
@@ -77,15 +76,18 @@ class Engine:
         """A checked request.
 
         Raises:
-            RequestError: the prompt or the parameters cannot be served.
+            RequestError: the prompt or the parameters cannot be served, or the whole
+                KV array could not hold it.
         """
-        return make_request(
+        request = make_request(
             index,
             prompt,
             params,
             vocab_size=self.config.embedding.vocab_size,
             max_model_len=self.plan.max_model_len,
         )
+        self._check_pages(request)
+        return request
 
     def add(self, request: Request, *, priority: int = 0, salt: bytes = b"") -> Job:
         """Queues a request; `step` does the rest.
@@ -97,9 +99,8 @@ class Engine:
 
         Raises:
             QueueFullError: as many requests or tokens wait as may.
-            RequestError: the whole KV array could not hold it.
         """
-        self._check_room(request)
+        self._check_queue(request)
         job = Job(
             request,
             priority=priority,
@@ -142,28 +143,6 @@ class Engine:
             launched = True
         return increments
 
-    def run(self, requests: Iterable[Request]) -> Iterator[Increment]:
-        """Yields increments of all requests as they come.
-
-        Several runs may be under way at once; whichever asks for more drives them all.
-        A run that is closed before its end ends its requests.
-        """
-        jobs = [self.add(request) for request in requests]
-        box: deque[Increment] = deque()
-        self._boxes.update(dict.fromkeys(jobs, box))
-        remaining = len(jobs)
-        try:
-            while remaining:
-                while not box:
-                    self._deliver()
-                increment = box.popleft()
-                remaining -= increment.finish_reason is not None
-                yield increment
-        finally:
-            for job in jobs:
-                self.abort(job)
-                self._boxes.pop(job, None)
-
     def reset(self) -> None:
         """Ends all jobs and begins anew, after a step that was not finished."""
         self.scheduler.clear()
@@ -172,21 +151,26 @@ class Engine:
 
     def warm_up(
         self,
-        params: Sequence[SamplingParams] = (SamplingParams(temperature=0.0),),
+        params: Sequence[SamplingParams] | None = None,
         *,
         max_tokens: int | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Compiles every program that requests with such parameters can need.
 
         Args:
-            params: what requests will ask for, together in any combination.
+            params: what requests will ask for, together in any combination; anything
+                by default.
             max_tokens: longest sequence to be ready for, prompt and output together;
                 the model's limit by default.
+            on_progress: called with programs done, and programs in all.
 
         Returns:
-            The number of programs run.
+            The number of programs.
         """
-        plans = {serving_plan([one]) for one in params}
+        plans = set(SERVING_PLANS)
+        if params is not None:
+            plans = {serving_plan([one]) for one in params}
         longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
         return warm_up(
             self._executor,
@@ -194,13 +178,14 @@ class Engine:
             self.plan.layout,
             [plan for plan in SERVING_PLANS if plan in plans],
             longest=longest,
+            on_progress=on_progress,
         )
 
     def softmax_statistics(self) -> SoftmaxStatistics:
         """See `Executor.softmax_statistics`."""
         return self._executor.softmax_statistics()
 
-    def _check_room(self, request: Request) -> None:
+    def _check_pages(self, request: Request) -> None:
         layout = self.plan.layout
         needed = layout.pages_for(request.num_kv_tokens)
         if needed > layout.num_pages:
@@ -209,6 +194,8 @@ class Engine:
                 f"{layout.page_size} tokens, but there are {layout.num_pages}; shorten "
                 "the prompt, or lower max_tokens"
             )
+
+    def _check_queue(self, request: Request) -> None:
         requests, tokens = self._limits
         waiting = self.scheduler.num_waiting
         if requests is not None and waiting >= requests:
@@ -231,13 +218,15 @@ class Engine:
             self._executor.use(serving_plan(running))
 
     def _prefill(self) -> bool:
-        chunks = self.scheduler.chunks()
-        if not chunks:
-            return False
-        launch = self._executor.prefill(chunks)
-        if launch is not None:
-            self._unread.append(launch)
-        return True
+        room, called = self.buckets.step_tokens, False
+        while chunks := self.scheduler.chunks(room):
+            rows, width = self._executor.prefill_shape(chunks)
+            room -= rows * width
+            launch = self._executor.prefill(chunks)
+            if launch is not None:
+                self._unread.append(launch)
+            called = True
+        return called
 
     def _decode(self) -> bool:
         jobs = self.scheduler.reserve(self._steps)
@@ -267,13 +256,3 @@ class Engine:
             if increment.finish_reason is not None:
                 self.scheduler.end(job)
         return increments
-
-    def _deliver(self) -> None:
-        try:
-            increments = self.step()
-        except BaseException:
-            self.reset()
-            raise
-        for job, increment in increments:
-            if job in self._boxes:
-                self._boxes[job].append(increment)

@@ -78,6 +78,13 @@ class Executor:
         sampling = _kept(self.progress.sampling, fresh.progress)
         self.progress = dataclasses.replace(self.progress, sampling=sampling)
 
+    def prefill_shape(self, chunks: Sequence[Chunk]) -> tuple[int, int]:
+        """Rows and tokens that a prefill call of these chunks is padded to."""
+        width = smallest_fitting(
+            self._buckets.prompts, max(chunk.size for chunk in chunks)
+        )
+        return self._buckets.prefill_rows(width, len(chunks)), width
+
     def prefill(self, chunks: Sequence[Chunk]) -> Launch | None:
         """Computes chunks, and samples the first tokens of the jobs that they complete.
 
@@ -142,12 +149,9 @@ class Executor:
 
     def _prefill(self, chunks: Sequence[Chunk]) -> tuple[Array, Array]:
         """Logits and lengths of each chunk's row."""
-        width = smallest_fitting(
-            self._buckets.prompts, max(c.stop - c.start for c in chunks)
-        )
+        count, width = self.prefill_shape(chunks)
         # Whole beginnings read their own pages alone, and cuDNN can serve them.
         begun = any(chunk.start for chunk in chunks)
-        count = self._prefill_rows(len(chunks), width, begun=begun)
         tokens = np.zeros((count, width), np.int32)
         starts, lengths = np.zeros(count, np.int32), np.zeros(count, np.int32)
         for place, chunk in enumerate(chunks):
@@ -190,12 +194,6 @@ class Executor:
             num_rows=num_rows,
             outputs=[job.output for job in jobs],
         )
-
-    def _prefill_rows(self, count: int, width: int, *, begun: bool) -> int:
-        """Rows of a prefill call; there are few sizes of those that go on."""
-        if begun and count > 1:
-            return self._buckets.prefill_rows(width, self._buckets.rows[-1])
-        return smallest_fitting(self._buckets.rows, count)
 
     def _width(self, num_pages: int) -> int:
         return smallest_fitting(self._buckets.widths, num_pages)

@@ -94,11 +94,14 @@ class Scheduler:
             admitted.append(job)
         return admitted
 
-    def chunks(self) -> list[Chunk]:
+    def chunks(self, room: int) -> list[Chunk]:
         """What the next prefill call computes: jobs of one kind, first come first.
 
         A call takes whole prompts, or parts of them; those that have a beginning in the
         KV array do not share a call with those that have none.
+
+        Args:
+            room: tokens that it may have, padding included.
         """
         nexts = [self._next_chunk(job) for job in self.running if job.is_prefilling]
         if not nexts:
@@ -106,12 +109,14 @@ class Scheduler:
         nexts.sort(key=lambda chunk: chunk.job.order)
         first = nexts[0]
         width = smallest_fitting(self._buckets.prompts, first.size)
+        if width > room:
+            return []
         alike = [
             chunk
             for chunk in nexts
             if (chunk.start > 0) == (first.start > 0) and chunk.size <= width
         ]
-        chunks = alike[: self._buckets.prefill_rows(width, self._buckets.rows[-1])]
+        chunks = alike[: self._buckets.prefill_rows(width, len(alike), room)]
         for chunk in chunks:
             chunk.job.num_prefilled = chunk.stop
             if chunk.is_last:

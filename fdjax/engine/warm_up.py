@@ -1,6 +1,6 @@
 """Compiles every program that an engine can need, by running it on nothing."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
@@ -13,14 +13,17 @@ from fdjax.memory.prefix import PrefixKeys
 
 _GREEDY = SamplingParams(temperature=0.0)
 
+type _Call = Callable[[], object]
+
 
 def warm_up(
     executor: Executor,
     buckets: Buckets,
     layout: KVLayout,
-    plans: Iterable[SamplingPlan],
+    plans: Sequence[SamplingPlan],
     *,
     longest: int,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Runs each program once, over rows and pages that do not exist.
 
@@ -30,26 +33,56 @@ def warm_up(
         layout: of its KV array.
         plans: of sampling, to be ready for.
         longest: tokens of the longest sequence to be ready for.
+        on_progress: called with programs done, and programs in all.
 
     Returns:
-        The number of programs run.
+        The number of programs.
     """
-    count = 0
-    for index, plan in enumerate(plans):
+    prefills = list(_prefills(buckets, longest))
+    seats = [rows for rows, tokens, _ in prefills if tokens == buckets.prompts[0]]
+    decodes = list(_decodes(buckets, layout.pages_for(longest)))
+    calls: list[_Call] = [_prefill(executor, buckets, *shape) for shape in prefills]
+    for plan in plans:
+        calls.append(_exchange(executor, buckets, plan))
+        calls += [_seat(executor, buckets, rows) for rows in sorted(set(seats))]
+        calls += [_decode(executor, layout, *shape) for shape in decodes]
+    for done, call in enumerate(calls):
+        if on_progress is not None:
+            on_progress(done, len(calls))
+        call()
+    if on_progress is not None:
+        on_progress(len(calls), len(calls))
+    return len(calls)
+
+
+def _prefill(
+    executor: Executor, buckets: Buckets, rows: int, tokens: int, start: int
+) -> _Call:
+    """A call of prefill alone: none of its prompts is complete."""
+    job = _job(start + tokens + 1, row=buckets.rows[-1])
+    chunks = [Chunk(job, start, start + tokens)] * rows
+    return lambda: executor.prefill(chunks)
+
+
+def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call:
+    def call() -> None:
         executor.use(plan)
         executor.exchange(range(buckets.rows[-1]))
-        shapes = _prefills(buckets, longest) if index == 0 else _seats(buckets)
-        for rows, tokens, start in shapes:
-            job = _job(start + tokens, row=buckets.rows[-1])
-            executor.prefill([Chunk(job, start, start + tokens)] * rows)
-            count += 2 if index == 0 else 1
-        for rows, width in _decodes(buckets, layout.pages_for(longest)):
-            job = _job(1, row=rows - 1)
-            job.pages = [layout.num_pages] * width
-            executor.decode([job])
-            count += 1
-        count += 1
-    return count
+
+    return call
+
+
+def _seat(executor: Executor, buckets: Buckets, rows: int) -> _Call:
+    """A call of the cheapest prefill, and of what samples the first tokens."""
+    tokens = buckets.prompts[0]
+    job = _job(tokens, row=buckets.rows[-1])
+    return lambda: executor.prefill([Chunk(job, 0, tokens)] * rows)
+
+
+def _decode(executor: Executor, layout: KVLayout, rows: int, width: int) -> _Call:
+    job = _job(1, row=rows - 1)
+    job.pages = [layout.num_pages] * width
+    return lambda: executor.decode([job])
 
 
 def _prefills(buckets: Buckets, longest: int) -> Iterator[tuple[int, int, int]]:
@@ -57,18 +90,9 @@ def _prefills(buckets: Buckets, longest: int) -> Iterator[tuple[int, int, int]]:
     for tokens in _up_to(buckets.prompts, longest):
         if tokens > buckets.longest_chunk:
             return
-        most = buckets.prefill_rows(tokens, buckets.rows[-1])
-        for rows in (step for step in buckets.rows if step <= most):
+        for rows in buckets.prefill_steps(tokens):
             yield rows, tokens, 0
-        for rows in {1, most}:
             yield rows, tokens, 1
-
-
-def _seats(buckets: Buckets) -> Iterator[tuple[int, int, int]]:
-    """The cheapest prefill call of each number of rows."""
-    tokens = buckets.prompts[0]
-    most = buckets.prefill_rows(tokens, buckets.rows[-1])
-    return ((rows, tokens, 0) for rows in buckets.rows if rows <= most)
 
 
 def _decodes(buckets: Buckets, num_pages: int) -> Iterator[tuple[int, int]]:

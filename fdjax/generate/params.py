@@ -1,7 +1,7 @@
 """`SamplingParams`: how one request wants its tokens chosen, validated."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,9 @@ MAX_STOP_IDS = 64
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_BIASED = 1024
+MAX_SAMPLES = 16384
+
+_NUM_SEEDS = 2**63
 
 # Below it a temperature divides logits into infinities; vLLM draws the same line.
 GREEDY_BELOW = 1e-5
@@ -27,11 +30,12 @@ _REALS = {
     "frequency_penalty": Interval(-2, 2),
 }
 _INTEGERS = {
+    "n": Interval(1, MAX_SAMPLES),
     "top_k": Interval(-1, INT32_MAX),
     "min_tokens": Interval(0, INT32_MAX),
 }
 _OPTIONAL_INTEGERS = {
-    "seed": Interval(0, 2**63 - 1),
+    "seed": Interval(0, _NUM_SEEDS - 1),
     "max_tokens": Interval(1, INT32_MAX),
     "logprobs": Interval(0, MAX_LOGPROBS),
 }
@@ -72,6 +76,8 @@ class SamplingParams:
         min_tokens: tokens before which nothing can end the output.
         logprobs: `None` for no log-probabilities, 0 for the chosen token's, `n` for
             those of the `n` most likely tokens too; at most 20.
+        n: samples of the prompt, which share its keys and values; at most 16384. Sample
+            `i` draws with `seed + i`.
 
     Raises:
         RequestError: a value has the wrong type or is out of range.
@@ -96,6 +102,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    n: int = 1
 
     def __post_init__(self) -> None:
         for name, allowed in _REALS.items():
@@ -131,6 +138,15 @@ class SamplingParams:
             or self.presence_penalty != 0
             or self.frequency_penalty != 0
         )
+
+    def samples(self) -> "list[SamplingParams]":
+        """The parameters of each of the `n` samples, whose own `n` is 1."""
+        if self.n == 1:
+            return [self]
+        if self.seed is None:
+            return [replace(self, n=1)] * self.n
+        seeds = ((self.seed + sample) % _NUM_SEEDS for sample in range(self.n))
+        return [replace(self, n=1, seed=seed) for seed in seeds]
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks that every token id named exists.

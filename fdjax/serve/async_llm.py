@@ -1,7 +1,7 @@
 """`AsyncLLM`: an engine for asyncio, where requests come and go."""
 
 import asyncio
-import dataclasses
+import contextlib
 import functools
 from collections.abc import AsyncGenerator, Sequence
 
@@ -10,11 +10,10 @@ from fdjax.errors import EngineDeadError
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.engine_thread import Call, EngineThread, ServingEngine, Ticket
+from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.prompts import Prompt, token_ids_of
 from fdjax.serve.tokenizer import Tokenizer
-
-_NUM_SEEDS = 2**63
 
 
 class Stream:
@@ -94,26 +93,24 @@ class AsyncLLM:
             priority: lower ones go first.
 
         Yields:
-            New tokens and text, the last time with the reason for the end.
+            New tokens and text of any of its samples; the last chunk of each has the
+            reason for its end.
 
         Raises:
             RequestError: the prompt or the parameters cannot be served.
             QueueFullError: as many requests wait as may.
             EngineDeadError: the engine has failed, now or before.
         """
-        (stream,) = await self.start([prompt], params, priority=priority)
-        try:
-            async for chunk in stream:
+        streams = await self.start([prompt], params, priority=priority)
+        async with contextlib.aclosing(merged(streams)) as chunks:
+            async for _, chunk in chunks:
                 yield chunk
-        finally:
-            stream.close()
 
     async def start(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams,
         *,
-        n: int = 1,
         priority: int = 0,
         salt: bytes = b"",
     ) -> list[Stream]:
@@ -121,14 +118,13 @@ class AsyncLLM:
 
         Args:
             prompts: texts or token ids.
-            params: of all; sample `i` of a prompt draws with `seed + i`.
-            n: samples of each prompt.
+            params: of all.
             priority: lower ones go first.
             salt: requests of different salts share no cached prefixes.
 
         Returns:
-            `n` streams of the first prompt, then those of the next. Whoever does not
-            read one to its end closes it.
+            The streams of the first prompt's `n` samples, then those of the next.
+            Whoever does not read one to its end closes it.
 
         Raises:
             RequestError: a prompt or the parameters cannot be served.
@@ -136,19 +132,25 @@ class AsyncLLM:
             EngineDeadError: the engine has failed, or was shut down.
         """
         loop = asyncio.get_running_loop()
+        samples = params.samples()
         calls = [
             Call(index, token_ids, sample, priority, salt)
             for index, token_ids in enumerate(await self._encode(prompts))
-            for sample in _samples(params, n)
+            for sample in samples
         ]
         tickets = [Ticket(loop) for _ in calls]
         try:
             requests = await asyncio.wrap_future(self._thread.add(calls, tickets))
             return [
                 Stream(
-                    self._thread, ticket, request, Detokenizer(self.tokenizer, request)
+                    self._thread,
+                    ticket,
+                    request,
+                    Detokenizer(self.tokenizer, request, sample=place % params.n),
                 )
-                for ticket, request in zip(tickets, requests, strict=True)
+                for place, (ticket, request) in enumerate(
+                    zip(tickets, requests, strict=True)
+                )
             ]
         except BaseException:  # the task may be cancelled when the engine has them
             self._thread.abort(tickets)
@@ -165,12 +167,3 @@ class AsyncLLM:
             await asyncio.to_thread(encode, prompt, index)
             for index, prompt in enumerate(prompts)
         ]
-
-
-def _samples(params: SamplingParams, n: int) -> list[SamplingParams]:
-    if params.seed is None:
-        return [params] * n
-    return [
-        dataclasses.replace(params, seed=(params.seed + sample) % _NUM_SEEDS)
-        for sample in range(n)
-    ]

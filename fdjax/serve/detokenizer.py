@@ -15,17 +15,21 @@ class Detokenizer:
     Args:
         tokenizer: without one there is no text.
         request: whose increments come.
+        sample: which of its prompt's samples it is.
 
     Attributes:
-        ended: the last chunk was made. After a stop string the engine may go on; what
-            it still makes is not wanted.
+        ended: the last chunk was made. The engine knows nothing of a stop string:
+            whoever reads the chunks aborts the request there.
 
     Raises:
         RequestError: there are stop strings, but no tokenizer.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, request: Request, *, sample: int = 0
+    ) -> None:
         params = request.params
+        self._sample = sample
         if tokenizer is None and params.stop:
             raise RequestError(
                 f"stop has {len(params.stop)} strings, but the model has no tokenizer; "
@@ -59,6 +63,7 @@ class Detokenizer:
             text=text,
             finish_reason=finish_text,
             logprobs=None if logprobs is None else logprobs[: len(token_ids)],
+            sample=self._sample,
         )
 
     def _text(

@@ -1,5 +1,6 @@
 """`LLM`: a model ready to continue prompts, in the words vLLM's users know."""
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,15 @@ from typing import Any
 from fdjax import device
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Request
+from fdjax.engine.runs import Runs
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.serve import compilation_cache
 from fdjax.serve.detokenizer import Detokenizer
-from fdjax.serve.outputs import Chunk, Output
+from fdjax.serve.outputs import Chunk, Completion, Output
+from fdjax.serve.progress import compiling, generating
 from fdjax.serve.prompts import Prompt, token_ids_of
 from fdjax.serve.setup import Settings, build_engine
 from fdjax.serve.tokenizer import load_tokenizer
@@ -22,10 +26,18 @@ from fdjax.serve.tokenizer import load_tokenizer
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Checked prompts: what goes in, and where what comes out is gathered."""
+    """Checked prompts: what goes in, and where what comes out is gathered.
 
-    requests: list[Request]
+    Attributes:
+        outputs: one a prompt.
+        requests: one a sample of a prompt, as the next two.
+        completions: those of `outputs`.
+        detokenizers: what makes chunks of increments.
+    """
+
     outputs: list[Output]
+    requests: list[Request]
+    completions: list[Completion]
     detokenizers: list[Detokenizer]
 
 
@@ -53,6 +65,9 @@ class LLM:
             the package has one, unless the weights are made up; else synchronised.
             Or "synchronised", the path of a calibration, or a `UnifiedMax`. It changes
             speed, and results by rounding only.
+        compilation_cache_dir: a folder for compiled programs, which the next process
+            finds there; see `fdjax.serve.compilation_cache`. `None` leaves it to JAX's
+            own settings.
         on_progress: called with bytes done, bytes in all, and a parameter's name.
 
     Raises:
@@ -75,9 +90,12 @@ class LLM:
         revision: str | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
         softmax: str | pathlib.Path | UnifiedMax = "auto",
+        compilation_cache_dir: str | pathlib.Path | None = None,
         on_progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
         device.claim_memory(memory_fraction)
+        if compilation_cache_dir is not None:
+            compilation_cache.use(pathlib.Path(compilation_cache_dir))
         if random_weights and softmax == "auto":
             softmax = "synchronised"  # a calibration knows the model's own weights
         settings = Settings.of(
@@ -97,17 +115,21 @@ class LLM:
         self.engine: Engine = build_engine(
             settings, seed=seed, random_weights=random_weights, on_progress=on_progress
         )
+        self._runs = Runs(self.engine)
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
     ) -> list[Output]:
         """Continues prompts; returns when all have ended.
 
         Args:
             prompts: texts, or lists of token ids; or a single one of either.
             sampling_params: for all prompts, or one each.
+            progress: shows a bar on stderr, if that is a terminal.
 
         Returns:
             One output a prompt, in their order.
@@ -116,8 +138,11 @@ class LLM:
             RequestError: a prompt or parameter cannot be served; nothing has run then.
         """
         prepared = self._prepare(prompts, sampling_params)
-        for _ in self._stream(prepared):
-            pass
+        count = len(prepared.requests)
+        with generating(count) if progress else contextlib.nullcontext() as report:
+            for chunk in self._stream(prepared):
+                if report is not None:
+                    report(len(chunk.token_ids), chunk.finish_reason is not None)
         return prepared.outputs
 
     def stream(
@@ -131,6 +156,26 @@ class LLM:
         by the first `next`.
         """
         return self._stream(self._prepare(prompts, sampling_params))
+
+    def warm_up(
+        self,
+        sampling_params: Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> int:
+        """Compiles every program that such requests can need, ahead of them.
+
+        Args:
+            sampling_params: what requests will ask for, together in any combination;
+                anything by default.
+            progress: says on stderr how many programs there are, and how many seconds
+                they took; with a bar, if that is a terminal.
+
+        Returns:
+            The number of programs.
+        """
+        with compiling() if progress else contextlib.nullcontext() as report:
+            return self.engine.warm_up(sampling_params, on_progress=report)
 
     def softmax_statistics(self) -> SoftmaxStatistics:
         """How many query heads decoding has computed again, by layer, since the start.
@@ -148,39 +193,44 @@ class LLM:
     ) -> _Prepared:
         many = _as_list(prompts)
         params = _per_prompt(sampling_params, len(many))
-        prepared = _Prepared([], [], [])
+        prepared = _Prepared([], [], [], [])
         for index, (prompt, one) in enumerate(zip(many, params, strict=True)):
             token_ids = token_ids_of(prompt, index, self.tokenizer)
-            request = self.engine.request(index, token_ids, one)
+            requests = [
+                self.engine.request(index, token_ids, sample)
+                for sample in one.samples()
+            ]
             text = prompt if isinstance(prompt, str) else None
-            output = Output(index, text, request.prompt)
-            if one.logprobs is not None:
-                output.logprobs = []
-            if self.tokenizer is not None:
-                output.text = ""
-            prepared.requests.append(request)
+            completions = [
+                Completion(
+                    sample,
+                    text=None if self.tokenizer is None else "",
+                    logprobs=None if one.logprobs is None else [],
+                )
+                for sample in range(one.n)
+            ]
+            output = Output(index, text, requests[0].prompt, completions)
             prepared.outputs.append(output)
-            prepared.detokenizers.append(Detokenizer(self.tokenizer, request))
+            prepared.requests.extend(requests)
+            prepared.completions.extend(completions)
+            prepared.detokenizers.extend(
+                Detokenizer(self.tokenizer, request, sample=sample)
+                for sample, request in enumerate(requests)
+            )
         return prepared
 
     def _stream(self, prepared: _Prepared) -> Iterator[Chunk]:
-        for increment in self.engine.run(prepared.requests):
-            detokenizer = prepared.detokenizers[increment.index]
-            if detokenizer.ended:  # by a stop string, which the engine knows nothing of
+        jobs = self._runs.add(prepared.requests)
+        places = {job: place for place, job in enumerate(jobs)}
+        for job, increment in self._runs.follow(jobs):
+            detokenizer = prepared.detokenizers[places[job]]
+            if detokenizer.ended:  # made before the engine knew
                 continue
             chunk = detokenizer.chunk(increment)
-            _extend(prepared.outputs[increment.index], chunk)
+            if detokenizer.ended:
+                self.engine.abort(job)  # a stop string, which it knows nothing of
+            prepared.completions[places[job]].add(chunk)
             yield chunk
-
-
-def _extend(output: Output, chunk: Chunk) -> None:
-    """Adds a chunk to its output."""
-    output.token_ids += chunk.token_ids
-    if output.text is not None and chunk.text is not None:
-        output.text += chunk.text
-    if output.logprobs is not None and chunk.logprobs is not None:
-        output.logprobs += chunk.logprobs
-    output.finish_reason = chunk.finish_reason
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -9,13 +9,11 @@ type FinishText = Literal["stop", "length"]
 
 
 @dataclass
-class Output:
-    """The continuation of one prompt.
+class Completion:
+    """One continuation of a prompt.
 
     Attributes:
-        index: place of the prompt in the call.
-        prompt: the prompt's text, where it was given as text.
-        prompt_token_ids: the prompt's tokens.
+        index: place among the prompt's samples.
         token_ids: the tokens made, the one that ended them included.
         text: their text, special tokens left out; `None` without a tokenizer.
         finish_reason: "stop" or "length"; `None` while tokens are still coming.
@@ -23,12 +21,58 @@ class Output:
     """
 
     index: int
-    prompt: str | None
-    prompt_token_ids: tuple[int, ...]
     token_ids: list[int] = field(default_factory=list[int])
     text: str | None = None
     finish_reason: FinishText | None = None
     logprobs: list[Logprob] | None = None
+
+    def add(self, chunk: "Chunk") -> None:
+        """Takes in new tokens."""
+        self.token_ids += chunk.token_ids
+        if self.text is not None and chunk.text is not None:
+            self.text += chunk.text
+        if self.logprobs is not None and chunk.logprobs is not None:
+            self.logprobs += chunk.logprobs
+        self.finish_reason = chunk.finish_reason
+
+
+@dataclass
+class Output:
+    """What came of one prompt.
+
+    `token_ids`, `text`, `finish_reason` and `logprobs` are those of the first sample.
+
+    Attributes:
+        index: place of the prompt in the call.
+        prompt: the prompt's text, where it was given as text.
+        prompt_token_ids: the prompt's tokens.
+        outputs: a continuation for each of the `n` samples asked for.
+    """
+
+    index: int
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: list[Completion]
+
+    @property
+    def token_ids(self) -> list[int]:
+        """See `Completion`."""
+        return self.outputs[0].token_ids
+
+    @property
+    def text(self) -> str | None:
+        """See `Completion`."""
+        return self.outputs[0].text
+
+    @property
+    def finish_reason(self) -> FinishText | None:
+        """See `Completion`."""
+        return self.outputs[0].finish_reason
+
+    @property
+    def logprobs(self) -> list[Logprob] | None:
+        """See `Completion`."""
+        return self.outputs[0].logprobs
 
 
 @dataclass(frozen=True)
@@ -40,8 +84,9 @@ class Chunk:
         token_ids: tokens since the last chunk.
         text: the text they complete; characters are never split. `None` without a
             tokenizer.
-        finish_reason: set in the last chunk of the prompt.
+        finish_reason: set in the last chunk of the sample.
         logprobs: one entry a token, where the request asked for them.
+        sample: which of the prompt's samples.
     """
 
     index: int
@@ -49,3 +94,4 @@ class Chunk:
     text: str | None
     finish_reason: FinishText | None
     logprobs: list[Logprob] | None = None
+    sample: int = 0

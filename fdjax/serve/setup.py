@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax import device
+from fdjax.engine import buckets
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.engine import Engine
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
@@ -36,6 +37,9 @@ MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
 # On an H200 a loop of 8 steps of 256 small calls took 2.79 ms a step, one step a call,
 # launched ahead, 2.69. A CPU launches with the cores that compute: fewer, longer calls.
 STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
+# How a GPU kernel cuts a row depends on the width of the page table; on a CPU only the
+# definition of attention reads more than a row holds.
+WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def build_engine(
         MemoryBudgetError: the model does not fit; nothing has been allocated.
         CheckpointError: the files do not hold the weights.
     """
-    plan = settings.memory_plan()
+    plan, kind = settings.memory_plan(), kind_of_platform()
     if random_weights:
         model = make_random_weights(settings.config, dtype=settings.dtype, seed=seed)
     else:
@@ -168,14 +172,16 @@ def build_engine(
             on_progress=on_progress,
             config=settings.config,
         )
-    buckets = Buckets.of(
+    gathering = plan.page_workspace_bytes > 0
+    shapes = Buckets.of(
         max_num_seqs=settings.max_num_seqs,
         max_model_len=settings.max_model_len,
         page_size=settings.page_size,
         max_batched_tokens=settings.max_batched_tokens,
+        width_ratio=buckets.WIDTH_RATIO if gathering else WIDTH_RATIO[kind],
     )
-    steps = STEPS_PER_LAUNCH[kind_of_platform()]
-    return Engine(model, plan, buckets, steps_per_launch=steps, seed=seed)
+    steps = STEPS_PER_LAUNCH[kind]
+    return Engine(model, plan, shapes, steps_per_launch=steps, seed=seed)
 
 
 def _read(

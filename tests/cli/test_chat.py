@@ -6,7 +6,7 @@ import pytest
 
 from fdjax import LLM, SamplingParams
 from fdjax.cli.conversation import Conversation
-from fdjax.engine.engine import Engine
+from fdjax.engine.runs import Runs
 from tests.cli.conftest import Invoke
 
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
@@ -82,16 +82,16 @@ def test_an_interrupt_stops_the_answer_and_not_the_chat(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    run = Engine.run
+    run = Runs.follow
 
-    def interrupted(engine: Engine, requests: Any) -> Any:
-        increments = run(engine, requests)
+    def interrupted(runs: Runs, jobs: Any) -> Any:
+        increments = run(runs, jobs)
         yield next(increments)
         increments.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "run", interrupted)
+        patch.setattr(Runs, "follow", interrupted)
         conversation.answer("Once upon a time")
     assert conversation.turns[-1] == {"role": "assistant", "content": " there"}
     captured = capsys.readouterr()

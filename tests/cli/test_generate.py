@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fdjax import LLM, CheckpointError, SamplingParams, __version__
-from fdjax.engine.engine import Engine
+from fdjax.engine.runs import Runs
 from fdjax.models.source import SHIPPED
 from tests.cli.conftest import Invoke
 
@@ -245,16 +245,16 @@ def test_every_fault_of_a_checkpoint_is_shown(
 def test_an_interrupt_ends_the_line(
     invoke: Invoke, shared: LLM, monkeypatch: pytest.MonkeyPatch
 ):
-    run = Engine.run
+    run = Runs.follow
 
-    def interrupted(engine: Engine, requests: Any) -> Any:
-        increments = run(engine, requests)
+    def interrupted(runs: Runs, jobs: Any) -> Any:
+        increments = run(runs, jobs)
         yield next(increments)
         yield next(increments)
         increments.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Engine, "run", interrupted)
+    monkeypatch.setattr(Runs, "follow", interrupted)
     result = invoke("generate", STORY, *GREEDY)
     assert result.exit_code == 130
     assert result.stdout.startswith(f"{STORY} there")

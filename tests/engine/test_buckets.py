@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdjax.engine.buckets import Buckets, ladder, smallest_fitting
+from fdjax.engine.buckets import CHEAP_TOKENS, Buckets, ladder, smallest_fitting
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,35 @@ def test_every_size_has_a_bucket(
     for steps in (buckets.rows, buckets.prompts, buckets.widths):
         assert list(steps) == sorted(set(steps))
     for prompt in buckets.prompts:
-        rows = buckets.prefill_rows(prompt, max_num_seqs)
-        assert rows in buckets.rows
-        assert rows == 1 or rows * prompt <= max_batched_tokens
+        steps = buckets.prefill_steps(prompt)
+        assert steps[0] == 1 and steps[-1] <= max_num_seqs
+        assert steps[-1] == 1 or steps[-1] * prompt <= max_batched_tokens
     assert smallest_fitting(buckets.prompts, max_model_len) >= max_model_len
+
+
+@given(
+    max_num_seqs=st.integers(1, 300),
+    prompt=st.integers(1, 200),
+    counts=st.lists(st.integers(1, 400), min_size=2, max_size=2, unique=True),
+    rooms=st.lists(st.integers(1, 9000), min_size=2, max_size=2, unique=True),
+)
+def test_a_prefill_call_is_full_or_cheap(
+    max_num_seqs: int, prompt: int, counts: list[int], rooms: list[int]
+):
+    buckets = Buckets.of(
+        max_num_seqs=max_num_seqs,
+        max_model_len=200,
+        page_size=16,
+        max_batched_tokens=9000,
+    )
+    prompt = smallest_fitting(buckets.prompts, prompt)
+    few, many = sorted(counts)
+    tight, wide = (max(room, prompt) for room in sorted(rooms))
+    rows = buckets.prefill_rows(prompt, few, wide)
+    assert rows in buckets.prefill_steps(prompt)
+    assert rows <= few or rows * prompt <= CHEAP_TOKENS
+    assert rows <= buckets.prefill_rows(prompt, many, wide)
+    rows = buckets.prefill_rows(prompt, few, tight)
+    assert rows * prompt <= tight
+    # The executor pads what was chosen without knowing the room.
+    assert buckets.prefill_rows(prompt, min(rows, few)) == rows

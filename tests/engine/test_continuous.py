@@ -12,6 +12,7 @@ from fdjax import QueueFullError, RequestError, SamplingParams
 from fdjax.engine.engine import Engine
 from fdjax.engine.job import Job
 from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
+from tests.support.soak import is_idle, soak
 
 LONG = [int(token) for token in random.Random(0).choices(range(3, 120), k=24)]
 SEEDED = SamplingParams(temperature=1.0, seed=5, max_tokens=9, ignore_eos=True)
@@ -45,16 +46,6 @@ def finish(engine: Engine) -> dict[Job, list[int]]:
         for job, increment in engine.step():
             outputs[job] += increment.token_ids
     return outputs
-
-
-def is_idle(engine: Engine) -> bool:
-    pool = engine.scheduler.pool
-    rows = sorted(engine.scheduler._rows)
-    return (
-        pool.num_free == pool.num_pages
-        and rows == list(range(engine.buckets.rows[-1]))
-        and not engine.scheduler._coming
-    )
 
 
 # --- Coming and going -----------------------------------------------------------------
@@ -232,30 +223,9 @@ def test_a_full_queue_says_so():
 # --- Everything at once ---------------------------------------------------------------
 
 
-def test_thousands_of_random_requests_leave_every_page_free(small: Engine):
-    """Random lengths, priorities, aborts and arrivals; some results are compared."""
-    draw = random.Random(1)
-    alone: dict[tuple[int, int], list[int]] = {}
-    expected: dict[Job, tuple[int, int]] = {}
-    outputs: defaultdict[Job, list[int]] = defaultdict(list)
-    live: list[Job] = []
-    left = 300
-    while left or small.has_work:
-        while left and draw.random() < 0.5:
-            left -= 1
-            length, count = draw.randrange(1, 20), draw.randrange(1, 12)
-            params = dataclasses.replace(GREEDY, max_tokens=count)
-            job = add(small, LONG[:length], params, priority=draw.randrange(2))
-            expected[job] = (length, count)
-            live.append(job)
-        if live and draw.random() < 0.1:
-            small.abort(live.pop(draw.randrange(len(live))))
-        for job, increment in small.step():
-            outputs[job] += increment.token_ids
+def test_hundreds_of_random_requests_leave_every_page_free(small: Engine):
+    """Random lengths, priorities, aborts and arrivals; `tests.soak` has thousands."""
+    done = soak(small, num_requests=300, seed=1)
+    assert done.num_aborted > 0
     assert is_idle(small)
-    for job in live:
-        length, count = expected[job]
-        if (length, count) not in alone:
-            params = dataclasses.replace(GREEDY, max_tokens=count)
-            alone[length, count] = run(small, [LONG[:length]], params)[0]
-        assert outputs[job] == alone[length, count]
+    assert list(done.differing(small)) == []

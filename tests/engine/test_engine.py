@@ -1,8 +1,6 @@
 """The engine: results depend on the request alone, and pages always come back."""
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,7 +9,6 @@ import pytest
 
 from fdjax import SamplingParams
 from fdjax.engine.engine import Engine
-from fdjax.engine.request import Increment
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 
 DRAWN = SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True)
@@ -25,10 +22,6 @@ def alone(engine: Engine) -> list[list[int]]:
 
 def all_free(engine: Engine) -> bool:
     return engine.scheduler.pool.num_free == engine.plan.layout.num_pages
-
-
-def start(engine: Engine, prompt: list[int]) -> Iterator[Increment]:
-    return engine.run([engine.request(0, prompt, GREEDY)])
 
 
 def test_a_batch_gives_what_each_gives_alone(engine: Engine, alone: list[list[int]]):
@@ -96,52 +89,6 @@ def test_unseeded_draws_differ(engine: Engine):
     assert run(engine, [PROMPTS[1]], DRAWN)[0] not in (first, second)
 
 
-def test_a_run_given_up_gives_its_pages_back(engine: Engine, alone: list[list[int]]):
-    increments = start(engine, PROMPTS[0])
-    next(increments)
-    assert not all_free(engine)
-    increments.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
-    assert all_free(engine)
-    assert run(engine, [PROMPTS[0]]) == alone[:1]
-
-
-def test_runs_may_take_turns(engine: Engine, alone: list[list[int]]):
-    runs = [start(engine, prompt) for prompt in PROMPTS]
-    outputs: list[list[int]] = [[] for _ in runs]
-    for turn in itertools.zip_longest(*runs):
-        for output, increment in zip(outputs, turn, strict=True):
-            output.extend([] if increment is None else increment.token_ids)
-    assert outputs == alone
-    assert all_free(engine)
-
-
-def test_a_run_waits_for_the_pages_of_another(alone: list[list[int]]):
-    engine = tiny_engine(max_num_seqs=1)
-    first = start(engine, PROMPTS[2])
-    tokens = next(first).token_ids
-    assert run(engine, [PROMPTS[1]]) == [alone[1]]
-    assert [*tokens, *(t for more in first for t in more.token_ids)] == alone[2]
-    assert all_free(engine)
-
-
-def test_an_interrupt_after_donation_does_not_end_the_engine(
-    engine: Engine, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
-):
-    decode = engine._executor.programs.decode
-
-    def interrupted(*operands: Any, **options: Any) -> Any:
-        decode(*operands, **options)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine._executor.programs, "decode", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(engine, [PROMPTS[0]])
-    monkeypatch.undo()
-    assert not engine._executor.kv.is_deleted()
-    assert all_free(engine)
-    assert run(engine, [PROMPTS[0]]) == alone[:1]
-
-
 def test_an_end_token_ends_a_row_and_only_it(engine: Engine, alone: list[list[int]]):
     stop = alone[1][4]
     params = dataclasses.replace(GREEDY, stop_token_ids=[stop])
@@ -178,13 +125,32 @@ def test_nothing_is_traced_after_warm_up(
     )
     greedy = dataclasses.replace(GREEDY, max_tokens=1)
     drawn = dataclasses.replace(DRAWN, max_tokens=3)
-    engine.warm_up([greedy, drawn])
+    seen: list[tuple[int, int]] = []
+    count = engine.warm_up([greedy, drawn], on_progress=lambda *at: seen.append(at))
+    assert seen == [(done, count) for done in range(count + 1)]
+    programs: Any = engine._executor.programs
+    compiled = programs._prefill._cache_size() + programs._decode._cache_size()
+    # Beside these, what seats one arrival and what moves rows, for each of two plans.
+    assert count == compiled + 4
     with jax.no_tracing(True):
         for length in range(1, max_model_len):
             run(engine, [[7] * length], greedy)
         run(engine, PROMPTS[:2], drawn)
         run(engine, PROMPTS, [greedy, drawn, greedy])
         run(engine, PROMPTS, dataclasses.replace(GREEDY, max_tokens=None))
+
+
+def test_a_warm_up_without_a_word_is_for_anything():
+    engine = tiny_engine(
+        shallow_model(), max_num_seqs=1, max_model_len=16, page_size=16
+    )
+    engine.warm_up()
+    everything = dataclasses.replace(
+        DRAWN, logprobs=3, frequency_penalty=1.0, min_tokens=2, logit_bias={5: 1.0}
+    )
+    with jax.no_tracing(True):
+        for params in (everything, DRAWN, GREEDY):
+            run(engine, PROMPTS[:2], params)
 
 
 def test_no_transfer_happens_unasked(engine: Engine, alone: list[list[int]]):

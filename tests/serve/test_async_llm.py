@@ -1,6 +1,7 @@
 """AsyncLLM: requests that come, go, are given up, and outlive their engine."""
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -78,10 +79,21 @@ async def test_priority_and_salt_reach_the_engine(make: Make):
 
 async def test_samples_draw_with_seeds_of_their_own(make: Make):
     engine = FakeEngine(TOKENS)
-    params = SamplingParams(seed=2**63 - 1)
-    streams = await make(engine).start(["Once", [5]], params, n=2)
+    params = SamplingParams(seed=2**63 - 1, n=2)
+    streams = await make(engine).start(["Once", [5]], params)
     asked = [(s.request.index, s.request.params.seed) for s in streams]
     assert asked == [(0, 2**63 - 1), (0, 0), (1, 2**63 - 1), (1, 0)]
+
+
+async def test_all_samples_of_a_prompt_come_mixed(make: Make):
+    engine = FakeEngine(TOKENS)
+    llm = make(engine)
+    chunks = await collect(llm, dataclasses.replace(LONG, n=3))
+    for sample in range(3):
+        own = [chunk for chunk in chunks if chunk.sample == sample]
+        assert "".join(chunk.text or "" for chunk in own) == TEXT
+        assert own[-1].finish_reason == "stop"
+    assert len(engine.added) == 3
 
 
 async def test_leaving_the_iterator_aborts(make: Make):
@@ -156,9 +168,9 @@ async def test_what_cannot_be_served_is_refused(make: Make, prompt: Any):
 async def test_a_full_queue_takes_all_samples_or_none(make: Make):
     engine = FakeEngine(TOKENS, step_s=SLOW_S, max_jobs=4)
     llm = make(engine)
-    first = await llm.start(["Once"], LONG, n=2)
+    first = await llm.start(["Once"], dataclasses.replace(LONG, n=2))
     with pytest.raises(QueueFullError):
-        await llm.start(["Once"], LONG, n=3)
+        await llm.start(["Once"], dataclasses.replace(LONG, n=3))
     assert llm.num_unfinished == 2
     for stream in first:
         assert len([chunk async for chunk in stream]) == len(TOKENS)

@@ -168,7 +168,7 @@ def test_one_bad_prompt_refuses_all_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
 ):
     with monkeypatch.context() as nothing_runs:
-        nothing_runs.setattr(llm.engine, "run", pytest.fail)
+        nothing_runs.setattr(llm.engine, "add", pytest.fail)
         with pytest.raises(RequestError, match=message):
             llm.generate([STORY, prompt, STORY], GREEDY)
         with pytest.raises(RequestError, match=message):

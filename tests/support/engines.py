@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.engine import Engine
+from fdjax.engine.runs import Runs
 from fdjax.generate.params import SamplingParams
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.plan import MemoryPlan
@@ -107,6 +108,7 @@ def run(
         for index, (prompt, one) in enumerate(zip(prompts, many, strict=True))
     ]
     outputs: list[list[int]] = [[] for _ in prompts]
-    for increment in engine.run(requests):
+    runs = Runs(engine)
+    for _, increment in runs.follow(runs.add(requests)):
         outputs[increment.index] += increment.token_ids
     return outputs

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fdjax.serve.async_llm import AsyncLLM
-from fdjax.serve.http import chat, completions, errors, tokens
+from fdjax.serve.http import answers, chat, completions, errors, tokens
 from fdjax.serve.http.body import BodyLimit
 from fdjax.serve.http.keys import ApiKeys
 from fdjax.serve.http.logprobs import TokenTexts
@@ -48,6 +48,7 @@ def create_app(
         _watching(server),
     ):
         app.include_router(router)
+    answers.without_422(app)
     app.add_middleware(
         BodyLimit,
         max_bytes=server.limits.body_bytes,
@@ -61,7 +62,11 @@ def create_app(
 def _watching(server: Server) -> APIRouter:
     routes = APIRouter()
 
-    @routes.get("/v1/models", response_model=None)
+    @routes.get(
+        "/v1/models",
+        response_model=None,
+        responses={200: {"model": answers.Models}, **answers.KEYED},
+    )
     async def models() -> dict[str, Any]:
         return {
             "object": "list",
@@ -77,11 +82,17 @@ def _watching(server: Server) -> APIRouter:
             ],
         }
 
-    @routes.get("/health", response_model=None)
+    @routes.get(
+        "/health",
+        response_model=None,
+        responses={
+            503: {"description": "The engine has failed, or the server drains."}
+        },
+    )
     async def health() -> Response:
         return JSONResponse({}, 200 if server.is_ready else 503)
 
-    @routes.get("/metrics", response_model=None)
+    @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(server.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 

@@ -7,6 +7,7 @@ from typing import Any
 import jinja2
 from fastapi import APIRouter, Request, Response
 
+from fdjax.serve.http.answers import EVENTS, REFUSING, ChatAnswer
 from fdjax.serve.http.errors import ApiError, refusals
 from fdjax.serve.http.generation import Result, respond
 from fdjax.serve.http.logprobs import TokenTexts, chat_logprobs
@@ -80,7 +81,11 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
     """The path, over a server."""
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions", response_model=None)
+    @routes.post(
+        "/v1/chat/completions",
+        response_model=None,
+        responses={200: {"model": ChatAnswer, "content": EVENTS}, **REFUSING},
+    )
     async def chat_completions(request: Request, body: ChatBody) -> Response:
         server.check_model(body.model)
         defaults = {

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from fdjax.serve.async_llm import Stream
+from fdjax.serve.http.answers import EVENTS, REFUSING, CompletionAnswer
 from fdjax.serve.http.errors import refusals
 from fdjax.serve.http.generation import Result, respond
 from fdjax.serve.http.logprobs import TokenTexts, completion_logprobs
@@ -66,7 +67,11 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
     """The path, over a server."""
     routes = APIRouter()
 
-    @routes.post("/v1/completions", response_model=None)
+    @routes.post(
+        "/v1/completions",
+        response_model=None,
+        responses={200: {"model": CompletionAnswer, "content": EVENTS}, **REFUSING},
+    )
     async def completions(request: Request, body: CompletionBody) -> Response:
         server.check_model(body.model)
 

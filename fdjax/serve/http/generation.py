@@ -20,7 +20,8 @@ from fdjax.serve.http.errors import ApiError, error_of
 from fdjax.serve.http.metrics import Watch
 from fdjax.serve.http.schemas import SamplingBody
 from fdjax.serve.http.server import Server
-from fdjax.serve.http.streams import ClientGoneError, merged, unless_gone
+from fdjax.serve.http.streams import ClientGoneError, unless_gone
+from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk, FinishText
 from fdjax.serve.prompts import Prompt
 
@@ -202,14 +203,13 @@ async def respond(
         QueueFullError: too many requests wait.
         EngineDeadError: the engine has failed.
     """
-    started, n = time.monotonic(), body.n or 1
+    started, n = time.monotonic(), params.n
     _check_counts(server, len(prompts), n)
     server.check_open()
     try:
         streams = await server.llm.start(
             prompts,
             params,
-            n=n,
             priority=body.priority or 0,
             salt=(body.cache_salt or "").encode(),
         )

@@ -18,6 +18,7 @@ from fdjax.serve.http.fields import (
 
 _INT32 = 2**31
 _NAMED_ALIKE = (
+    "n",
     "temperature",
     "top_p",
     "top_k",
@@ -39,7 +40,13 @@ _NAMED_ALIKE = (
 class Body(BaseModel):
     """What all bodies share; `null` is as good as leaving a field out."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    # `_knows_all` forbids what is unknown.
+    model_config = ConfigDict(
+        strict=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        json_schema_extra={"additionalProperties": False},
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from fdjax.serve.http.answers import REFUSING, TextAnswer, TokensAnswer
 from fdjax.serve.http.chat import chat_tokens
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.schemas import DetokenizeBody, TokenizeBody
@@ -16,7 +17,11 @@ def router(server: Server) -> APIRouter:
     """The paths, over a server."""
     routes = APIRouter()
 
-    @routes.post("/tokenize", response_model=None)
+    @routes.post(
+        "/tokenize",
+        response_model=None,
+        responses={200: {"model": TokensAnswer}, **REFUSING},
+    )
     async def tokenize(body: TokenizeBody) -> dict[str, Any]:
         server.check_model(body.model)
         tokens = await _tokens(server, body)
@@ -26,7 +31,11 @@ def router(server: Server) -> APIRouter:
             "max_model_len": server.model.max_model_len,
         }
 
-    @routes.post("/detokenize", response_model=None)
+    @routes.post(
+        "/detokenize",
+        response_model=None,
+        responses={200: {"model": TextAnswer}, **REFUSING},
+    )
     async def detokenize(body: DetokenizeBody) -> dict[str, str]:
         server.check_model(body.model)
         size = server.model.vocab_size

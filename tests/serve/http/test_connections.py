@@ -127,6 +127,15 @@ async def test_a_body_that_says_it_is_too_long():
         await still_serves(port)
 
 
+async def test_ten_megabytes_that_are_all_sent():
+    body = json.dumps(PROMPT | {"prompt": "a" * 10**7}).encode()
+    with served() as server, listening(server.app) as port:
+        async with connection(port) as (reader, writer):
+            writer.write(request(f"Content-Length: {len(body)}\r\n", body))
+            assert await status_of(reader, 1.0) in (413, None)
+        await still_serves(port)
+
+
 async def test_a_chunked_body_without_end():
     chunk = b"%x\r\n%s\r\n" % (65536, b"a" * 65536)
 

@@ -1,0 +1,67 @@
+"""`Runs`: jobs of one engine, driven by whoever reads their increments."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from fdjax.engine.engine import Engine
+from fdjax.engine.job import Job
+from fdjax.engine.request import Increment, Request
+
+
+class Runs:
+    """Several runs may be under way at once; whichever asks for more drives them all.
+
+    Args:
+        engine: stepped by nothing else.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._boxes: dict[Job, deque[tuple[Job, Increment]]] = {}
+
+    def add(self, requests: Iterable[Request]) -> list[Job]:
+        """Queues several requests, or none of them.
+
+        Raises:
+            QueueFullError: as many requests or tokens wait as may.
+        """
+        jobs: list[Job] = []
+        try:
+            for request in requests:
+                jobs.append(self._engine.add(request))
+        except BaseException:
+            for job in jobs:
+                self._engine.abort(job)
+            raise
+        return jobs
+
+    def follow(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Increment]]:
+        """Yields increments of some jobs as they come, until all have ended.
+
+        A run that is closed before its end ends its jobs. A job that is aborted on the
+        way may have increments left that were made before.
+        """
+        box: deque[tuple[Job, Increment]] = deque()
+        self._boxes.update(dict.fromkeys(jobs, box))
+        left = list(jobs)
+        try:
+            while left or box:
+                while box:
+                    yield box.popleft()
+                left = [job for job in left if not job.ended]
+                if left and not box:
+                    self._deliver()
+        finally:
+            for job in jobs:
+                self._engine.abort(job)
+                self._boxes.pop(job, None)
+
+    def _deliver(self) -> None:
+        try:
+            increments = self._engine.step()
+        except BaseException:
+            self._engine.reset()
+            raise
+        for job, increment in increments:
+            if job in self._boxes:
+                self._boxes[job].append((job, increment))

@@ -1,0 +1,58 @@
+"""Compiled programs on disk, so that the next process need not compile them."""
+
+import os
+import pathlib
+import stat
+
+import jax
+
+from fdjax.errors import ConfigError
+
+# The oldest give way beyond it. A program of the small model takes some 100 KB.
+MAX_BYTES = 8 * 2**30
+
+
+def default_folder() -> pathlib.Path:
+    """The user's own; `XDG_CACHE_HOME` moves it."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(home).expanduser() / "fdjax" / "programs"
+
+
+def is_configured() -> bool:
+    """JAX already has a folder, of `JAX_COMPILATION_CACHE_DIR` or of the program's."""
+    return jax.config.jax_compilation_cache_dir is not None
+
+
+def use(folder: pathlib.Path) -> None:
+    """Lets JAX look for programs in a folder, and put there what it compiles.
+
+    JAX finds them by the program itself, the versions of JAX and its libraries, their
+    flags and the device: what does not fit is compiled anew. What is in the folder is
+    run, so nobody else may write there.
+
+    Args:
+        folder: made if it is not there.
+
+    Raises:
+        ConfigError: it cannot be made, or others may write there.
+    """
+    folder = folder.expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot keep compiled programs ({error.strerror}); name another "
+            "folder, or go without"
+        ) from error
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others or status.st_uid != os.geteuid():
+        raise ConfigError(
+            f"{folder} holds programs that will be run, and others may write there "
+            f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); use a "
+            "folder of your own with mode 700"
+        )
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
+    # Many small programs are what a start waits for.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,0 +1,181 @@
+"""What the server answers, as `/openapi.json` says; the tests hold it to that."""
+
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+type FinishReason = Literal["stop", "length"]
+
+
+class Fault(BaseModel):
+    """What is wrong with a request, or with the server."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Failure(BaseModel):
+    """OpenAI's error object."""
+
+    error: Fault
+
+
+class Usage(BaseModel):
+    """Tokens read and made."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionLogprobs(BaseModel):
+    """Log-probabilities by token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One sample of a prompt."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason
+
+
+class CompletionAnswer(BaseModel):
+    """The answer of `/v1/completions`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class TopLogprob(BaseModel):
+    """A token that was likely."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(TopLogprob):
+    """The token that was chosen."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """Log-probabilities by token."""
+
+    content: list[ChatLogprob]
+
+
+class ChatMessage(BaseModel):
+    """The next turn."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class ChatChoice(BaseModel):
+    """One sample of the next turn."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+
+
+class ChatAnswer(BaseModel):
+    """The answer of `/v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Model(BaseModel):
+    """A name that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class Models(BaseModel):
+    """The answer of `/v1/models`."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class TokensAnswer(BaseModel):
+    """The answer of `/tokenize`."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class TextAnswer(BaseModel):
+    """The answer of `/detokenize`."""
+
+    prompt: str
+
+
+_ERRORS = {
+    400: "A field is wrong, unknown or out of range.",
+    401: "The API key is missing or wrong.",
+    404: "The model is not served.",
+    408: "The body was not there in time.",
+    413: "The body is too long.",
+    500: "A fault of the server.",
+    503: "The queue is full, the server drains, or its engine has failed.",
+}
+
+# `responses` of a path's decorator: only the error of a key, or every one.
+KEYED: dict[int | str, dict[str, Any]] = {
+    401: {"model": Failure, "description": _ERRORS[401]}
+}
+REFUSING: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failure, "description": text} for status, text in _ERRORS.items()
+}
+EVENTS: dict[str, Any] = {
+    "text/event-stream": {
+        "schema": {
+            "type": "string",
+            "description": "With `stream`: chunks as OpenAI's, then `[DONE]`.",
+        }
+    }
+}
+
+
+def without_422(app: FastAPI) -> None:
+    """Takes out what FastAPI says of bodies that do not fit: they are answered 400."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = made()
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(name, None)
+        return document
+
+    app.openapi = openapi

@@ -1,0 +1,99 @@
+"""Runs of one engine: each is driven by whoever reads it, and ends with its reader."""
+
+import itertools
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+
+from fdjax import QueueFullError
+from fdjax.engine.engine import Engine
+from fdjax.engine.runs import Runs
+from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
+
+
+@pytest.fixture(scope="module")
+def alone(engine: Engine) -> list[list[int]]:
+    """What each prompt gives when it runs by itself."""
+    return [run(engine, [prompt])[0] for prompt in PROMPTS]
+
+
+def all_free(engine: Engine) -> bool:
+    return engine.scheduler.pool.num_free == engine.plan.layout.num_pages
+
+
+def start(engine: Engine, runs: Runs, prompt: Sequence[int]) -> Generator[list[int]]:
+    """The tokens of a run, as they come."""
+    jobs = runs.add([engine.request(0, prompt, GREEDY)])
+    for _, increment in runs.follow(jobs):
+        yield increment.token_ids
+
+
+def test_a_run_given_up_gives_its_pages_back(engine: Engine, alone: list[list[int]]):
+    tokens = start(engine, Runs(engine), PROMPTS[0])
+    next(tokens)
+    assert not all_free(engine)
+    tokens.close()
+    assert all_free(engine)
+    assert run(engine, [PROMPTS[0]]) == alone[:1]
+
+
+def test_runs_may_take_turns(engine: Engine, alone: list[list[int]]):
+    runs = Runs(engine)
+    several = [start(engine, runs, prompt) for prompt in PROMPTS]
+    outputs: list[list[int]] = [[] for _ in several]
+    for turn in itertools.zip_longest(*several, fillvalue=()):
+        for output, tokens in zip(outputs, turn, strict=True):
+            output.extend(tokens)
+    assert outputs == alone
+    assert all_free(engine)
+
+
+def test_a_run_waits_for_the_pages_of_another(alone: list[list[int]]):
+    engine = tiny_engine(max_num_seqs=1)
+    runs = Runs(engine)
+    first, second = (start(engine, runs, PROMPTS[i]) for i in (2, 1))
+    tokens = next(first)
+    assert [token for more in second for token in more] == alone[1]
+    assert [*tokens, *(token for more in first for token in more)] == alone[2]
+    assert all_free(engine)
+
+
+def test_a_job_aborted_on_the_way_ends_its_run_and_no_other(
+    engine: Engine, alone: list[list[int]]
+):
+    runs = Runs(engine)
+    jobs = runs.add([engine.request(i, p, GREEDY) for i, p in enumerate(PROMPTS)])
+    outputs: list[list[int]] = [[] for _ in jobs]
+    for job, increment in runs.follow(jobs):
+        outputs[increment.index] += increment.token_ids
+        if job is jobs[1]:
+            engine.abort(job)
+    assert outputs[0] == alone[0] and outputs[2] == alone[2]
+    assert 0 < len(outputs[1]) < len(alone[1])
+    assert all_free(engine)
+
+
+def test_all_requests_are_queued_or_none():
+    engine = tiny_engine(max_queued_requests=2)
+    with pytest.raises(QueueFullError, match="2 requests wait"):
+        Runs(engine).add([engine.request(0, [7], GREEDY)] * 3)
+    assert not engine.has_work
+
+
+def test_an_interrupt_after_donation_does_not_end_the_engine(
+    engine: Engine, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    decode = engine._executor.programs.decode
+
+    def interrupted(*operands: Any, **options: Any) -> Any:
+        decode(*operands, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._executor.programs, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(engine, [PROMPTS[0]])
+    monkeypatch.undo()
+    assert not engine._executor.kv.is_deleted()
+    assert all_free(engine)
+    assert run(engine, [PROMPTS[0]]) == alone[:1]
