@@ -1,6 +1,8 @@
 """What holds for all tests: the CPU by default, and no silent promotion."""
 
+import importlib.util
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +34,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         capability = getattr(jax.devices()[0], "compute_capability", backend)
         if capability != "9.0":
             pytest.skip(f"needs compute capability 9.0, and this is {capability}")
+    if item.get_closest_marker("browser"):
+        if importlib.util.find_spec("playwright") is None:
+            pytest.skip("needs playwright: the group browser")
+        if shutil.which("chromium") is None:
+            pytest.skip("needs chromium on the path")
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 _TALES = {"temperature": 0.7, "top_k": 50}
 
 
-def load(options: ModelOptions) -> "LLM":
+def load(options: ModelOptions, **settings: Any) -> "LLM":
     """Loads a model.
+
+    Args:
+        options: which, and how.
+        settings: other arguments of `fdjax.LLM`.
 
     Raises:
         ConfigError: see `fdjax.LLM`, here and for the next two.
@@ -24,7 +28,8 @@ def load(options: ModelOptions) -> "LLM":
     with progress.loading(options.model) as report:
         from fdjax.serve.llm import LLM
 
-        return LLM(options.model, **options.settings(), on_progress=report)
+        given = options.settings() | settings
+        return LLM(options.model, **given, on_progress=report)
 
 
 def configuration(model: str, revision: str | None) -> pathlib.Path:

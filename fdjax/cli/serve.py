@@ -1,16 +1,22 @@
 """`fdjax serve`: the OpenAI API, until a signal ends it."""
 
+import logging
+import logging.config
 import pathlib
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fdjax.cli import progress
 from fdjax.cli.errors import FAILED, reported
 from fdjax.cli.loading import load, sampling_defaults
 from fdjax.cli.options import DebugOption, ModelOptions, command
 from fdjax.errors import ConfigError
 
+if TYPE_CHECKING:
+    from fdjax.serve.llm import LLM
+
+_LOGGER = logging.getLogger(__name__)
 _SERVER = "Server"
 
 
@@ -62,6 +68,26 @@ def serve(
         bool,
         typer.Option(help="Keep compiled programs at all.", rich_help_panel=_SERVER),
     ] = True,
+    max_queued_requests: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Samples that may wait; more are refused with 503. No limit if unset.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    max_queued_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens that they may have together; at least --max-model-len.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    log_format: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="Of the log, on stderr.", rich_help_panel=_SERVER),
+    ] = "text",
     warm_up: Annotated[
         bool, typer.Option(help="Compile all programs first.", rich_help_panel=_SERVER)
     ] = True,
@@ -75,20 +101,28 @@ def serve(
     """
     with reported(debug=debug):
         _check_extra()
+        from fdjax.serve.http import logs, traces
         from fdjax.serve.http.run import DrainingServer
         from fdjax.serve.http.wiring import application
 
+        logging.config.dictConfig(logs.log_config(log_format))
+        traces.start_export()
         if compilation_cache:
             _keep_programs(compilation_cache_dir)
-        llm = load(model)
+        llm = load(
+            model,
+            max_queued_requests=max_queued_requests,
+            max_queued_tokens=max_queued_tokens,
+        )
         sampling = sampling_defaults(llm.folder, model)
         if warm_up:
-            llm.warm_up(progress=True)
+            _warm_up(llm, for_people=log_format == "text")
         app, serving = application(
             llm,
             names=served_model_name or [model.model],
             api_keys=api_key or [],
             sampling=sampling,
+            max_queued_requests=max_queued_requests,
         )
         try:
             DrainingServer(app, host=host, port=port, drain_seconds=drain_seconds).run()
@@ -111,6 +145,13 @@ def _check_extra() -> None:
     del fastapi, prometheus_client, uvicorn
 
 
+def _warm_up(llm: "LLM", *, for_people: bool) -> None:
+    start = time.monotonic()
+    count = llm.warm_up(progress=for_people)
+    if not for_people:
+        _LOGGER.info("%d programs ready after %.1f s", count, time.monotonic() - start)
+
+
 def _keep_programs(folder: pathlib.Path | None) -> None:
     """Uses the folder that was asked for; else the user's, if it can be used."""
     from fdjax.serve import compilation_cache
@@ -121,4 +162,4 @@ def _keep_programs(folder: pathlib.Path | None) -> None:
         try:
             compilation_cache.use(compilation_cache.default_folder())
         except ConfigError as error:  # a home that is read-only is no reason to stop
-            progress.note(f"[programs are not kept: {error}]")
+            _LOGGER.warning("programs are not kept: %s", error)

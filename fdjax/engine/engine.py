@@ -1,6 +1,7 @@
 """`Engine`: requests come and go while others run; token ids only."""
 
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ from fdjax.engine.job import Job
 from fdjax.engine.request import Increment, Request, make_request
 from fdjax.engine.results import Launch
 from fdjax.engine.scheduler import Scheduler
+from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
 from fdjax.errors import QueueFullError, RequestError
 from fdjax.generate.params import SamplingParams
@@ -67,6 +69,10 @@ class Engine:
         self._steps = steps_per_launch
         self._seeds = random.Random(seed)
         self._limits = (max_queued_requests, max_queued_tokens)
+        self._softmax = SoftmaxWatch(
+            num_heads=model.config.attention.num_heads,
+            num_layers=model.config.num_layers,
+        )
         self._num_jobs = 0
         self._unread: deque[Launch] = deque()
 
@@ -141,6 +147,7 @@ class Engine:
         while len(self._unread) > (LAUNCHES_AHEAD if launched else 0):
             increments += self._read(self._unread.popleft())
             launched = True
+        self._softmax.look(self._executor.progress.softmax, at_once=not self.has_work)
         return increments
 
     def reset(self) -> None:
@@ -185,6 +192,11 @@ class Engine:
         """See `Executor.softmax_statistics`."""
         return self._executor.softmax_statistics()
 
+    def statistics(self) -> EngineStatistics:
+        """One look at what was counted; any thread may ask, and none is waited for."""
+        softmax = self._softmax.read()
+        return EngineStatistics.of(self.scheduler, self.plan.layout, softmax)
+
     def _check_pages(self, request: Request) -> None:
         layout = self.plan.layout
         needed = layout.pages_for(request.num_kv_tokens)
@@ -213,7 +225,11 @@ class Engine:
         source = self.scheduler.compaction()
         if source is not None:
             self._executor.exchange(source)
-        if self.scheduler.admit():
+        admitted = self.scheduler.admit()
+        if admitted:
+            now_s = time.monotonic()
+            for job in admitted:
+                job.admitted_s = job.admitted_s or now_s
             running = (job.request.params for job in self.scheduler.running)
             self._executor.use(serving_plan(running))
 

@@ -29,6 +29,7 @@ class Job:
             was sampled.
         num_remembered: pages made findable.
         ended: nothing more comes of it.
+        admitted_s: when it was let in first, by `time.monotonic`; `None` before.
         num_prompt: tokens of the prompt.
         limit: tokens of prompt and output together.
     """
@@ -45,6 +46,7 @@ class Job:
     num_launched: int = 0
     num_remembered: int = 0
     ended: bool = False
+    admitted_s: float | None = None
     # Plain fields: the scheduler asks every job in every step.
     num_prompt: int = field(init=False)
     limit: int = field(init=False)

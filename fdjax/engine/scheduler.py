@@ -37,6 +37,7 @@ class Scheduler:
         self.pool = pool
         self.running: list[Job] = []
         self.num_preemptions = 0
+        self.num_queried_tokens = 0
         self.num_cached_tokens = 0
         self._buckets = buckets
         self._page_size = page_size
@@ -254,6 +255,7 @@ class Scheduler:
         self.running.append(job)
         for key in job.keys.keys[len(found) :]:
             self._coming.setdefault(key, job)
+        self.num_queried_tokens += len(job.tokens) if self._caching else 0
         self.num_cached_tokens += job.num_prefilled
         return True
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import AsyncGenerator, Sequence
 
 from fdjax.engine.request import Request
+from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import EngineDeadError
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.detokenizer import Detokenizer
@@ -31,6 +32,11 @@ class Stream:
         self._detokenizer = to
         self._closed = False
         self.request = request
+
+    @property
+    def admitted_s(self) -> float | None:
+        """When it was let in, by `time.monotonic`; known with the first chunk."""
+        return self._ticket.admitted_s
 
     def __aiter__(self) -> "Stream":
         return self
@@ -81,6 +87,10 @@ class AsyncLLM:
     def num_unfinished(self) -> int:
         """Requests that wait or run."""
         return self._thread.num_unfinished
+
+    def statistics(self) -> EngineStatistics:
+        """One look at what the engine has counted; it is not waited for."""
+        return self._thread.statistics()
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, *, priority: int = 0

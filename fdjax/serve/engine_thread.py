@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fdjax.engine.request import Increment, Request
+from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import EngineDeadError
 from fdjax.generate.params import SamplingParams
 
@@ -20,7 +21,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ServingEngine(Protocol):
-    """What serving needs of an engine; a job is an opaque, hashable handle."""
+    """What serving needs of an engine.
+
+    A job is a hashable handle; `admitted_s` says when it was let in, as that of `Job`.
+    """
 
     def request(
         self, index: int, prompt: Sequence[int], params: SamplingParams
@@ -43,6 +47,10 @@ class ServingEngine(Protocol):
     @property
     def has_work(self) -> bool:
         """Some job has not ended."""
+        ...
+
+    def statistics(self) -> EngineStatistics:
+        """One look at what was counted; alone of these methods for any thread."""
         ...
 
 
@@ -73,6 +81,8 @@ class Ticket:
         loop: where `inbox` is read.
         inbox: increments as they come, or the error that ends them.
         job: the engine's handle, known to the engine's thread alone.
+        admitted_s: when the engine let it in, by `time.monotonic`; known with the first
+            increment.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -80,6 +90,7 @@ class Ticket:
         default_factory=asyncio.Queue[Increment | EngineDeadError]
     )
     job: Any = None
+    admitted_s: float | None = None
 
 
 class EngineThread:
@@ -115,6 +126,10 @@ class EngineThread:
     def num_unfinished(self) -> int:
         """Requests that wait or run."""
         return len(self._tickets)
+
+    def statistics(self) -> EngineStatistics:
+        """One look at what the engine has counted; the thread is not waited for."""
+        return self._engine.statistics()
 
     def add(
         self, calls: Sequence[Call], tickets: Sequence[Ticket]
@@ -207,6 +222,7 @@ class EngineThread:
             ticket = self._tickets.get(job)
             if ticket is None:  # aborted while the step was under way
                 continue
+            ticket.admitted_s = job.admitted_s
             if increment.finish_reason is not None:
                 del self._tickets[job]
             batches[ticket.loop].append((ticket, increment))

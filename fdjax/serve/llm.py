@@ -68,6 +68,10 @@ class LLM:
         compilation_cache_dir: a folder for compiled programs, which the next process
             finds there; see `fdjax.serve.compilation_cache`. `None` leaves it to JAX's
             own settings.
+        max_queued_requests: requests that may wait for a row; more are refused. No
+            limit by default; one is for an engine that serves (`AsyncLLM`).
+        max_queued_tokens: tokens that they may have together, at least
+            `max_model_len`; no limit by default.
         on_progress: called with bytes done, bytes in all, and a parameter's name.
 
     Raises:
@@ -91,6 +95,8 @@ class LLM:
         hf_overrides: Mapping[str, Any] | None = None,
         softmax: str | pathlib.Path | UnifiedMax = "auto",
         compilation_cache_dir: str | pathlib.Path | None = None,
+        max_queued_requests: int | None = None,
+        max_queued_tokens: int | None = None,
         on_progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
         device.claim_memory(memory_fraction)
@@ -113,7 +119,12 @@ class LLM:
         self.config = settings.config
         self.tokenizer = load_tokenizer(settings.folder)
         self.engine: Engine = build_engine(
-            settings, seed=seed, random_weights=random_weights, on_progress=on_progress
+            settings,
+            seed=seed,
+            random_weights=random_weights,
+            max_queued_requests=max_queued_requests,
+            max_queued_tokens=max_queued_tokens,
+            on_progress=on_progress,
         )
         self._runs = Runs(self.engine)
 
@@ -136,6 +147,7 @@ class LLM:
 
         Raises:
             RequestError: a prompt or parameter cannot be served; nothing has run then.
+            QueueFullError: more prompts than may wait.
         """
         prepared = self._prepare(prompts, sampling_params)
         count = len(prepared.requests)

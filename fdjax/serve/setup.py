@@ -154,14 +154,18 @@ def build_engine(
     *,
     seed: int = 0,
     random_weights: bool = False,
+    max_queued_requests: int | None = None,
+    max_queued_tokens: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Engine:
-    """Plans the memory, then loads the weights and allocates the KV array.
+    """Plans the memory, then loads the weights and allocates the KV array; see `LLM`.
 
     Raises:
+        ConfigError: the queue could not hold one request.
         MemoryBudgetError: the model does not fit; nothing has been allocated.
         CheckpointError: the files do not hold the weights.
     """
+    _check_queue(settings, max_queued_requests, max_queued_tokens)
     plan, kind = settings.memory_plan(), kind_of_platform()
     if random_weights:
         model = make_random_weights(settings.config, dtype=settings.dtype, seed=seed)
@@ -180,8 +184,27 @@ def build_engine(
         max_batched_tokens=settings.max_batched_tokens,
         width_ratio=buckets.WIDTH_RATIO if gathering else WIDTH_RATIO[kind],
     )
-    steps = STEPS_PER_LAUNCH[kind]
-    return Engine(model, plan, shapes, steps_per_launch=steps, seed=seed)
+    return Engine(
+        model,
+        plan,
+        shapes,
+        steps_per_launch=STEPS_PER_LAUNCH[kind],
+        seed=seed,
+        max_queued_requests=max_queued_requests,
+        max_queued_tokens=max_queued_tokens,
+    )
+
+
+def _check_queue(settings: Settings, requests: int | None, tokens: int | None) -> None:
+    """A limit that refuses a request for ever would tell its client to try later."""
+    if requests is not None:
+        _positive("max_queued_requests", requests)
+    if tokens is not None and tokens < settings.max_model_len:
+        raise ConfigError(
+            f"max_queued_tokens is {tokens}, but one prompt may have almost "
+            f"max_model_len, which is {settings.max_model_len}; use at least that, or "
+            "lower max_model_len"
+        )
 
 
 def _read(

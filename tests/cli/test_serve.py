@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import json
 import pathlib
 import re
 import signal
@@ -11,16 +12,21 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx2
 import pytest
+import typer
 
+from fdjax.cli.app import app
 from tests.cli.conftest import Invoke
 from tests.support.load import load
 
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
 OPTIONS = (
     "serve", "--no-warm-up", "--max-model-len", "64", "--max-num-seqs", "2",
-    "--served-model-name", "tales",
+    "--served-model-name", "tales", "--max-queued-requests", "64",
+    "--max-queued-tokens", "4096", "--log-format", "json",
 )  # fmt: skip
 FDJAX = (sys.executable, "-m", "fdjax")
 # The same, where the first decode step raises.
@@ -36,14 +42,18 @@ HEADERS = {"authorization": "Bearer secret"}
 BODY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 40}
 
 
-def address(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    lines: list[str] = []
-    for line in process.stderr:
-        lines.append(line)
-        if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+def address(process: subprocess.Popen[bytes], log: pathlib.Path) -> str:
+    while process.poll() is None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
             return found[0]
-    pytest.fail("".join(lines))
+        time.sleep(0.05)
+    pytest.fail(log.read_text())
+
+
+def requests_in(log: str) -> list[dict[str, Any]]:
+    """What every line, each of which is an object, says of a request."""
+    lines = [json.loads(line) for line in log.splitlines()]
+    return [line for line in lines if line["message"] == "request"]
 
 
 def num_taken(client: httpx2.Client) -> float:
@@ -57,20 +67,21 @@ def num_taken(client: httpx2.Client) -> float:
 @contextlib.contextmanager
 def serving(
     command: Sequence[str], folder: pathlib.Path, *, port: str
-) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """A server, and its address; it keeps its programs in a folder."""
+) -> Generator[tuple[subprocess.Popen[bytes], str, pathlib.Path]]:
+    """A server, its address and its log; it keeps its programs in a folder."""
+    log = folder.with_name(f"log-{port}")
     options = ("--port", port, "--compilation-cache-dir", str(folder))
-    process = subprocess.Popen(
-        [*command, *OPTIONS, *options, "--api-key", "secret"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [*command, *OPTIONS, *options, "--api-key", "secret"],
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
     try:
-        yield process, address(process)
+        yield process, address(process, log), log
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +92,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def failed(programs: pathlib.Path) -> str:
     """The port of a server whose engine failed, and which has ended."""
-    with serving(FAULTY, programs, port="0") as (process, url):
+    with serving(FAULTY, programs, port="0") as (process, url, _):
         with httpx2.Client(base_url=url, headers=HEADERS, timeout=120) as client:
             bodies = [BODY | {"stream": i % 2 == 0} for i in range(6)]
             with ThreadPoolExecutor(len(bodies)) as pool:
@@ -98,7 +109,7 @@ def failed(programs: pathlib.Path) -> str:
 def test_a_server_serves_until_it_is_told_to_stop(failed: str, programs: pathlib.Path):
     """On the port of one that failed, and with its programs."""
     assert any(programs.iterdir())
-    with serving(FDJAX, programs, port=failed) as (process, url):
+    with serving(FDJAX, programs, port=failed) as (process, url, log):
         with httpx2.Client(base_url=url, headers=HEADERS, timeout=120) as client:
             assert httpx2.get(f"{url}/v1/models").status_code == 401
             models = client.get("/v1/models").json()["data"]
@@ -121,6 +132,11 @@ def test_a_server_serves_until_it_is_told_to_stop(failed: str, programs: pathlib
                 answers = [request.result().json() for request in waiting]
         assert [answer["choices"] for answer in answers] == [first["choices"]] * 4
         assert process.wait(timeout=30) == 0
+        lines = requests_in(log.read_text())
+        served = [line for line in lines if line["path"] == "/v1/completions"]
+        assert {line["finish_reason"] for line in served} == {"length"}
+        assert len({line["request_id"] for line in served}) == len(served)
+        assert len(served) == 1 + len(answered.seconds) + 4
 
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn", "prometheus_client"])
@@ -132,3 +148,11 @@ def test_without_the_extra_it_says_what_to_install(
     assert result.exit_code == 1
     assert package in result.stderr
     assert "fdjax[serve]" in result.stderr
+
+
+def test_the_docs_say_what_each_option_does():
+    command: Any = typer.main.get_command(app)
+    parameters = command.commands["serve"].params
+    options = {name for one in parameters for name in one.opts if name[:2] == "--"}
+    written = set(re.findall(r"`(--[a-z-]+)`", DOCS.read_text()))
+    assert options - {"--help"} <= written

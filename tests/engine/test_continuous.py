@@ -195,6 +195,7 @@ def test_without_a_cache_nothing_is_found(engine: Engine):
     assert run(bare, [LONG, LONG]) == expected * 2
     assert run(bare, [LONG]) == expected
     assert bare.scheduler.num_cached_tokens == 0
+    assert bare.scheduler.num_queried_tokens == 0, "nothing is looked up"
 
 
 def test_long_prompts_go_in_chunks(engine: Engine):

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
-from fdjax import ConfigError, MemoryBudgetError
+from fdjax import ConfigError, MemoryBudgetError, SamplingParams
+from fdjax.errors import QueueFullError
 from fdjax.models import SHIPPED
-from fdjax.serve.setup import Settings
+from fdjax.serve.setup import Settings, build_engine
 
 LLAMA = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
 H200 = AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
@@ -66,3 +67,24 @@ def test_a_budget_too_small_is_refused():
 def test_an_override_reaches_the_model():
     settings = Settings.of(SHIPPED, hf_overrides={"num_hidden_layers": 2})
     assert settings.config.num_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_queued_requests": 0}, "max_queued_requests is 0"),
+        ({"max_queued_tokens": 63}, "max_queued_tokens is 63, .* which is 64; use at"),
+    ],
+)
+def test_a_queue_that_would_refuse_for_ever(limits: dict[str, int], message: str):
+    with pytest.raises(ConfigError, match=message):
+        build_engine(Settings.of(SHIPPED, max_model_len=64), **limits)  # pyright: ignore[reportArgumentType]  (by name)
+
+
+def test_limits_of_the_queue_reach_the_engine():
+    settings = Settings.of(SHIPPED, max_model_len=64, max_num_seqs=1)
+    engine = build_engine(settings, max_queued_requests=1, max_queued_tokens=64)
+    request = engine.request(0, [5], SamplingParams())
+    engine.add(request)
+    with pytest.raises(QueueFullError):
+        engine.add(request)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fdjax.engine.request import Increment, Logprob, Request, make_request
+from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.generate.stopping import FinishReason
 
 VOCAB_SIZE = 4096
@@ -22,6 +24,7 @@ class FakeJob:
     priority: int
     salt: bytes
     num_made: int = 0
+    admitted_s: float | None = None
 
 
 class FakeEngine:
@@ -98,6 +101,20 @@ class FakeEngine:
         self._enter()
         return bool(self.jobs)
 
+    def statistics(self) -> EngineStatistics:
+        """Made up, each number another one; any thread may ask."""
+        return EngineStatistics(
+            num_running=len(self.jobs),
+            num_waiting=3,
+            page_size=16,
+            num_pages=80,
+            num_held_pages=20,
+            num_preemptions=5,
+            num_queried_tokens=70,
+            num_cached_tokens=30,
+            softmax=SoftmaxStatistics(query_heads=1000, recomputed=(2, 7)),
+        )
+
     def step(self) -> list[tuple[FakeJob, Increment]]:
         self._enter()
         self.num_steps += 1
@@ -112,6 +129,7 @@ class FakeEngine:
 
     def _advance(self, job: FakeJob) -> Increment:
         request = job.request
+        job.admitted_s = job.admitted_s or time.monotonic()
         stop = min(job.num_made + self.per_step, request.max_tokens)
         token_ids = self.answer[job.num_made : stop]
         job.num_made += len(token_ids)

@@ -63,12 +63,13 @@ def served(
     api_keys: Sequence[str] = (),
     model: ServedModel = MODEL,
     tokenizer: FastTokenizer | None = TOKENIZER,
+    **options: Any,
 ) -> Generator[Served]:
-    """An application, closed at the end."""
+    """An application, closed at the end; options are those of `create_app`."""
     engine = engine or FakeEngine(TOKENS)
     llm = AsyncLLM(engine, tokenizer)
     try:
-        app = create_app(llm, model, api_keys=api_keys, limits=LIMITS)
+        app = create_app(llm, model, api_keys=api_keys, limits=LIMITS, **options)
         yield Served(engine, llm, app)
     finally:
         llm.close()

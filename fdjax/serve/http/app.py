@@ -1,19 +1,31 @@
 """The application: every path over one `AsyncLLM`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fdjax.serve.async_llm import AsyncLLM
-from fdjax.serve.http import answers, chat, completions, errors, tokens
+from fdjax.serve.http import (
+    answers,
+    chat,
+    completions,
+    errors,
+    page,
+    records,
+    tokens,
+    traces,
+)
 from fdjax.serve.http.body import BodyLimit
 from fdjax.serve.http.keys import ApiKeys
 from fdjax.serve.http.logprobs import TokenTexts
 from fdjax.serve.http.server import Limits, ServedModel, Server
 from fdjax.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 
 def create_app(
@@ -22,15 +34,17 @@ def create_app(
     *,
     api_keys: Sequence[str] = (),
     limits: Limits | None = None,
+    tracer_provider: "TracerProvider | None" = None,
 ) -> FastAPI:
     """An application that serves a model.
 
     Args:
         llm: serves the requests; whoever made it closes it.
         model: what the API says of it.
-        api_keys: one of them is required on every path but `/health` and `/metrics`;
-            none is if there are none.
+        api_keys: one of them is required on every path but `/`, `/health` and
+            `/metrics`; none is if there are none.
         limits: of one request.
+        tracer_provider: of OpenTelemetry; the process's own by default.
 
     Returns:
         The application; its `state.server` is the `Server`.
@@ -45,6 +59,7 @@ def create_app(
         completions.router(server, texts),
         chat.router(server, texts),
         tokens.router(server),
+        page.router(),
         _watching(server),
     ):
         app.include_router(router)
@@ -54,8 +69,11 @@ def create_app(
         max_bytes=server.limits.body_bytes,
         seconds=server.limits.body_seconds,
     )
-    # Added last, so it comes first: nothing of a stranger's body is read.
+    # Comes before those that were added before: nothing of a stranger's body is read.
     app.add_middleware(ApiKeys, keys=api_keys)
+    spans = traces.observer(tracer_provider)
+    observers = [records.log, spans] if spans else [records.log]
+    app.add_middleware(records.Records, observers=observers)
     return app
 
 

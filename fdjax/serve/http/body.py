@@ -29,7 +29,7 @@ class BodyLimit:
         try:
             body = await self._read(scope, receive)
         except ApiError as error:
-            await error.response(scope, receive, send)
+            await error.send(scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _replayed(body, receive), send)

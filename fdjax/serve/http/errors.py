@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from fdjax.errors import EngineDeadError, QueueFullError, RequestError
 
@@ -55,6 +56,16 @@ class ApiError(Exception):
     def response(self) -> JSONResponse:
         """The same as a response."""
         return JSONResponse(self.body, self.status, self.headers)
+
+    def note(self, scope: Scope) -> None:
+        """Lets the request's record say what it was answered with."""
+        if record := scope.get("state", {}).get("record"):
+            record.error = self._fields["code"] or self._fields["type"]
+
+    async def send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        self.note(scope)
+        await self.response(scope, receive, send)
 
 
 @contextlib.contextmanager
@@ -106,7 +117,9 @@ def install(app: FastAPI) -> None:
     """Makes an application answer every error with OpenAI's object."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        return error_of(error).response
+        told = error_of(error)
+        told.note(request.scope)
+        return told.response
 
     for kind in (
         ApiError,

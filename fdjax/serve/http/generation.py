@@ -4,7 +4,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from fdjax.generate.params import SamplingParams
 from fdjax.serve.async_llm import Stream
 from fdjax.serve.http.errors import ApiError, error_of
 from fdjax.serve.http.metrics import Watch
+from fdjax.serve.http.records import Work, record_of
 from fdjax.serve.http.schemas import SamplingBody
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.streams import ClientGoneError, unless_gone
@@ -84,6 +85,7 @@ class Format(Protocol):
 class Generation:
     """Requests that the engine has taken, and how their answer begins."""
 
+    scope: Scope
     server: Server
     format: Format
     streams: list[Stream]
@@ -155,17 +157,29 @@ class Generation:
                     if chunk.text or chunk.logprobs or chunk.finish_reason:
                         yield event(self.format.delta(index, chunk))
         except Exception as error:  # the status is sent: only an event can tell
-            yield _event(error_of(error).body)
+            told = error_of(error)
+            told.note(self.scope)
+            yield _event(told.body)
         else:
             if self.include_usage:
                 yield _event(self.frame(self.format.part, []) | {"usage": self.usage})
         yield b"data: [DONE]\n\n"
 
     def close(self) -> None:
-        """Aborts what has not ended."""
+        """Aborts what has not ended, and tells the record of it all."""
         for stream, watch in zip(self.streams, self.watches, strict=True):
             stream.close()
             watch.end("abort")
+        record_of(self.scope).work = Work(
+            response_id=self.name,
+            params=self.streams[0].request.params,
+            n=self.n,
+            prompt_tokens=self.usage["prompt_tokens"],
+            output_tokens=self.num_made,
+            finish_reasons=tuple(watch.reason for watch in self.watches),
+            queue_s=_least(watch.queue_s for watch in self.watches),
+            first_token_s=_least(watch.first_token_s for watch in self.watches),
+        )
 
 
 class _EventStream(StreamingResponse):
@@ -204,6 +218,7 @@ async def respond(
         EngineDeadError: the engine has failed.
     """
     started, n = time.monotonic(), params.n
+    record_of(request.scope).model = body.model or server.model.names[0]
     _check_counts(server, len(prompts), n)
     server.check_open()
     try:
@@ -219,6 +234,7 @@ async def respond(
     server.metrics.params_n.observe(n)
     layout = make_format(streams)
     generation = Generation(
+        scope=request.scope,
         server=server,
         format=layout,
         streams=streams,
@@ -248,6 +264,10 @@ def _check_counts(server: Server, num_prompts: int, n: int) -> None:
             raise ApiError(
                 f"{name} asks for {count} at once; ask for at most {limit}", param=name
             )
+
+
+def _least(seconds: Iterable[float | None]) -> float | None:
+    return min((value for value in seconds if value is not None), default=None)
 
 
 def _event(content: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""API keys: required on every path but those that machines watch."""
+"""API keys: required on every path but those that say nothing of anybody."""
 
 import hashlib
 import hmac
@@ -8,7 +8,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fdjax.serve.http.errors import ApiError
 
-OPEN_PATHS = frozenset({"/health", "/metrics"})
+WATCHED_PATHS = frozenset({"/health", "/metrics"})
+# The page is the same for everybody, and asks for a key itself.
+OPEN_PATHS = WATCHED_PATHS | {"/"}
 
 
 class ApiKeys:
@@ -33,7 +35,7 @@ class ApiKeys:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-            await error.response(scope, receive, send)
+            await error.send(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -8,10 +8,12 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    ProcessCollector,
     generate_latest,
 )
 
 from fdjax.serve.async_llm import AsyncLLM, Stream
+from fdjax.serve.http.engine_metrics import EngineCollector
 from fdjax.serve.outputs import Chunk
 
 _SECONDS = (
@@ -19,6 +21,7 @@ _SECONDS = (
     300,
 )  # fmt: skip
 _TOKENS = tuple(2**power for power in range(18))
+_REASONS = ("stop", "length", "abort", "error")
 _SAMPLES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -26,13 +29,15 @@ class Metrics:
     """The metrics of one server, in a registry of its own.
 
     Args:
-        llm: its unfinished requests are counted when somebody looks.
+        llm: it and its engine are looked at when somebody asks.
         model: the label `model_name`.
     """
 
     def __init__(self, llm: AsyncLLM, model: str) -> None:
         self._registry = CollectorRegistry()
         self._model = model
+        self._registry.register(EngineCollector(llm.statistics, model))
+        ProcessCollector(registry=self._registry)
         unfinished = Gauge(
             "fdjax:num_requests_unfinished",
             "Requests that wait or run.",
@@ -51,6 +56,8 @@ class Metrics:
             ["model_name", "finished_reason"],
             registry=self._registry,
         )
+        for reason in _REASONS:
+            self.success.labels(model, reason)
         self.first_token = self._seconds(
             "time_to_first_token", "Until the first tokens were there."
         )
@@ -61,6 +68,18 @@ class Metrics:
             "request_time_per_output_token", "The same, averaged over a request."
         )
         self.whole = self._seconds("e2e_request_latency", "Of whole requests.")
+        self.queue = self._seconds(
+            "request_queue_time", "Until the engine let the request in."
+        )
+        self.prefill = self._seconds(
+            "request_prefill_time", "From there until the first tokens were there."
+        )
+        self.decode = self._seconds(
+            "request_decode_time", "From the first tokens to the last."
+        )
+        self.inference = self._seconds(
+            "request_inference_time", "From when it was let in until the last."
+        )
         self.prompt_lengths = self._histogram(
             "request_prompt_tokens", "Tokens of the prompt, by request.", _TOKENS
         )
@@ -109,14 +128,21 @@ class Watch:
         metrics: what is counted.
         stream: the request's.
         started: when it came, by `time.monotonic`.
+
+    Attributes:
+        reason: for its end; "" before.
+        queue_s: until the engine let it in; `None` before its first tokens.
+        first_token_s: until these were there.
     """
 
     def __init__(self, metrics: Metrics, stream: Stream, started: float) -> None:
+        self.reason = ""
+        self.queue_s: float | None = None
+        self.first_token_s: float | None = None
         self._metrics = metrics
+        self._stream = stream
         self._started = self._last = started
-        self._first: float | None = None
         self._num_tokens = 0
-        self._ended = False
         prompt = len(stream.request.prompt)
         metrics.prompt_tokens.inc(prompt)
         metrics.prompt_lengths.observe(prompt)
@@ -127,9 +153,8 @@ class Watch:
         metrics, now, count = self._metrics, time.monotonic(), len(chunk.token_ids)
         metrics.generation_tokens.inc(count)
         self._num_tokens += count
-        if self._first is None:
-            self._first = now
-            metrics.first_token.observe(now - self._started)
+        if self.first_token_s is None:
+            self._begin(now)
         else:
             for _ in range(count):
                 metrics.inter_token.observe((now - self._last) / count)
@@ -139,13 +164,25 @@ class Watch:
 
     def end(self, reason: str) -> None:
         """Counts the end, the first time it is told."""
-        if self._ended:
+        if self.reason:
             return
-        self._ended = True
-        self._metrics.ended(reason)
-        self._metrics.output_lengths.observe(self._num_tokens)
-        if self._first is not None:
-            self._metrics.whole.observe(self._last - self._started)
+        self.reason = reason
+        metrics, whole_s = self._metrics, self._last - self._started
+        metrics.ended(reason)
+        metrics.output_lengths.observe(self._num_tokens)
+        if self.first_token_s is not None and self.queue_s is not None:
+            decode_s = whole_s - self.first_token_s
+            metrics.whole.observe(whole_s)
+            metrics.decode.observe(decode_s)
+            metrics.inference.observe(whole_s - self.queue_s)
             if self._num_tokens > 1:
-                mean = (self._last - self._first) / (self._num_tokens - 1)
-                self._metrics.per_token.observe(mean)
+                metrics.per_token.observe(decode_s / (self._num_tokens - 1))
+
+    def _begin(self, now: float) -> None:
+        admitted = self._stream.admitted_s
+        assert admitted is not None, "it has made tokens"
+        self.queue_s = max(admitted - self._started, 0.0)
+        self.first_token_s = now - self._started
+        self._metrics.first_token.observe(self.first_token_s)
+        self._metrics.queue.observe(self.queue_s)
+        self._metrics.prefill.observe(self.first_token_s - self.queue_s)

@@ -26,10 +26,18 @@ class DrainingServer(uvicorn.Server):
     def __init__(
         self, app: FastAPI, *, host: str, port: int, drain_seconds: float
     ) -> None:
-        # h11 bounds headers; uvicorn's other parsers take any number of them.
-        super().__init__(
-            uvicorn.Config(app, host=host, port=port, http="h11", lifespan="off")
+        # h11 bounds headers; uvicorn's other parsers take any number of them. The
+        # application logs requests itself; how logs look is for the process to say.
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            http="h11",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
         )
+        super().__init__(config)
         self._server: Server = app.state.server
         self._drain_seconds = drain_seconds
         self._deadline: float | None = None

@@ -1,5 +1,6 @@
 """From a loaded model to the application that serves it."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from fastapi import FastAPI
 
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.http.app import create_app
-from fdjax.serve.http.server import ServedModel
+from fdjax.serve.http.server import Limits, ServedModel
 from fdjax.serve.llm import LLM
 from fdjax.serve.tokenizer import chat_token_ids
 
@@ -19,6 +20,7 @@ def application(
     names: Sequence[str],
     api_keys: Sequence[str],
     sampling: Mapping[str, Any],
+    max_queued_requests: int | None = None,
 ) -> tuple[FastAPI, AsyncLLM]:
     """An application over a model's engine, which from now on serves nothing else.
 
@@ -27,6 +29,8 @@ def application(
         names: what the API calls it.
         api_keys: see `create_app`.
         sampling: arguments of `SamplingParams` for what requests leave open.
+        max_queued_requests: of the engine; a request that asks for more samples could
+            never be served.
 
     Returns:
         The application, and what whoever runs it closes at the end.
@@ -42,4 +46,9 @@ def application(
         chat=chat,
         sampling=sampling,
     )
-    return create_app(serving, model, api_keys=api_keys), serving
+    limits = Limits()
+    if max_queued_requests is not None:
+        samples = min(limits.samples, max_queued_requests)
+        limits = dataclasses.replace(limits, samples=samples)
+    app = create_app(serving, model, api_keys=api_keys, limits=limits)
+    return app, serving

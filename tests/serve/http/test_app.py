@@ -11,8 +11,8 @@ from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENIZER, TOKENS, ser
 pytestmark = pytest.mark.anyio
 
 COMPLETIONS = "/v1/completions"
-OPEN = ["/health", "/metrics"]
-CLOSED = ["/v1/models", "/openapi.json", "/", "/no/such", "/Health", "//health"]
+OPEN = ["/", "/health", "/metrics"]
+CLOSED = ["/v1/models", "/openapi.json", "/no/such", "/Health", "/health/"]
 WRONG = [
     {},
     {"authorization": "Bearer "},
@@ -140,7 +140,15 @@ async def test_metrics_count_what_was_served():
     assert float(values["fdjax:inter_token_latency_seconds_count"]) == gaps
     assert float(values["fdjax:e2e_request_latency_seconds_count"]) == 3
     assert float(values["fdjax:request_params_n_sum"]) == 3
-    for reason, count in (("stop", 2.0), ("length", 1.0)):
+    for name in ("queue", "prefill", "decode", "inference"):
+        assert float(values[f"fdjax:request_{name}_time_seconds_count"]) == 3
+    parts = [
+        values[f"fdjax:request_{n}_time_seconds_sum"] for n in ("queue", "inference")
+    ]
+    whole = float(values["fdjax:e2e_request_latency_seconds_sum"])
+    assert sum(map(float, parts)) == pytest.approx(whole)
+    counts = {"stop": 2.0, "length": 1.0, "abort": 0.0, "error": 0.0}
+    for reason, count in counts.items():
         labels = f'{{finished_reason="{reason}",model_name="tales"}}'
         assert f"fdjax:request_success_total{labels} {count}" in text
 

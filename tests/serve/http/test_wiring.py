@@ -74,6 +74,50 @@ async def test_cancelled_requests_leave_no_page_behind(llm: LLM, serving: Servin
     assert pool.num_free == pool.num_pages
 
 
+async def test_a_full_queue_is_told_and_empties(
+    llm: LLM, serving: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(llm.engine, "_limits", (2, None))
+    client, running = serving
+    body = BODY | {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
+    requests = [client.post("/v1/completions", json=body) for _ in range(24)]
+    answers = await asyncio.gather(*requests)
+    assert {answer.status_code for answer in answers} == {200, 503}
+    for answer in answers:
+        if answer.status_code == 503:
+            assert answer.json()["error"]["code"] == "queue_full"
+            assert answer.headers["retry-after"] == "1"
+    assert running.num_unfinished == 0
+    assert (await client.post("/v1/completions", json=body)).status_code == 200
+
+
+async def test_queued_tokens_are_limited_too(
+    llm: LLM, serving: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(llm.engine, "_limits", (None, 70))
+    client, running = serving
+    body = BODY | {"prompt": [5] * 30, "n": 3}
+    refused = await client.post("/v1/completions", json=body)
+    assert refused.status_code == 503
+    assert "60 tokens wait, and 70 may" in refused.json()["error"]["message"]
+    assert running.num_unfinished == 0, "all samples of a request, or none"
+    served = await client.post("/v1/completions", json=body | {"n": 2})
+    assert served.status_code == 200
+
+
+async def test_samples_that_could_never_wait_are_no_matter_of_trying_again(llm: LLM):
+    app, running = application(
+        llm, names=["tales"], api_keys=[], sampling={}, max_queued_requests=2
+    )
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://t") as client:
+        body = BODY | {"prompt": "Once", "n": 3}
+        refused = await client.post("/v1/completions", json=body)
+    running.close()
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "n"
+
+
 async def test_a_prompt_beyond_the_model_is_refused(serving: Serving):
     client, _ = serving
     response = await client.post("/v1/completions", json={"prompt": [5] * 128})

@@ -1,0 +1,117 @@
+"""The page in headless Chromium, against the shipped model: it talks, and it moves."""
+
+import pathlib
+import re
+import shutil
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fdjax import LLM
+from fdjax.serve.http.wiring import application
+from tests.support.http_server import listening, wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page  # pyright: ignore[reportMissingImports]  (group browser)
+
+pytestmark = pytest.mark.browser
+
+SECONDS = 30_000  # of playwright, for what takes a moment
+FLAGS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+KEY = "the key"
+# The length of the answer at each change of it.
+WATCH_ANSWER = """
+    globalThis.lengths = [];
+    new MutationObserver(() => {
+        const answer = document.querySelector(".assistant");
+        if (answer) lengths.push(answer.textContent.length);
+    }).observe(document.querySelector("#log"), { childList: true, subtree: true });
+"""
+
+
+@pytest.fixture
+def url(llm: LLM) -> Generator[str]:
+    app, serving = application(
+        llm, names=["tales-5m"], api_keys=[KEY], sampling={"temperature": 0.7}
+    )
+    with listening(app) as port:
+        yield f"http://127.0.0.1:{port}"
+    serving.close()
+
+
+@pytest.fixture
+def page(tmp_path: pathlib.Path) -> "Generator[Page]":
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]  (group browser)
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch_persistent_context(
+            tmp_path,
+            executable_path=shutil.which("chromium"),
+            chromium_sandbox=False,
+            args=FLAGS,
+            viewport={"width": 1280, "height": 800},
+        )
+        yield browser.pages[0]
+        browser.close()
+
+
+def line_of(page: "Page", plot: str) -> str:
+    return page.locator(f"#{plot} .line").first.get_attribute("d") or ""
+
+
+def test_a_chat_streams_and_the_plots_move(page: "Page", url: str):
+    told: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(url)
+    page.wait_for_selector("#state[data-state=ready]", timeout=SECONDS)
+    assert page.locator("#model").inner_text() == "tales-5m"
+    page.fill("#key", KEY)
+    page.fill("#max-tokens", "100")
+    page.fill("#prompt", "Once upon a time there was a king")
+    page.evaluate(WATCH_ANSWER)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".note", timeout=SECONDS)
+    lengths: list[int] = page.evaluate("lengths")
+    assert len(set(lengths)) > 3 and lengths == sorted(lengths), "it comes in parts"
+    assert lengths[-1] == len(page.locator(".assistant").text_content() or "") > 100
+    assert re.match(r"\d+ tokens, the first after [\d,]+ ms", page.inner_text(".note"))
+    plots = ("throughput", "requests", "kv", "recomputed")
+    before = [line_of(page, plot) for plot in plots]
+    throughput = page.locator("#throughput .value")
+    wait_until(lambda: re.match(r"[1-9]", throughput.inner_text()), seconds=30)
+    page.wait_for_timeout(1500)
+    for plot, old in zip(plots, before, strict=True):
+        assert len(line_of(page, plot)) > len(old), f"{plot} has more points"
+    assert not told
+    assert all(one.startswith((url, "data:")) for one in asked)
+    assert f"{url}/metrics" in asked
+
+
+def test_a_wrong_key_is_told_and_the_next_question_answered(page: "Page", url: str):
+    page.goto(url)
+    page.fill("#prompt", "Once")
+    page.click("#send")
+    page.wait_for_selector(".failed", timeout=SECONDS)
+    assert "API key" in page.inner_text(".failed")
+    page.fill("#key", KEY)
+    page.fill("#max-tokens", "5")
+    page.fill("#prompt", "Once")
+    page.click("#send")
+    page.wait_for_selector(".note:not(.failed)", timeout=SECONDS)
+    assert page.evaluate("messages.map((m) => m.role)") == ["user", "assistant"]
+    page.click("#fresh")
+    assert page.locator(".turn").count() == 0
+    assert page.evaluate("localStorage.length + sessionStorage.length") == 0
+    page.reload()
+    assert page.input_value("#key") == ""
