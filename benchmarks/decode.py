@@ -78,8 +78,8 @@ class Bench:
         self.prompts = jax.device_put(np.asarray(prompts, np.int32))
         pages = np.random.default_rng(0).permutation(self.layout.num_pages)
         table = pages.reshape(case.batch, -1).astype(np.int32)
-        active = np.ones(case.batch, np.bool_)
-        self.page_table, self.active = jax.device_put((table, active))
+        steps = np.full(case.batch, programs.steps_per_launch, np.int32)
+        self.page_table, self.steps = jax.device_put((table, steps))
         state = self._state(case.batch)
         lengths = jnp.zeros(case.batch, jnp.int32)
         self.rules = state.rules
@@ -145,7 +145,7 @@ class Bench:
                 self.rules,
                 self.progress,
                 self.page_table,
-                self.active,
+                self.steps,
                 plan=self.plan,
             )
         jax.block_until_ready(self.progress.tokens)

@@ -21,6 +21,7 @@ from fdjax.version import __version__
 if TYPE_CHECKING:
     from fdjax.generate.params import SamplingParams
     from fdjax.generate.softmax_counts import SoftmaxStatistics
+    from fdjax.generate.structured import StructuredOutputs
     from fdjax.kernels.decode_attention.unified import UnifiedMax
     from fdjax.models.config import ModelConfig
     from fdjax.serve.async_llm import AsyncLLM
@@ -42,6 +43,7 @@ __all__ = [
     "RequestError",
     "SamplingParams",
     "SoftmaxStatistics",
+    "StructuredOutputs",
     "UnifiedMax",
     "Unsupported",
     "__version__",
@@ -57,6 +59,7 @@ _HOMES = {
     "Output": "fdjax.serve.outputs",
     "SamplingParams": "fdjax.generate.params",
     "SoftmaxStatistics": "fdjax.generate.softmax_counts",
+    "StructuredOutputs": "fdjax.generate.structured",
     "UnifiedMax": "fdjax.kernels.decode_attention.unified",
 }
 

@@ -135,6 +135,7 @@ def serve(
 def _check_extra() -> None:
     try:
         import fastapi
+        import llguidance
         import prometheus_client
         import uvicorn
     except ImportError as error:
@@ -142,7 +143,7 @@ def _check_extra() -> None:
             f"fdjax serve needs {error.name}; install the extra: "
             "pip install 'fdjax[serve]'"
         ) from error
-    del fastapi, prometheus_client, uvicorn
+    del fastapi, llguidance, prometheus_client, uvicorn
 
 
 def _warm_up(llm: "LLM", *, for_people: bool) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
 from fdjax.engine.job import Job
+from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Increment, Request, make_request
-from fdjax.engine.results import Launch
+from fdjax.engine.results import Launch, ending
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
@@ -77,9 +78,20 @@ class Engine:
         self._unread: deque[Launch] = deque()
 
     def request(
-        self, index: int, prompt: Sequence[int], params: SamplingParams
+        self,
+        index: int,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        grammar: Grammar | None = None,
     ) -> Request:
         """A checked request.
+
+        Args:
+            index: place in the order of the caller.
+            prompt: token ids.
+            params: how to continue it.
+            grammar: what the output may be. The request then takes part in one step at
+                a time, and in every second one of those that others take.
 
         Raises:
             RequestError: the prompt or the parameters cannot be served, or the whole
@@ -91,6 +103,7 @@ class Engine:
             params,
             vocab_size=self.config.embedding.vocab_size,
             max_model_len=self.plan.max_model_len,
+            grammar=grammar,
         )
         self._check_pages(request)
         return request
@@ -114,6 +127,7 @@ class Engine:
             seed=self._seeds.getrandbits(64),
             keys=PrefixKeys(self.plan.layout.page_size, salt),
             tokens=list(request.prompt),
+            matcher=request.matcher(),
         )
         self._num_jobs += 1
         self.scheduler.add(job)
@@ -141,10 +155,13 @@ class Engine:
             New tokens. None does not mean that there is nothing to do: see `has_work`.
         """
         self._let_in()
+        increments = self._settle()
         launched = self._prefill()
-        increments = self._make_room()
+        increments += self._make_room()
         launched |= self._decode()
-        while len(self._unread) > (LAUNCHES_AHEAD if launched else 0):
+        # One less where a job is held: it misses one step, not two.
+        ahead = LAUNCHES_AHEAD - self.scheduler.formed.any_held
+        while len(self._unread) > (ahead if launched else 0):
             increments += self._read(self._unread.popleft())
             launched = True
         self._softmax.look(self._executor.progress.softmax, at_once=not self.has_work)
@@ -221,6 +238,11 @@ class Engine:
                 f"{len(request.prompt)} more; try later"
             )
 
+    def _settle(self) -> list[tuple[Job, Increment]]:
+        """Asks matchers what may follow; waits for them if the device has no work."""
+        ended = self.scheduler.settle(wait=not self._unread)
+        return [(job, ending(job, reason)) for job, reason in ended]
+
     def _let_in(self) -> None:
         source = self.scheduler.compaction()
         if source is not None:
@@ -260,6 +282,7 @@ class Engine:
         if self.scheduler.lacking(self._steps):
             while self._unread:
                 increments += self._read(self._unread.popleft())
+            increments += self._settle()
         while self.scheduler.lacking(self._steps):
             self.scheduler.preempt()
         return increments
@@ -271,4 +294,6 @@ class Engine:
             self.scheduler.remember(job)
             if increment.finish_reason is not None:
                 self.scheduler.end(job)
+            elif job.matcher is not None:
+                job.matcher.advance(increment.token_ids[-1])
         return increments

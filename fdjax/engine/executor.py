@@ -13,6 +13,7 @@ from fdjax.engine.page_table import RowTable, page_table
 from fdjax.engine.programs import Programs
 from fdjax.engine.results import Launch
 from fdjax.generate.loop import GenerationProgress
+from fdjax.generate.masks import stack_masks
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
 from fdjax.generate.sampling_state import (
     SamplingProgress,
@@ -121,14 +122,27 @@ class Executor:
         self._table.update(dict(zip(rows, pages, strict=True)))
         num_rows = smallest_fitting(self._buckets.rows, max(rows) + 1)
         table = self._table.part(num_rows, self._width(max(map(len, pages))))
-        active = np.zeros(num_rows, np.bool_)
-        active[rows] = True
-        operands = jax.device_put((table, active))
+        steps = np.zeros(num_rows, np.int32)
+        steps[rows] = self.programs.steps_per_launch
+        steps[self._allow(jobs)] = 1
+        operands = jax.device_put((table, steps))
         self.progress, sampled = self.programs.decode(
             self.rules, self.progress, *operands, plan=self.plan
         )
         columns = tuple(zip(jobs, rows, strict=True))
         return Launch(sampled, columns, stacked=True).start_copy()
+
+    def allow(self, rows: Sequence[int], masks: Sequence[np.ndarray]) -> None:
+        """Replaces what rows may emit next."""
+        num_rows = smallest_fitting(self._buckets.rows, len(rows))
+        padded = np.full(num_rows, self._buckets.rows[-1], np.int32)
+        padded[: len(rows)] = rows
+        vocab_size = self._config.embedding.vocab_size
+        stacked = stack_masks(masks, num_rows=num_rows, vocab_size=vocab_size)
+        allowed = self.programs.allow(
+            self.rules.allowed, *jax.device_put((padded, stacked))
+        )
+        self.rules = dataclasses.replace(self.rules, allowed=allowed)
 
     def exchange(self, source: Sequence[int]) -> None:
         """Moves jobs to other rows: row `r` becomes what `source[r]` was."""
@@ -169,6 +183,22 @@ class Executor:
         self.progress = dataclasses.replace(self.progress, kv=kv)
         return logits, operands[1]
 
+    def _allow(self, jobs: Sequence[Job]) -> list[int]:
+        """Sends the masks of jobs that have one; the others' rows allow all tokens.
+
+        Returns:
+            The rows of these jobs.
+        """
+        rows: list[int] = []
+        masks: list[np.ndarray] = []
+        for job in jobs:
+            if job.matcher is not None and job.row is not None:
+                rows.append(job.row)
+                masks.append(job.matcher.mask())
+        if rows:
+            self.allow(rows, masks)
+        return rows
+
     def _fresh(self) -> tuple[SamplingRules, GenerationProgress]:
         """Rows that nobody has."""
         state = self._state([], num_rows=self._buckets.rows[-1])
@@ -193,6 +223,7 @@ class Executor:
             default_seeds=[job.seed for job in jobs],
             num_rows=num_rows,
             outputs=[job.output for job in jobs],
+            masks=[None if m is None else m.mask() for m in (j.matcher for j in jobs)],
         )
 
     def _width(self, num_pages: int) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from fdjax.engine.matcher import Matcher
 from fdjax.engine.request import Request
 from fdjax.memory.prefix import PrefixKeys
 
@@ -28,6 +29,9 @@ class Job:
         num_launched: tokens once everything launched is done; 0 before the first one
             was sampled.
         num_remembered: pages made findable.
+        matcher: says which tokens may come next; `None` lets all come.
+        held: a token is on its way that its matcher has not seen: what may follow it is
+            not known, and so no step can be launched ahead.
         ended: nothing more comes of it.
         admitted_s: when it was let in first, by `time.monotonic`; `None` before.
         num_prompt: tokens of the prompt.
@@ -45,6 +49,8 @@ class Job:
     num_prefilled: int = 0
     num_launched: int = 0
     num_remembered: int = 0
+    matcher: Matcher | None = None
+    held: bool = False
     ended: bool = False
     admitted_s: float | None = None
     # Plain fields: the scheduler asks every job in every step.
@@ -73,12 +79,27 @@ class Job:
     @property
     def is_decoding(self) -> bool:
         """Another step may make another token of it."""
-        return 0 < self.num_launched < self.limit
+        return 0 < self.num_launched < self.limit and not self.held
+
+    @property
+    def is_read(self) -> bool:
+        """No token of it is on its way."""
+        return self.num_launched == len(self.tokens)
+
+    def steps_of(self, num_steps: int) -> int:
+        """How many of the steps of a launch it takes part in."""
+        return num_steps if self.matcher is None else 1
+
+    def launch(self, num_tokens: int) -> None:
+        """Has `num_tokens` more on their way."""
+        self.num_launched += num_tokens
+        self.held = self.matcher is not None
 
     def wait(self) -> None:
         """Back to the queue: what was computed is given up, what was read is kept."""
         self.pages, self.row = [], None
         self.num_prefilled = self.num_launched = self.num_remembered = 0
+        self.held = False
 
 
 @dataclass(frozen=True)

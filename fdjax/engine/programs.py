@@ -12,7 +12,7 @@ from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingRules
 from fdjax.generate.steps import prefill
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.notation import Array, Float, Int32
 
 
 class Programs:
@@ -50,7 +50,7 @@ class Programs:
             rules: SamplingRules,
             progress: GenerationProgress,
             page_table: Int32[Array, "B W"],
-            active: Bool[Array, " B"],
+            steps: Int32[Array, " B"],
             *,
             plan: SamplingPlan,
         ) -> tuple[GenerationProgress, Sampled]:
@@ -60,7 +60,7 @@ class Programs:
                 rules,
                 progress,
                 page_table,
-                active,
+                steps,
                 plan=plan,
                 num_steps=steps_per_launch,
             )
@@ -69,6 +69,7 @@ class Programs:
         self._decode = run_decode
         self.seat = jax.jit(rows.seat, donate_argnums=5, static_argnames=("plan",))
         self.exchange = jax.jit(rows.exchange, donate_argnums=1)
+        self.allow = jax.jit(rows.allow, donate_argnums=0)
 
     def prefill(
         self,
@@ -86,13 +87,13 @@ class Programs:
         rules: SamplingRules,
         progress: GenerationProgress,
         page_table: Int32[Array, "B W"],
-        active: Bool[Array, " B"],
+        steps: Int32[Array, " B"],
         *,
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
         return self._decode(
-            self._weights, rules, progress, page_table, active, plan=plan
+            self._weights, rules, progress, page_table, steps, plan=plan
         )
 
     def lower_decode(self, *operands: Any, plan: SamplingPlan) -> jax.stages.Lowered:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fdjax.engine.matcher import Grammar, Matcher
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
@@ -31,12 +32,14 @@ class Request:
         prompt: token ids.
         params: how to continue it.
         max_tokens: longest output, once the model's own limit is counted in.
+        grammar: what the output may be; `None` lets it be anything.
     """
 
     index: int
     prompt: tuple[int, ...]
     params: SamplingParams
     max_tokens: int
+    grammar: Grammar | None = None
 
     @property
     def limited_params(self) -> SamplingParams:
@@ -47,6 +50,10 @@ class Request:
             min_tokens=min(self.params.min_tokens, self.max_tokens),
         )
 
+    def matcher(self) -> Matcher | None:
+        """Of one output, at its beginning; `None` where it may be anything."""
+        return None if self.grammar is None else self.grammar.matcher()
+
     @property
     def num_kv_tokens(self) -> int:
         """Tokens whose keys and values are kept; those of the last are never needed."""
@@ -55,7 +62,7 @@ class Request:
 
 @dataclass(slots=True)  # one a row and step; a frozen one takes three times as long
 class Increment:
-    """New tokens of one request.
+    """New tokens of one request; none where only now the end is known.
 
     Attributes:
         index: the request's.
@@ -77,11 +84,13 @@ def make_request(
     *,
     vocab_size: int,
     max_model_len: int,
+    grammar: Grammar | None = None,
 ) -> Request:
     """Checks a prompt against the model's limits.
 
     Raises:
-        RequestError: the prompt is empty, too long, or names tokens that do not exist.
+        RequestError: the prompt is empty, too long, or names tokens that do not exist;
+            or `params` want a form, and there is no grammar of it.
     """
     where = f"prompt {index}"
     if not prompt:
@@ -98,6 +107,11 @@ def make_request(
             f"tokens; use ids from 0 to {vocab_size - 1}"
         )
     params.check_vocabulary(vocab_size)
+    if params.structured_outputs is not None and grammar is None:
+        raise RequestError(
+            "structured_outputs needs a grammar in the model's tokens, and there is "
+            "none; go through an LLM, or an AsyncLLM that has grammars"
+        )
     room = max_model_len - len(prompt)
     wanted = room if params.max_tokens is None else params.max_tokens
-    return Request(index, tuple(prompt), params, min(wanted, room))
+    return Request(index, tuple(prompt), params, min(wanted, room), grammar)

@@ -48,13 +48,21 @@ class Launch:
         for job, column in self.columns:
             if job.ended:
                 continue
-            ids, reason = tokens[column], None
-            if codes[column][-1]:  # a row that has ended stays so
-                ids, reason = _until_end(ids, codes[column])
+            ids, row, reason = tokens[column], codes[column], None
+            if job.matcher is not None:  # it stood still after the first step
+                ids, row = ids[:1], row[:1]
+            if row[-1]:  # a row that has ended stays so
+                ids, reason = _until_end(ids, row)
             logprobs = None
             if host.logprobs is not None:
                 logprobs = _logprobs(host, column, len(ids), job.request.params)
             yield job, Increment(job.request.index, ids, logprobs, reason)
+
+
+def ending(job: Job, reason: FinishReason) -> Increment:
+    """The last increment of a job whose end came to be known after its tokens."""
+    logprobs = None if job.request.params.logprobs is None else []
+    return Increment(job.request.index, [], logprobs, reason)
 
 
 def _until_end(

@@ -4,7 +4,9 @@ import heapq
 from collections.abc import Sequence
 
 from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.formed import FormedJobs
 from fdjax.engine.job import Chunk, Job
+from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
 
 
@@ -36,6 +38,7 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         self.running: list[Job] = []
+        self.formed = FormedJobs()
         self.num_preemptions = 0
         self.num_queried_tokens = 0
         self.num_cached_tokens = 0
@@ -121,12 +124,19 @@ class Scheduler:
         for chunk in chunks:
             chunk.job.num_prefilled = chunk.stop
             if chunk.is_last:
-                chunk.job.num_launched = chunk.stop + 1
+                chunk.job.launch(chunk.stop + 1)
             self.remember(chunk.job)
         return chunks
 
+    def settle(self, *, wait: bool) -> list[tuple[Job, FinishReason]]:
+        """See `FormedJobs.settle`; the jobs returned have ended."""
+        ended = self.formed.settle(wait=wait)
+        for job, _ in ended:
+            self.end(job)
+        return ended
+
     def lacking(self, num_steps: int) -> bool:
-        """Whether pages are too few for all decoding jobs to make `num_steps` more."""
+        """Whether pages are too few for `num_steps` more steps of all decoding jobs."""
         most = self._pages_for(num_steps) + 1
         if most * len(self.running) <= self.pool.num_free:
             return False
@@ -147,16 +157,17 @@ class Scheduler:
         return job
 
     def reserve(self, num_steps: int) -> list[Job]:
-        """Takes the pages of `num_steps` more tokens; `lacking` has said that it can.
+        """Takes the pages of `num_steps` more steps; `lacking` has said that it can.
 
         Returns:
             The jobs that the next launch decodes.
         """
         jobs = self._decoding()
         for job in jobs:
-            if job.num_launched - 1 + num_steps > len(job.pages) * self._page_size:
+            steps = job.steps_of(num_steps)
+            if job.num_launched - 1 + steps > len(job.pages) * self._page_size:
                 job.pages += self.pool.take(self._missing(job, num_steps))
-            job.num_launched += num_steps
+            job.launch(steps)
         return jobs
 
     def remember(self, job: Job) -> None:
@@ -208,8 +219,8 @@ class Scheduler:
         return [job for job in self.running if job.is_decoding]
 
     def _missing(self, job: Job, num_steps: int) -> int:
-        """Pages a job lacks for `num_steps` more tokens."""
-        in_kv = job.num_launched - 1 + num_steps
+        """Pages a job lacks for its part of `num_steps` more steps."""
+        in_kv = job.num_launched - 1 + job.steps_of(num_steps)
         needed = self._pages_for(min(in_kv, job.request.num_kv_tokens))
         return max(needed - len(job.pages), 0)
 
@@ -253,6 +264,7 @@ class Scheduler:
         job.num_remembered = len(found)
         job.row = heapq.heappop(self._rows)
         self.running.append(job)
+        self.formed.add(job)
         for key in job.keys.keys[len(found) :]:
             self._coming.setdefault(key, job)
         self.num_queried_tokens += len(job.tokens) if self._caching else 0
@@ -273,3 +285,4 @@ class Scheduler:
         self.pool.give_back(job.pages)
         heapq.heappush(self._rows, job.row)
         self.running.remove(job)
+        self.formed.remove(job)

@@ -42,6 +42,7 @@ def warm_up(
     seats = [rows for rows, tokens, _ in prefills if tokens == buckets.prompts[0]]
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
     calls: list[_Call] = [_prefill(executor, buckets, *shape) for shape in prefills]
+    calls += [_allow(executor, buckets, rows) for rows in buckets.rows]
     for plan in plans:
         calls.append(_exchange(executor, buckets, plan))
         calls += [_seat(executor, buckets, rows) for rows in sorted(set(seats))]
@@ -83,6 +84,11 @@ def _decode(executor: Executor, layout: KVLayout, rows: int, width: int) -> _Cal
     job = _job(1, row=rows - 1)
     job.pages = [layout.num_pages] * width
     return lambda: executor.decode([job])
+
+
+def _allow(executor: Executor, buckets: Buckets, rows: int) -> _Call:
+    """A call that changes masks, of rows that do not exist."""
+    return lambda: executor.allow([buckets.rows[-1]] * rows, [])
 
 
 def _prefills(buckets: Buckets, longest: int) -> Iterator[tuple[int, int, int]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fdjax.errors import RequestError
 from fdjax.generate.checks import Interval, flag, integer, real, shown
+from fdjax.generate.structured import FIELD, StructuredOutputs
 
 INT32_MAX = 2**31 - 1
 MAX_LOGPROBS = 20
@@ -73,9 +74,12 @@ class SamplingParams:
             before.
         ignore_eos: the model's end-of-sequence tokens do not end the output.
         max_tokens: longest output, in tokens; `None` sets no limit of its own.
-        min_tokens: tokens before which nothing can end the output.
+        min_tokens: tokens before which nothing can end the output, unless the form
+            asked for is complete and lets nothing more come.
         logprobs: `None` for no log-probabilities, 0 for the chosen token's, `n` for
             those of the `n` most likely tokens too; at most 20.
+        structured_outputs: the form that the text has; it needs a tokenizer, and the
+            extra `serve`.
         n: samples of the prompt, which share its keys and values; at most 16384. Sample
             `i` draws with `seed + i`.
 
@@ -102,6 +106,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    structured_outputs: StructuredOutputs | None = None
     n: int = 1
 
     def __post_init__(self) -> None:
@@ -119,6 +124,7 @@ class SamplingParams:
         self._set("logit_bias", _logit_bias(self.logit_bias))
         self._set("stop", _stop(self.stop))
         self._set("stop_token_ids", _stop_token_ids(self.stop_token_ids))
+        _check_form(self.structured_outputs)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens is {self.min_tokens} but max_tokens is "
@@ -184,6 +190,11 @@ def _logit_bias(value: object) -> Mapping[int, float] | None:
             for token, bias in value.items()
         }
     )
+
+
+def _check_form(value: object) -> None:
+    if value is not None and not isinstance(value, StructuredOutputs):
+        raise RequestError(f"{FIELD} is {shown(value)}; use StructuredOutputs")
 
 
 def _stop(value: object) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class SamplingPlan:
         min_p: some drawing row drops tokens by their ratio to the most likely.
         penalties: some row penalises tokens it has seen; costs `[B, V]` counts.
         min_tokens: some row must not stop before a number of tokens.
+        masks: some row may emit only tokens that the host allows; costs `[B, V]` bits.
         num_biased: room for biased tokens of a row; 0 leaves the stage out.
         num_stop_ids: room for stop tokens of a row beside the model's own.
         num_logprobs: `None` for no log-probabilities, 0 for the chosen token's only,
@@ -41,6 +42,7 @@ class SamplingPlan:
     min_p: bool = False
     penalties: bool = False
     min_tokens: bool = False
+    masks: bool = False
     num_biased: int = 0
     num_stop_ids: int = 0
     num_logprobs: int | None = None
@@ -65,6 +67,7 @@ def plan_of(params: Sequence[SamplingParams]) -> SamplingPlan:
         min_p=any(p.min_p > 0 for p in drawing),
         penalties=any(p.has_penalties for p in params),
         min_tokens=any(p.min_tokens > 0 for p in params),
+        masks=any(p.structured_outputs is not None for p in params),
         num_biased=_round_up((len(p.logit_bias or ()) for p in params), _BIASED),
         num_stop_ids=_round_up((len(p.stop_token_ids) for p in params), _STOP_IDS),
         num_logprobs=_round_up(logprobs, _LOGPROBS) if logprobs else None,
@@ -77,8 +80,10 @@ def _round_up(counts: Iterable[int], sizes: Sequence[int]) -> int:
 
 
 # Requests come and go while others run: so that each new combination of what they ask
-# for does not need programs of its own, an engine knows three plans.
-_GREEDY = SamplingPlan(num_stop_ids=MAX_STOP_IDS)
+# for does not need programs of its own, an engine knows three plans. Masks are in all
+# of them: as plans of their own they would double the programs, and in the last alone,
+# a request with a mask would have its neighbours pay for penalties and logprobs.
+_GREEDY = SamplingPlan(num_stop_ids=MAX_STOP_IDS, masks=True)
 _DRAWING = replace(_GREEDY, stochastic=True, top_k=True, top_p=True, min_p=True)
 SERVING_PLANS = (
     _GREEDY,

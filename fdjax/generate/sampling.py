@@ -5,6 +5,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from fdjax.generate.filters import kept
+from fdjax.generate.masks import masked
 from fdjax.generate.penalties import add_bias, count_tokens, penalise
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.randomness import Randomness, gumbel
@@ -43,13 +44,13 @@ def sample(
 ) -> tuple[Sampled, SamplingState]:
     """Chooses one token for each row.
 
-    The order is vLLM's: logit bias, `min_tokens` (stop tokens at -inf), repetition,
+    The order is vLLM's: masks, logit bias, `min_tokens` (no stop tokens), repetition,
     frequency and presence penalty, temperature, min-p, top-k, top-p, draw. Rows of
     temperature 0 take the highest logit after the penalties. Where logits tie for it,
     the lowest id wins; see `fdjax.generate.filters.kept` for ties elsewhere.
 
-    Log-probabilities are vLLM's default "raw_logprobs": the log-softmax of `logits` as
-    they come in, before any of these stages.
+    Log-probabilities are vLLM's default "raw_logprobs": the log-softmax of `logits`
+    after the masks and before all other stages.
 
     A row's draw depends on its logits, its parameters, its seed and the number of
     tokens it has emitted: not on other rows, its place, `B` or padding.
@@ -64,6 +65,8 @@ def sample(
     """
     rules, progress = state.rules, state.progress
     _check(rules, plan)
+    if rules.allowed is not None:
+        logits = masked(logits, rules.allowed)
     tokens = _choose(_adjust(logits, state, plan), state, plan)
     progress = _advance(progress, tokens, rules)
     logprobs, top_ids, top_logprobs = _logprobs(logits, tokens, plan.num_logprobs)
@@ -76,6 +79,7 @@ def _check(rules: SamplingRules, plan: SamplingPlan) -> None:
     assert (rules.filters is not None) == plan.filters, plan
     assert (rules.penalties is not None) == plan.penalties, plan
     assert (rules.bias is not None) == (plan.num_biased > 0), plan
+    assert (rules.allowed is not None) == plan.masks, plan
 
 
 def _adjust(

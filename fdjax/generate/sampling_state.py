@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fdjax.generate.filters import Filters, init_filters
+from fdjax.generate.masks import init_masks
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.penalties import (
     LogitBias,
@@ -17,7 +18,7 @@ from fdjax.generate.penalties import (
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.randomness import Randomness, init_randomness
 from fdjax.generate.stopping import FinishReason, StopRules, init_stop_rules
-from fdjax.notation import Array, Int32
+from fdjax.notation import Array, Int32, UInt32
 from fdjax.pytree import pytree
 
 _PADDING = SamplingParams(temperature=0.0)
@@ -25,7 +26,9 @@ _PADDING = SamplingParams(temperature=0.0)
 
 @pytree
 class SamplingRules:
-    """What the requests of a batch asked for, by row: the same for all their tokens.
+    """What the requests of a batch asked for, by row.
+
+    Only the masks change while a request runs, and only the host changes them.
 
     Attributes:
         stopping: when rows finish.
@@ -33,6 +36,8 @@ class SamplingRules:
         filters: which tokens rows may draw; `None` in a plan without.
         penalties: `None` in a plan without.
         bias: `None` in a plan without.
+        allowed: tokens that rows may emit next, see `fdjax.generate.masks`; `None` in a
+            plan without.
     """
 
     stopping: StopRules
@@ -40,6 +45,7 @@ class SamplingRules:
     filters: Filters | None
     penalties: Penalties | None
     bias: LogitBias | None
+    allowed: UInt32[Array, "B words"] | None
 
 
 @pytree
@@ -86,6 +92,7 @@ def init_state(
     default_seeds: Sequence[int],
     num_rows: int,
     outputs: Sequence[Sequence[int]] | None = None,
+    masks: Sequence[np.ndarray | None] = (),
 ) -> SamplingState:
     """The state of a batch before its next token.
 
@@ -100,6 +107,8 @@ def init_state(
             is finished from the start.
         outputs: tokens each request has emitted already, for requests that resume;
             they go on as if never interrupted.
+        masks: tokens each request may emit next, for a plan with masks; all tokens
+            where there is none.
     """
     padding = num_rows - len(params)
     assert padding >= 0, f"{len(params)} requests in {num_rows} rows"
@@ -110,6 +119,7 @@ def init_state(
         plan=plan,
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
+        masks=masks,
     )
     emitted = [*(outputs or [()] * len(params)), *[()] * padding]
     running = [FinishReason.RUNNING] * len(params)
@@ -129,8 +139,9 @@ def _rules(
     plan: SamplingPlan,
     vocab_size: int,
     eos_token_ids: Sequence[int],
+    masks: Sequence[np.ndarray | None],
 ) -> SamplingRules:
-    randomness = filters = penalties = bias = None
+    randomness = filters = penalties = bias = allowed = None
     if plan.stochastic:
         randomness = init_randomness(params, seeds)
     if plan.filters:
@@ -139,10 +150,12 @@ def _rules(
         penalties = init_penalties(params, prompts, vocab_size=vocab_size)
     if plan.num_biased:
         bias = init_bias(params, num_biased=plan.num_biased, vocab_size=vocab_size)
+    if plan.masks:
+        allowed = init_masks(masks, num_rows=len(params), vocab_size=vocab_size)
     stopping = init_stop_rules(
         params,
         num_stop_ids=plan.num_stop_ids,
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
     )
-    return SamplingRules(stopping, randomness, filters, penalties, bias)
+    return SamplingRules(stopping, randomness, filters, penalties, bias, allowed)

@@ -12,6 +12,9 @@ from fdjax.generate.params import INT32_MAX, SamplingParams
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree
 
+# Penalties and temperatures multiply logits by up to 1e2 and 1e5: finite in float32.
+_OUT_OF_REACH = -1e30
+
 
 class FinishReason(IntEnum):
     """Why a row emits no more tokens, as the device encodes it."""
@@ -82,7 +85,9 @@ def init_stop_rules(
 def forbid_early_stops(
     logits: Float[Array, "B V"], rules: StopRules, generated: Int32[Array, " B"]
 ) -> Float[Array, "B V"]:
-    """Logits with the stop ids of rows short of their `min_tokens` at -inf.
+    """Logits with the stop ids of rows short of their `min_tokens` out of reach.
+
+    They stay finite: where a mask leaves a row nothing else, they are chosen.
 
     Args:
         logits: of the next token.
@@ -92,7 +97,7 @@ def forbid_early_stops(
     early = generated < rules.min_tokens
     ids = jnp.where(early[:, None], rules.stop_ids, logits.shape[-1])
     rows = jnp.arange(logits.shape[0])[:, None]
-    return logits.at[rows, ids].set(-jnp.inf, mode="drop")
+    return logits.at[rows, ids].min(_OUT_OF_REACH, mode="drop")
 
 
 def update_finished(

@@ -7,14 +7,17 @@ from collections.abc import AsyncGenerator, Sequence
 
 from fdjax.engine.request import Request
 from fdjax.engine.statistics import EngineStatistics
-from fdjax.errors import EngineDeadError
+from fdjax.errors import EngineDeadError, QueueFullError
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.engine_thread import Call, EngineThread, ServingEngine, Ticket
+from fdjax.serve.grammars import Grammars, TokenGrammar
 from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.prompts import Prompt, token_ids_of
 from fdjax.serve.tokenizer import Tokenizer
+
+_GRAMMAR_SECONDS = 10.0
 
 
 class Stream:
@@ -67,10 +70,17 @@ class AsyncLLM:
         engine: used by nothing else from now on.
         tokenizer: of the model; without one, prompts are token ids and there is no
             text.
+        grammars: makes those of structured outputs, which are refused without it.
     """
 
-    def __init__(self, engine: ServingEngine, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self,
+        engine: ServingEngine,
+        tokenizer: Tokenizer | None,
+        grammars: Grammars | None = None,
+    ) -> None:
         self._thread = EngineThread(engine)
+        self._grammars = grammars
         self.tokenizer = tokenizer
 
     @property
@@ -142,9 +152,10 @@ class AsyncLLM:
             EngineDeadError: the engine has failed, or was shut down.
         """
         loop = asyncio.get_running_loop()
+        grammar = await self._grammar(params)
         samples = params.samples()
         calls = [
-            Call(index, token_ids, sample, priority, salt)
+            Call(index, token_ids, sample, priority, salt, grammar)
             for index, token_ids in enumerate(await self._encode(prompts))
             for sample in samples
         ]
@@ -169,6 +180,19 @@ class AsyncLLM:
     def close(self) -> None:
         """Ends all requests, and the thread."""
         self._thread.close()
+
+    async def _grammar(self, params: SamplingParams) -> TokenGrammar | None:
+        """Compiled while the other tasks go on."""
+        if params.structured_outputs is None or self._grammars is None:
+            return None
+        try:
+            async with asyncio.timeout(_GRAMMAR_SECONDS):
+                return await asyncio.wrap_future(self._grammars.submit(params))
+        except TimeoutError:
+            raise QueueFullError(
+                f"the grammar was not ready after {_GRAMMAR_SECONDS:g} seconds: others "
+                "are before it; try later"
+            ) from None
 
     async def _encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Token ids; long texts must not hold up the other tasks."""

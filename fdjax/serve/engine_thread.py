@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Increment, Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import EngineDeadError
@@ -27,7 +28,11 @@ class ServingEngine(Protocol):
     """
 
     def request(
-        self, index: int, prompt: Sequence[int], params: SamplingParams
+        self,
+        index: int,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        grammar: Grammar | None = None,
     ) -> Request:
         """A checked request; `RequestError` where it cannot be served."""
         ...
@@ -64,6 +69,7 @@ class Call:
         params: how to continue it.
         priority: lower ones go first.
         salt: calls of different salts share no cached prefixes.
+        grammar: what the output may be.
     """
 
     index: int
@@ -71,6 +77,7 @@ class Call:
     params: SamplingParams
     priority: int = 0
     salt: bytes = b""
+    grammar: Grammar | None = None
 
 
 @dataclass(eq=False)
@@ -197,7 +204,8 @@ class EngineThread:
 
     def _add(self, calls: Sequence[Call], tickets: Sequence[Ticket]) -> list[Request]:
         requests = [
-            self._engine.request(call.index, call.prompt, call.params) for call in calls
+            self._engine.request(call.index, call.prompt, call.params, call.grammar)
+            for call in calls
         ]
         try:
             for call, request, ticket in zip(calls, requests, tickets, strict=True):

@@ -1,6 +1,7 @@
 """`LLM`: a model ready to continue prompts, in the words vLLM's users know."""
 
 import contextlib
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.serve import compilation_cache
 from fdjax.serve.detokenizer import Detokenizer
+from fdjax.serve.grammars import Grammars
 from fdjax.serve.outputs import Chunk, Completion, Output
 from fdjax.serve.progress import compiling, generating
 from fdjax.serve.prompts import Prompt, token_ids_of
@@ -118,6 +120,11 @@ class LLM:
         self.folder = settings.folder
         self.config = settings.config
         self.tokenizer = load_tokenizer(settings.folder)
+        self.grammars = Grammars(
+            self.tokenizer,
+            vocab_size=self.config.embedding.vocab_size,
+            eos_token_ids=self.config.eos_token_ids,
+        )
         self.engine: Engine = build_engine(
             settings,
             seed=seed,
@@ -206,10 +213,12 @@ class LLM:
         many = _as_list(prompts)
         params = _per_prompt(sampling_params, len(many))
         prepared = _Prepared([], [], [], [])
+        grammar_of = functools.lru_cache(maxsize=1)(self.grammars.compile)
         for index, (prompt, one) in enumerate(zip(many, params, strict=True)):
             token_ids = token_ids_of(prompt, index, self.tokenizer)
+            grammar = None if one.structured_outputs is None else grammar_of(one)
             requests = [
-                self.engine.request(index, token_ids, sample)
+                self.engine.request(index, token_ids, sample, grammar)
                 for sample in one.samples()
             ]
             text = prompt if isinstance(prompt, str) else None

@@ -35,6 +35,10 @@ class Tokenizer(Protocol):
         """What one token adds to a text, special tokens included."""
         ...
 
+    def to_json(self) -> str | None:
+        """What a `tokenizer.json` of it holds; `None` where there can be none."""
+        ...
+
     def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
         """A function from the next token id to the text it completes, often empty.
 
@@ -74,6 +78,10 @@ class FastTokenizer:
         decode = self._tokenizer.decode
         return _piece(lambda ids: decode(ids, skip_special_tokens=False), token_id)
 
+    def to_json(self) -> str:
+        """See `Tokenizer.to_json`."""
+        return self._tokenizer.to_str()
+
     def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
         """See `Tokenizer.stream`; a character is never split."""
         from tokenizers.decoders import DecodeStream
@@ -112,6 +120,11 @@ class SlowTokenizer:
     def piece(self, token_id: int) -> str:
         """See `Tokenizer.piece`."""
         return _piece(self._tokenizer.decode, token_id)
+
+    def to_json(self) -> str | None:
+        """See `Tokenizer.to_json`."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        return None if backend is None else backend.to_str()
 
     def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
         """See `Tokenizer.stream`; text waits until it ends on a whole character."""

@@ -25,8 +25,8 @@ def compiled() -> tuple[Engine, jax.stages.Compiled]:
     executor = engine._executor
     state = jax.tree.map(shape_of, (executor.rules, executor.progress))
     table = jax.ShapeDtypeStruct((2, engine.buckets.widths[-1]), jnp.int32)
-    active = jax.ShapeDtypeStruct((2,), jnp.bool_)
-    lowered = executor.programs.lower_decode(*state, table, active, plan=executor.plan)
+    steps = jax.ShapeDtypeStruct((2,), jnp.int32)
+    lowered = executor.programs.lower_decode(*state, table, steps, plan=executor.plan)
     return engine, lowered.compile()
 
 

@@ -56,10 +56,10 @@ def test_decode_fits_the_workspace(llm: LLM, implementation: str):
     rows, width = buckets.rows[-1], buckets.widths[-1]
     plan = planned(implementation)
     table = jax.ShapeDtypeStruct((rows, width), np.int32)
-    active = jax.ShapeDtypeStruct((rows,), np.bool_)
+    steps = jax.ShapeDtypeStruct((rows,), np.int32)
     with OP.using(implementation):
         lowered = executor.programs.lower_decode(
-            *operands(executor), table, active, plan=SERVING_PLANS[-1]
+            *operands(executor), table, steps, plan=SERVING_PLANS[-1]
         )
         assert temporaries(lowered) <= allowed(plan)
 

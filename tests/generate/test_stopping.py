@@ -66,10 +66,19 @@ def test_early_stops_are_impossible():
         logits = forbid_early_stops(
             jnp.zeros((3, VOCAB)), rules, jnp.full(3, generated)
         )
-        found = [np.flatnonzero(row == -np.inf).tolist() for row in np.asarray(logits)]
+        found = [np.flatnonzero(row < -1e29).tolist() for row in np.asarray(logits)]
         assert found == forbidden
         num_forbidden = sum(len(row) for row in forbidden)
         assert np.sum(np.asarray(logits) == 0) == 3 * VOCAB - num_forbidden
+        assert np.isfinite(logits).all(), "one is chosen where nothing else may be"
+
+
+def test_what_a_mask_forbids_stays_forbidden():
+    rules = init_stop_rules(
+        [SamplingParams(min_tokens=2)], num_stop_ids=0, vocab_size=2, eos_token_ids=[1]
+    )
+    logits = forbid_early_stops(jnp.array([[0, -jnp.inf]]), rules, jnp.array([1]))
+    assert logits.tolist() == [[0, -np.inf]]
 
 
 def test_text():

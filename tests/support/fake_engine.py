@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Increment, Logprob, Request, make_request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError
@@ -70,7 +71,11 @@ class FakeEngine:
         self.threads: set[str] = set()
 
     def request(
-        self, index: int, prompt: Sequence[int], params: SamplingParams
+        self,
+        index: int,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        grammar: Grammar | None = None,
     ) -> Request:
         self._enter()
         return make_request(
@@ -79,6 +84,7 @@ class FakeEngine:
             params,
             vocab_size=VOCAB_SIZE,
             max_model_len=self.max_model_len,
+            grammar=grammar,
         )
 
     def add(self, request: Request, *, priority: int = 0, salt: bytes = b"") -> FakeJob:

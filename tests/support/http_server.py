@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from fdjax.models import SHIPPED, resolve
 from fdjax.serve.async_llm import AsyncLLM
+from fdjax.serve.grammars import Grammars
 from fdjax.serve.http.app import create_app
 from fdjax.serve.http.server import Limits, ServedModel
 from fdjax.serve.tokenizer import FastTokenizer, chat_token_ids
@@ -22,6 +23,7 @@ FOLDER = resolve(SHIPPED)
 TOKENIZER = FastTokenizer(FOLDER / "tokenizer.json")
 TEXT = " upon a time there was a fox"
 TOKENS = TOKENIZER.encode_plain(TEXT)
+GRAMMARS = Grammars(TOKENIZER, vocab_size=VOCAB_SIZE, eos_token_ids=[0])
 PROMPT = {"prompt": "Once", "max_tokens": 32}
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
 LIMITS = Limits(body_bytes=2**20, body_seconds=0.5, prompts=8, n=4, samples=16)
@@ -67,7 +69,7 @@ def served(
 ) -> Generator[Served]:
     """An application, closed at the end; options are those of `create_app`."""
     engine = engine or FakeEngine(TOKENS)
-    llm = AsyncLLM(engine, tokenizer)
+    llm = AsyncLLM(engine, tokenizer, GRAMMARS if tokenizer else None)
     try:
         app = create_app(llm, model, api_keys=api_keys, limits=LIMITS, **options)
         yield Served(engine, llm, app)

@@ -93,7 +93,7 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
             "max_tokens": body.max_completion_tokens,
             "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
         }
-        with refusals(ChatBody.model_fields, prompt="messages", **_renamed(body)):
+        with refusals(ChatBody.model_fields, prompt="messages", **body.renamed):
             params = body.sampling(defaults)
             return await respond(
                 request,
@@ -105,11 +105,3 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
             )
 
     return routes
-
-
-def _renamed(body: ChatBody) -> dict[str, str]:
-    """Fields of `SamplingParams` that the chat has another name for."""
-    renamed = {"logprobs": "top_logprobs"}
-    if body.max_completion_tokens is not None:
-        renamed["max_tokens"] = "max_completion_tokens"
-    return renamed

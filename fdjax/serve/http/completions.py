@@ -79,7 +79,7 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
             tokenizer = server.llm.tokenizer if body.echo else None
             return _Completions(texts, _echoes(tokenizer, body, streams))
 
-        with refusals(CompletionBody.model_fields):
+        with refusals(CompletionBody.model_fields, **body.renamed):
             defaults = {**server.model.sampling, "logprobs": body.logprobs}
             return await respond(
                 request,

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.structured import StructuredOutputs
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.fields import (
     Bias,
@@ -15,6 +16,7 @@ from fdjax.serve.http.fields import (
     Text,
     Tokens,
 )
+from fdjax.serve.http.forms import ResponseFormat, Structured
 
 _INT32 = 2**31
 _NAMED_ALIKE = (
@@ -93,6 +95,8 @@ class SamplingBody(Body):
     ignore_eos: bool | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
+    response_format: ResponseFormat = None
+    structured_outputs: Structured = None
 
     @model_validator(mode="after")
     def _usage_only_in_streams(self) -> Self:
@@ -103,6 +107,22 @@ class SamplingBody(Body):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.response_format is not None and self.structured_outputs is not None:
+            raise ApiError(
+                "response_format and structured_outputs mean the same; give one",
+                param="response_format",
+            )
+        return self
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Fields of `SamplingParams` that the request has another name for."""
+        if self.response_format is None:
+            return {}
+        return {"structured_outputs": "response_format"}
+
     def sampling(self, defaults: dict[str, Any]) -> SamplingParams:
         """The parameters, in the engine's words.
 
@@ -111,6 +131,9 @@ class SamplingBody(Body):
         """
         given = {name: getattr(self, name) for name in _NAMED_ALIKE}
         given = {name: value for name, value in given.items() if value is not None}
+        form = self.response_format or self.structured_outputs
+        if form is not None:
+            given["structured_outputs"] = StructuredOutputs(**form)
         return SamplingParams(**defaults | given)
 
 
@@ -163,6 +186,14 @@ class ChatBody(SamplingBody):
                 param="max_tokens",
             )
         return self
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """See `SamplingBody.renamed`."""
+        renamed = {"logprobs": "top_logprobs"} | super().renamed
+        if self.max_completion_tokens is not None:
+            renamed["max_tokens"] = "max_completion_tokens"
+        return renamed
 
 
 class TokenizeBody(Body):

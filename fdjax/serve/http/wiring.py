@@ -35,7 +35,7 @@ def application(
     Returns:
         The application, and what whoever runs it closes at the end.
     """
-    serving = AsyncLLM(llm.engine, llm.tokenizer)
+    serving = AsyncLLM(llm.engine, llm.tokenizer, llm.grammars)
     chat = None
     if llm.tokenizer is not None:
         chat = functools.partial(chat_token_ids, llm.folder, llm.tokenizer)

@@ -1,5 +1,6 @@
 """What nobody should send: refused at once, by name, and the next request is served."""
 
+import functools
 import json
 import time
 from typing import Any
@@ -18,6 +19,14 @@ NAN, INFINITY = float("nan"), float("inf")
 SURROGATE = "half a \ud800 pair"
 DEEP = '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"
 MANY = 100_000
+DEEP_SCHEMA: Any = functools.reduce(lambda one, _: {"items": one}, range(200), {})
+# A chain of rules so long that llguidance overflows its stack.
+RULES = "".join(f"a{i}: a{i + 1}\n" for i in range(2000)) + 'start: a0\na2000: "x"\n'
+
+
+def schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
 
 FIELDS: list[tuple[str, Any]] = [
     ("temperature", NAN),
@@ -70,7 +79,26 @@ FIELDS: list[tuple[str, Any]] = [
     ("user", SURROGATE),
     ("cache_salt", SURROGATE),
     ("model", SURROGATE),
-    ("response_format", {"type": "json_object"}),
+    ("response_format", "json"),
+    ("response_format", {}),
+    ("response_format", {"type": "xml"}),
+    ("response_format", {"type": "json_object", "regex": "a"}),
+    ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": 5}}),
+    ("response_format", schema_format({"type": "nonsense"})),
+    ("response_format", schema_format({"minimum": NAN})),
+    ("response_format", schema_format(DEEP_SCHEMA)),
+    ("response_format", schema_format({"enum": ["a" * 40_000]})),
+    ("response_format", schema_format({"type": "integer", "multipleOf": 999983})),
+    ("response_format", {"type": "regex", "regex": "(((a{1,999}){1,999}){1,999}){9}("}),
+    ("response_format", {"type": "regex", "regex": SURROGATE}),
+    ("response_format", {"type": "grammar", "grammar": RULES}),
+    ("structured_outputs", {}),
+    ("structured_outputs", [1]),
+    ("structured_outputs", {"xml": "a"}),
+    ("structured_outputs", {"regex": "a", "choice": ["a"]}),
+    ("structured_outputs", {"choice": ["a"] * 2000}),
+    ("structured_outputs", {"grammar": "start: foo"}),
     ("best_of", 2),
     (SURROGATE, 1),
 ]
