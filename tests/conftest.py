@@ -9,8 +9,8 @@ import pytest
 
 # JAX reads it when it is imported; nothing above and at the top may do that.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile much and compute little: a third of the engine's tests' time less. Not for
-# what compiles for a GPU from here.
+# Tests compile much and compute little: a third of the time of the engine's tests less.
+# Not for what compiles for a GPU from here.
 if os.environ["JAX_PLATFORMS"] == "cpu" and not os.environ.get(
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 ):

@@ -77,15 +77,17 @@ class Buckets:
     def prefill_steps(self, prompt: int, room: int | None = None) -> tuple[int, ...]:
         """Numbers of rows of prefill calls of prompts padded to `prompt` tokens.
 
+        The last is the fullest call: two of half the size take 0.5 % longer on an H200.
+
         Args:
             prompt: one of `prompts`.
             room: tokens that a call may have, `step_tokens` by default.
         """
-        fitting = (self.step_tokens if room is None else room) // prompt
-        most, steps = min(fitting, self.rows[-1]), [1]
-        while steps[-1] * PREFILL_RATIO <= most:
-            steps.append(steps[-1] * PREFILL_RATIO)
-        return tuple(steps)
+        most = max(1, min(self.step_tokens // prompt, self.rows[-1]))
+        fullest = 2 ** (most.bit_length() - 1)
+        fitting = fullest if room is None else max(1, room // prompt)
+        steps = ladder(1, fullest, PREFILL_RATIO)
+        return tuple(step for step in steps if step <= fitting)
 
     def prefill_rows(self, prompt: int, count: int, room: int | None = None) -> int:
         """Rows of the next prefill call, of `count` prompts that wait.

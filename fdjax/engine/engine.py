@@ -64,7 +64,7 @@ class Engine:
             caching=prefix_caching,
             gathering=plan.page_workspace_bytes > 0,
         )
-        self._executor = Executor(
+        self.executor = Executor(
             model, plan, buckets, steps_per_launch=steps_per_launch
         )
         self._steps = steps_per_launch
@@ -164,14 +164,14 @@ class Engine:
         while len(self._unread) > (ahead if launched else 0):
             increments += self._read(self._unread.popleft())
             launched = True
-        self._softmax.look(self._executor.progress.softmax, at_once=not self.has_work)
+        self._softmax.look(self.executor.progress.softmax, at_once=not self.has_work)
         return increments
 
     def reset(self) -> None:
         """Ends all jobs and begins anew, after a step that was not finished."""
         self.scheduler.clear()
         self._unread.clear()
-        self._executor.restart()
+        self.executor.restart()
 
     def warm_up(
         self,
@@ -197,7 +197,7 @@ class Engine:
             plans = {serving_plan([one]) for one in params}
         longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
         return warm_up(
-            self._executor,
+            self.executor,
             self.buckets,
             self.plan.layout,
             [plan for plan in SERVING_PLANS if plan in plans],
@@ -207,7 +207,7 @@ class Engine:
 
     def softmax_statistics(self) -> SoftmaxStatistics:
         """See `Executor.softmax_statistics`."""
-        return self._executor.softmax_statistics()
+        return self.executor.softmax_statistics()
 
     def statistics(self) -> EngineStatistics:
         """One look at what was counted; any thread may ask, and none is waited for."""
@@ -246,21 +246,21 @@ class Engine:
     def _let_in(self) -> None:
         source = self.scheduler.compaction()
         if source is not None:
-            self._executor.exchange(source)
+            self.executor.exchange(source)
         admitted = self.scheduler.admit()
         if admitted:
             now_s = time.monotonic()
             for job in admitted:
                 job.admitted_s = job.admitted_s or now_s
             running = (job.request.params for job in self.scheduler.running)
-            self._executor.use(serving_plan(running))
+            self.executor.use(serving_plan(running))
 
     def _prefill(self) -> bool:
         room, called = self.buckets.step_tokens, False
         while chunks := self.scheduler.chunks(room):
-            rows, width = self._executor.prefill_shape(chunks)
+            rows, width = self.executor.prefill_shape(chunks)
             room -= rows * width
-            launch = self._executor.prefill(chunks)
+            launch = self.executor.prefill(chunks)
             if launch is not None:
                 self._unread.append(launch)
             called = True
@@ -269,7 +269,7 @@ class Engine:
     def _decode(self) -> bool:
         jobs = self.scheduler.reserve(self._steps)
         if jobs:
-            self._unread.append(self._executor.decode(jobs))
+            self._unread.append(self.executor.decode(jobs))
         return bool(jobs)
 
     def _make_room(self) -> list[tuple[Job, Increment]]:

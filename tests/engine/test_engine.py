@@ -47,8 +47,8 @@ def test_page_size_changes_nothing(page_size: int, alone: list[list[int]]):
 
 def test_what_pages_held_before_changes_nothing(engine: Engine, alone: list[list[int]]):
     engine.scheduler.pool.forget()
-    engine._executor.progress = dataclasses.replace(
-        engine._executor.progress, kv=jnp.full_like(engine._executor.kv, jnp.nan)
+    engine.executor.progress = dataclasses.replace(
+        engine.executor.progress, kv=jnp.full_like(engine.executor.kv, jnp.nan)
     )
     assert run(engine, PROMPTS) == alone
 
@@ -128,7 +128,7 @@ def test_nothing_is_traced_after_warm_up(
     seen: list[tuple[int, int]] = []
     count = engine.warm_up([greedy, drawn], on_progress=lambda *at: seen.append(at))
     assert seen == [(done, count) for done in range(count + 1)]
-    programs: Any = engine._executor.programs
+    programs: Any = engine.executor.programs
     compiled = programs._prefill._cache_size() + programs._decode._cache_size()
     # Beside these, what seats one arrival and what moves rows, for each of two plans,
     # and what sends masks.

@@ -99,13 +99,13 @@ def test_neighbours_change_nothing(engine: Engine, slow: bool):
 @pytest.fixture
 def launches(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[set[Job]]:
     """The jobs of each decode call there will be."""
-    decode, jobs_of = engine._executor.decode, list[set[Job]]()
+    decode, jobs_of = engine.executor.decode, list[set[Job]]()
 
     def watched(jobs: Sequence[Job]) -> Launch:
         jobs_of.append(set(jobs))
         return decode(jobs)
 
-    monkeypatch.setattr(engine._executor, "decode", watched)
+    monkeypatch.setattr(engine.executor, "decode", watched)
     return jobs_of
 
 

@@ -22,7 +22,7 @@ def shape_of(leaf: jax.Array) -> jax.ShapeDtypeStruct:
 def compiled() -> tuple[Engine, jax.stages.Compiled]:
     """The decode program of two rows over a large KV array; nothing is run."""
     engine = tiny_engine(num_pages=NUM_PAGES)
-    executor = engine._executor
+    executor = engine.executor
     state = jax.tree.map(shape_of, (executor.rules, executor.progress))
     table = jax.ShapeDtypeStruct((2, engine.buckets.widths[-1]), jnp.int32)
     steps = jax.ShapeDtypeStruct((2,), jnp.int32)
@@ -32,9 +32,9 @@ def compiled() -> tuple[Engine, jax.stages.Compiled]:
 
 def test_the_kv_array_stays_where_it_is(engine: Engine):
     run(engine, PROMPTS)
-    before = engine._executor.kv.unsafe_buffer_pointer()
+    before = engine.executor.kv.unsafe_buffer_pointer()
     run(engine, [*PROMPTS, *PROMPTS])
-    assert engine._executor.kv.unsafe_buffer_pointer() == before
+    assert engine.executor.kv.unsafe_buffer_pointer() == before
 
 
 def test_the_kv_array_is_an_alias(compiled: tuple[Engine, jax.stages.Compiled]):

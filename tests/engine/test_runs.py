@@ -84,16 +84,16 @@ def test_all_requests_are_queued_or_none():
 def test_an_interrupt_after_donation_does_not_end_the_engine(
     engine: Engine, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ):
-    decode = engine._executor.programs.decode
+    decode = engine.executor.programs.decode
 
     def interrupted(*operands: Any, **options: Any) -> Any:
         decode(*operands, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine._executor.programs, "decode", interrupted)
+    monkeypatch.setattr(engine.executor.programs, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(engine, [PROMPTS[0]])
     monkeypatch.undo()
-    assert not engine._executor.kv.is_deleted()
+    assert not engine.executor.kv.is_deleted()
     assert all_free(engine)
     assert run(engine, [PROMPTS[0]]) == alone[:1]

@@ -83,7 +83,7 @@ def test_counting_traces_and_transfers_nothing():
 def test_an_interrupt_loses_counts_but_no_more(
     narrow: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    programs = narrow._executor.programs
+    programs = narrow.executor.programs
     decode = programs.decode
 
     def interrupted(*arguments: object, **options: object) -> None:

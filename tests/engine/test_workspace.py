@@ -52,7 +52,7 @@ def planned(implementation: str) -> MemoryPlan:
 
 @pytest.mark.parametrize("implementation", ["cpu", "reference"])
 def test_decode_fits_the_workspace(llm: LLM, implementation: str):
-    executor, buckets = llm.engine._executor, llm.engine.buckets
+    executor, buckets = llm.engine.executor, llm.engine.buckets
     rows, width = buckets.rows[-1], buckets.widths[-1]
     plan = planned(implementation)
     table = jax.ShapeDtypeStruct((rows, width), np.int32)
@@ -81,7 +81,7 @@ def test_the_largest_prefill_fits_the_workspace(llm: LLM, begun: bool):
     tokens = jax.ShapeDtypeStruct((rows, prompt), np.int32)
     table = jax.ShapeDtypeStruct((rows, engine.buckets.widths[-1]), np.int32)
     kv = jax.ShapeDtypeStruct(engine.plan.layout.shape, engine.plan.layout.dtype)
-    lowered = engine._executor.programs.lower_prefill(
+    lowered = engine.executor.programs.lower_prefill(
         kv, tokens, vector, table, vector if begun else None
     )
     assert temporaries(lowered) <= llm.engine.plan.workspace_bytes
