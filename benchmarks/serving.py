@@ -63,9 +63,11 @@ def host_share(llm: LLM, *, rows: int, inputs: int, steps: int) -> dict[str, Any
     ]
     while any(not job.output for job in jobs):
         engine.step()
+    before = _launched_only(engine, steps)
     wall, busy, made = _decode(engine, steps)
     per_step = wall * rows / made
-    device = _launched_only(engine, steps)
+    # Sequences grow, and steps with them: the mean is that of the steps between.
+    device = (before + _launched_only(engine, steps)) / 2
     for job in jobs:
         engine.abort(job)
     return {
@@ -91,7 +93,7 @@ def _decode(engine: Engine, steps: int) -> tuple[float, float, int]:
 
 
 def _launched_only(engine: Engine, steps: int) -> float:
-    """Seconds a step of launches ahead of everything; the jobs are lost after it."""
+    """Seconds a step of launches ahead of everything; their tokens are lost."""
     num_steps = engine.executor.programs.steps_per_launch
     jobs = engine.scheduler.reserve(num_steps)
     launch = engine.executor.decode(jobs)
