@@ -63,11 +63,12 @@ def host_share(llm: LLM, *, rows: int, inputs: int, steps: int) -> dict[str, Any
     ]
     while any(not job.output for job in jobs):
         engine.step()
-    before = _launched_only(engine, steps)
-    wall, busy, made = _decode(engine, steps)
+    launches = steps // engine.executor.programs.steps_per_launch
+    before = _launched_only(engine, launches)
+    wall, busy, made = _decode(engine, launches)
     per_step = wall * rows / made
     # Sequences grow, and steps with them: the mean is that of the steps between.
-    device = (before + _launched_only(engine, steps)) / 2
+    device = (before + _launched_only(engine, launches)) / 2
     for job in jobs:
         engine.abort(job)
     return {
@@ -79,12 +80,12 @@ def host_share(llm: LLM, *, rows: int, inputs: int, steps: int) -> dict[str, Any
     }
 
 
-def _decode(engine: Engine, steps: int) -> tuple[float, float, int]:
+def _decode(engine: Engine, launches: int) -> tuple[float, float, int]:
     """Seconds, those in which the host was busy, and tokens."""
     for _ in range(4):
         engine.step()
     begin, busy, made = time.perf_counter(), 0.0, 0
-    for _ in range(steps):
+    for _ in range(launches):
         engine.wait()
         start = time.perf_counter()
         made += sum(len(increment.token_ids) for _, increment in engine.step())
@@ -92,17 +93,17 @@ def _decode(engine: Engine, steps: int) -> tuple[float, float, int]:
     return time.perf_counter() - begin, busy, made
 
 
-def _launched_only(engine: Engine, steps: int) -> float:
+def _launched_only(engine: Engine, launches: int) -> float:
     """Seconds a step of launches ahead of everything; their tokens are lost."""
     num_steps = engine.executor.programs.steps_per_launch
     jobs = engine.scheduler.reserve(num_steps)
     launch = engine.executor.decode(jobs)
     launch.wait()
     begin = time.perf_counter()
-    for _ in range(steps):
+    for _ in range(launches):
         launch = engine.executor.decode(engine.scheduler.reserve(num_steps))
     launch.wait()
-    return (time.perf_counter() - begin) / steps / num_steps
+    return (time.perf_counter() - begin) / launches / num_steps
 
 
 def main() -> None:
