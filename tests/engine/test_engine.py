@@ -130,9 +130,10 @@ def test_nothing_is_traced_after_warm_up(
     assert seen == [(done, count) for done in range(count + 1)]
     programs: Any = engine.executor.programs
     compiled = programs._prefill._cache_size() + programs._decode._cache_size()
-    # Beside these, what seats one arrival and what moves rows, for each of two plans,
-    # and what sends masks.
-    assert count == compiled + 4 + len(engine.buckets.rows)
+    # Beside these, what seats arrivals and what moves rows, for each of two plans, and
+    # what sends masks.
+    seats = len(engine.buckets.prefill_steps(16))
+    assert count == compiled + 2 * (seats + 1) + len(engine.buckets.rows)
     with jax.no_tracing(True):
         for length in range(1, max_model_len):
             run(engine, [[7] * length], greedy)
