@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from benchmarks import results
 from benchmarks.cases import Case, parse_cases
 from benchmarks.transformers_peer import Peer
 from fdjax import device
-from fdjax.engine.buckets import Buckets
+from fdjax.engine.buckets import PREFILL_ROWS
 from fdjax.engine.programs import Programs
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.params import SamplingParams
@@ -48,15 +48,14 @@ CASES = "1x1024,8x1024,64x1024,256x1024,1x32768,8x32768"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 
 
-def rows_of_prefill(case: Case) -> int:
-    """Prompts of one prefill call: as many as the engine would give it."""
-    buckets = Buckets.of(
-        max_num_seqs=case.batch,
-        max_model_len=case.max_model_len,
-        page_size=PAGE_SIZE,
-        max_batched_tokens=MAX_BATCHED_TOKENS[kind_of_platform()],
-    )
-    return buckets.prefill_rows(case.context, case.batch)
+def prefill_calls(case: Case) -> Iterator[tuple[slice, int, int]]:
+    """Rows, first token and end of each prefill call: as the engine would cut them."""
+    room = MAX_BATCHED_TOKENS[kind_of_platform()]
+    count = max(1, min(case.batch, room // case.context, PREFILL_ROWS))
+    for first in range(0, case.batch, count):
+        last = min(first, case.batch - count)  # some twice, if they must be
+        for start in range(0, case.context, room):
+            yield slice(last, last + count), start, min(start + room, case.context)
 
 
 class Bench:
@@ -105,26 +104,26 @@ class Bench:
 
     def prefill(self) -> None:
         """Runs all prompts, samples their first tokens, and waits for the last."""
-        count, context = rows_of_prefill(self.case), self.case.context
-        arrivals = self._state(count)
-        lengths = jnp.full(count, context, jnp.int32)
-        width = -(-context // PAGE_SIZE)
-        for first in range(0, self.case.batch, count):
-            last = min(first, self.case.batch - count)  # some twice, if they must be
-            part = slice(last, last + count)
+        for part, start, stop in prefill_calls(self.case):
+            count = part.stop - part.start
+            lengths = jnp.full(count, stop, jnp.int32)
             logits, kv = self.programs.prefill(
                 self.progress.kv,
-                self.prompts[part],
+                self.prompts[part, start:stop].reshape(-1),
                 lengths,
-                self.page_table[part, :width],
+                self.page_table[part],
+                jnp.full(count, start, jnp.int32),
             )
+            self.progress = dataclasses.replace(self.progress, kv=kv)
+            if stop < self.case.context:
+                continue
             self.rules, self.progress, _ = self.programs.seat(
                 logits,
-                arrivals,
-                jnp.arange(last, last + count, dtype=jnp.int32),
+                self._state(count),
+                jnp.arange(part.start, part.stop, dtype=jnp.int32),
                 lengths,
                 self.rules,
-                dataclasses.replace(self.progress, kv=kv),
+                self.progress,
                 plan=self.plan,
             )
         jax.block_until_ready(self.progress.lengths)

@@ -5,12 +5,14 @@
 
 #define FDJAX_CPU_OPERATIONS(X) \
   X(decode_attention)           \
+  X(prefill_attention)          \
   X(rope_kv_write)
 #ifdef FDJAX_GPU_IS_CUDA
 #define FDJAX_CUDA_OPERATIONS(X) \
   X(matmul)                      \
   X(decode_attention)            \
-  X(decoder_stack)
+  X(decoder_stack)               \
+  X(prefill_attention)
 #else
 #define FDJAX_CUDA_OPERATIONS(X)
 #endif

@@ -258,8 +258,7 @@ class Engine:
     def _prefill(self) -> bool:
         room, called = self.buckets.step_tokens, False
         while chunks := self.scheduler.chunks(room):
-            rows, width = self.executor.prefill_shape(chunks)
-            room -= rows * width
+            room -= sum(chunk.size for chunk in chunks)
             launch = self.executor.prefill(chunks)
             if launch is not None:
                 self._unread.append(launch)

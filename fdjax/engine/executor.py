@@ -79,13 +79,6 @@ class Executor:
         sampling = _kept(self.progress.sampling, fresh.progress)
         self.progress = dataclasses.replace(self.progress, sampling=sampling)
 
-    def prefill_shape(self, chunks: Sequence[Chunk]) -> tuple[int, int]:
-        """Rows and tokens that a prefill call of these chunks is padded to."""
-        width = smallest_fitting(
-            self._buckets.prompts, max(chunk.size for chunk in chunks)
-        )
-        return self._buckets.prefill_rows(width, len(chunks)), width
-
     def prefill(self, chunks: Sequence[Chunk]) -> Launch | None:
         """Computes chunks, and samples the first tokens of the jobs that they complete.
 
@@ -134,7 +127,7 @@ class Executor:
 
     def allow(self, rows: Sequence[int], masks: Sequence[np.ndarray]) -> None:
         """Replaces what rows may emit next."""
-        num_rows = smallest_fitting(self._buckets.rows, len(rows))
+        num_rows = smallest_fitting(self._buckets.mask_rows, len(rows))
         padded = np.full(num_rows, self._buckets.rows[-1], np.int32)
         padded[: len(rows)] = rows
         vocab_size = self._config.embedding.vocab_size
@@ -163,22 +156,22 @@ class Executor:
 
     def _prefill(self, chunks: Sequence[Chunk]) -> tuple[Array, Array]:
         """Logits and lengths of each chunk's row."""
-        count, width = self.prefill_shape(chunks)
-        # Whole beginnings read their own pages alone, and cuDNN can serve them.
-        begun = any(chunk.start for chunk in chunks)
-        tokens = np.zeros((count, width), np.int32)
-        starts, lengths = np.zeros(count, np.int32), np.zeros(count, np.int32)
-        for place, chunk in enumerate(chunks):
-            own = chunk.job.tokens[chunk.start : chunk.stop]
-            tokens[place, : len(own)] = own
-            starts[place], lengths[place] = chunk.start, chunk.stop
+        num_rows = self._buckets.prefill_rows
+        count = smallest_fitting(self._buckets.prefills, sum(c.size for c in chunks))
+        tokens = np.zeros(count, np.int32)
+        starts, lengths = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        place = 0
+        for row, chunk in enumerate(chunks):
+            tokens[place : place + chunk.size] = chunk.tokens
+            starts[row], lengths[row] = chunk.start, chunk.stop
+            place += chunk.size
         table = page_table(
             [chunk.job.pages for chunk in chunks],
-            num_rows=count,
-            width=self._buckets.widths[-1] if begun else self._layout.pages_for(width),
+            num_rows=num_rows,
+            width=self._buckets.widths[-1],
             num_pages=self._layout.num_pages,
         )
-        operands = jax.device_put((tokens, lengths, table, starts if begun else None))
+        operands = jax.device_put((tokens, lengths, table, starts))
         logits, kv = self.programs.prefill(self.kv, *operands)
         self.progress = dataclasses.replace(self.progress, kv=kv)
         return logits, operands[1]

@@ -116,6 +116,11 @@ class Chunk:
         return self.stop - self.start
 
     @property
+    def tokens(self) -> list[int]:
+        """What it computes."""
+        return self.job.tokens[self.start : self.stop]
+
+    @property
     def is_last(self) -> bool:
         """The job's next token can be sampled after it."""
         return self.stop == len(self.job.tokens)

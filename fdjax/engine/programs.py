@@ -10,7 +10,7 @@ from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingRules
-from fdjax.generate.steps import prefill
+from fdjax.generate.steps import extend
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
 
@@ -36,13 +36,13 @@ class Programs:
         def run_prefill(
             weights: tuple[Array, ...],
             kv: Float[Array, "P L 2 Z Hkv D"],
-            tokens: Int32[Array, "A S"],
+            tokens: Int32[Array, " T"],
             lengths: Int32[Array, " A"],
             page_table: Int32[Array, "A W"],
-            starts: Int32[Array, " A"] | None,
+            starts: Int32[Array, " A"],
         ) -> tuple[Float[Array, "A V"], Float[Array, "P L 2 Z Hkv D"]]:
             model = jax.tree.unflatten(structure, weights)
-            return prefill(model, kv, tokens, lengths, page_table, starts)
+            return extend(model, kv, tokens, lengths, page_table, starts)
 
         @partial(jax.jit, donate_argnums=2, static_argnames=("plan",))
         def run_decode(
@@ -74,12 +74,12 @@ class Programs:
     def prefill(
         self,
         kv: Float[Array, "P L 2 Z Hkv D"],
-        tokens: Int32[Array, "A S"],
+        tokens: Int32[Array, " T"],
         lengths: Int32[Array, " A"],
         page_table: Int32[Array, "A W"],
-        starts: Int32[Array, " A"] | None = None,
+        starts: Int32[Array, " A"],
     ) -> tuple[Float[Array, "A V"], Float[Array, "P L 2 Z Hkv D"]]:
-        """See `fdjax.generate.steps.prefill`; `kv` is donated."""
+        """See `fdjax.generate.steps.extend`; `kv` is donated."""
         return self._prefill(self._weights, kv, tokens, lengths, page_table, starts)
 
     def decode(

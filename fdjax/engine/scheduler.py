@@ -99,33 +99,30 @@ class Scheduler:
         return admitted
 
     def chunks(self, room: int) -> list[Chunk]:
-        """What the next prefill call computes: jobs of one kind, first come first.
+        """What the next prefill call computes, first come first.
 
-        A call takes whole prompts, or parts of them; those that have a beginning in the
-        KV array do not share a call with those that have none.
+        A call takes whole prompts, or parts of them.
 
         Args:
-            room: tokens that it may have, padding included.
+            room: tokens that it may have.
         """
-        nexts = [self._next_chunk(job) for job in self.running if job.is_prefilling]
-        if not nexts:
+        jobs = [job for job in self.running if job.is_prefilling]
+        if not jobs or room <= 0:
             return []
-        nexts.sort(key=lambda chunk: chunk.job.order)
-        first = nexts[0]
-        width = smallest_fitting(self._buckets.prompts, first.size)
-        if width > room:
-            return []
-        alike = [
-            chunk
-            for chunk in nexts
-            if (chunk.start > 0) == (first.start > 0) and chunk.size <= width
-        ]
-        chunks = alike[: self._buckets.prefill_rows(width, len(alike), room)]
-        for chunk in chunks:
-            chunk.job.num_prefilled = chunk.stop
-            if chunk.is_last:
-                chunk.job.launch(chunk.stop + 1)
-            self.remember(chunk.job)
+        jobs = heapq.nsmallest(self._buckets.prefill_rows, jobs, key=_order)
+        waiting = sum(len(job.tokens) - job.num_prefilled for job in jobs)
+        left = min(self._buckets.prefill_tokens(min(waiting, room)), room)
+        chunks: list[Chunk] = []
+        for job in jobs:
+            stop = min(len(job.tokens), job.num_prefilled + left)
+            chunks.append(Chunk(job, job.num_prefilled, stop))
+            left -= chunks[-1].size
+            job.num_prefilled = stop
+            if chunks[-1].is_last:
+                job.launch(stop + 1)
+            self.remember(job)
+            if not left:
+                break
         return chunks
 
     def settle(self, *, wait: bool) -> list[tuple[Job, FinishReason]]:
@@ -211,10 +208,6 @@ class Scheduler:
             job.row = row
         return source
 
-    def _next_chunk(self, job: Job) -> Chunk:
-        longest = job.num_prefilled + self._buckets.longest_chunk
-        return Chunk(job, job.num_prefilled, min(longest, len(job.tokens)))
-
     def _decoding(self) -> list[Job]:
         return [job for job in self.running if job.is_decoding]
 
@@ -286,3 +279,7 @@ class Scheduler:
         heapq.heappush(self._rows, job.row)
         self.running.remove(job)
         self.formed.remove(job)
+
+
+def _order(job: Job) -> tuple[int, int]:
+    return job.order

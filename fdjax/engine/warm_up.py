@@ -38,14 +38,14 @@ def warm_up(
     Returns:
         The number of programs.
     """
-    prefills = list(_prefills(buckets, longest))
-    seats = [rows for rows, tokens, _ in prefills if tokens == buckets.prompts[0]]
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
-    calls: list[_Call] = [_prefill(executor, buckets, *shape) for shape in prefills]
-    calls += [_allow(executor, buckets, rows) for rows in buckets.rows]
+    calls: list[_Call] = [
+        _prefill(executor, buckets, tokens) for tokens in buckets.prefills
+    ]
+    calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
     for plan in plans:
         calls.append(_exchange(executor, buckets, plan))
-        calls += [_seat(executor, buckets, rows) for rows in sorted(set(seats))]
+        calls.append(_seat(executor, buckets))
         calls += [_decode(executor, layout, *shape) for shape in decodes]
     for done, call in enumerate(calls):
         if on_progress is not None:
@@ -56,13 +56,10 @@ def warm_up(
     return len(calls)
 
 
-def _prefill(
-    executor: Executor, buckets: Buckets, rows: int, tokens: int, start: int
-) -> _Call:
-    """A call of prefill alone: none of its prompts is complete."""
-    job = _job(start + tokens + 1, row=buckets.rows[-1])
-    chunks = [Chunk(job, start, start + tokens)] * rows
-    return lambda: executor.prefill(chunks)
+def _prefill(executor: Executor, buckets: Buckets, tokens: int) -> _Call:
+    """A call of prefill alone: its prompt is not complete."""
+    job = _job(tokens + 1, row=buckets.rows[-1])
+    return lambda: executor.prefill([Chunk(job, 0, tokens)])
 
 
 def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call:
@@ -73,11 +70,11 @@ def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call
     return call
 
 
-def _seat(executor: Executor, buckets: Buckets, rows: int) -> _Call:
-    """A call of the cheapest prefill, and of what samples the first tokens."""
-    tokens = buckets.prompts[0]
+def _seat(executor: Executor, buckets: Buckets) -> _Call:
+    """A call of the smallest prefill, and of what samples the first tokens."""
+    tokens = buckets.prefills[0]
     job = _job(tokens, row=buckets.rows[-1])
-    return lambda: executor.prefill([Chunk(job, 0, tokens)] * rows)
+    return lambda: executor.prefill([Chunk(job, 0, tokens)])
 
 
 def _decode(executor: Executor, layout: KVLayout, rows: int, width: int) -> _Call:
@@ -89,16 +86,6 @@ def _decode(executor: Executor, layout: KVLayout, rows: int, width: int) -> _Cal
 def _allow(executor: Executor, buckets: Buckets, rows: int) -> _Call:
     """A call that changes masks, of rows that do not exist."""
     return lambda: executor.allow([buckets.rows[-1]] * rows, [])
-
-
-def _prefills(buckets: Buckets, longest: int) -> Iterator[tuple[int, int, int]]:
-    """Rows, tokens and start of every prefill call."""
-    for tokens in _up_to(buckets.prompts, longest):
-        if tokens > buckets.longest_chunk:
-            return
-        for rows in buckets.prefill_steps(tokens):
-            yield rows, tokens, 0
-            yield rows, tokens, 1
 
 
 def _decodes(buckets: Buckets, num_pages: int) -> Iterator[tuple[int, int]]:

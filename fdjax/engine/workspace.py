@@ -1,15 +1,16 @@
 """Estimates of what a step needs besides weights and KV, for the memory plan."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fdjax.config import Alibi
-from fdjax.kernels.decode_attention import OP, DecodeAttention
+from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.op import REFERENCE
 from fdjax.kernels.paged import ScoreSpec
-from fdjax.kernels.prefill_attention.blocked import BLOCK_QUERIES
+from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 
@@ -42,17 +43,17 @@ def workspace_bytes(
     wide = 3 * mlp.size if mlp.gated else 2 * mlp.size
     per_token = 4 * config.hidden_size + max(heads * attention.head_dim, wide)
     activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
-    # Short prompts are attended to all at once, long ones a block of queries at a time;
-    # scores and their exponentials live together.
-    pairs = BLOCK_QUERIES * max(num_tokens, max_model_len)
-    scores = 2 * pairs * attention.num_heads * FLOAT32_BYTES
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     # Raw logits, changed ones, noise and one more while sorting.
     sampling = 4 * logits
-    # Prefill gathers the pages of its prompts; each may end with a page begun.
-    gathered = num_tokens + num_rows * page_size
-    gathered *= gathered_token_bytes(config, dtype=dtype)
-    return max(activations + scores + gathered + logits, sampling)
+    layout = _one_page(config, dtype, page_size)
+    gathered = 0
+    if prefill_gathers(config, layout, max_model_len=max_model_len):
+        # Each query of a block has its pages, its scores and their exponentials.
+        scores = 2 * attention.num_heads * FLOAT32_BYTES
+        of_key = scores + gathered_token_bytes(config, dtype=dtype)
+        gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
+    return max(activations + gathered + logits, sampling)
 
 
 def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:
@@ -86,25 +87,66 @@ def decode_gathers(
     config: ModelConfig, layout: KVLayout, *, num_rows: int, max_model_len: int
 ) -> bool:
     """Whether the definition serves attention in some layer of a decode step."""
-    attention, heads = config.attention, config.attention.num_heads
-    struct: Any = jax.ShapeDtypeStruct  # shapes and types are all that the choice reads
+    op, call = decode_attention.OP, decode_attention.DecodeAttention
+    unified = config.unified
+    return REFERENCE in {
+        op.choice(call(**operands, unified=unified))
+        for operands in _calls(config, layout, num_rows, num_rows, max_model_len)
+    }
+
+
+def prefill_gathers(
+    config: ModelConfig, layout: KVLayout, *, max_model_len: int
+) -> bool:
+    """Whether the definition serves attention in some layer of a prefill call."""
+    op, call = prefill_attention.OP, prefill_attention.PrefillAttention
+    rows = _struct((1,), jnp.int32)
+    return REFERENCE in {
+        op.choice(call(**operands, starts=rows, firsts=rows))
+        for operands in _calls(config, layout, 1, 1, max_model_len)
+    }
+
+
+def _struct(shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> Any:
+    """Shapes and types are all that the choice of an implementation reads."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _one_page(
+    config: ModelConfig, dtype: jax.typing.DTypeLike, page_size: int
+) -> KVLayout:
+    attention = config.attention
+    return KVLayout(
+        num_pages=1,
+        num_layers=config.num_layers,
+        page_size=page_size,
+        num_kv_heads=attention.num_kv_heads,
+        head_dim=attention.head_dim,
+        dtype=jnp.dtype(dtype),
+    )
+
+
+def _calls(
+    config: ModelConfig,
+    layout: KVLayout,
+    num_queries: int,
+    num_rows: int,
+    max_model_len: int,
+) -> Iterator[dict[str, Any]]:
+    """What calls of attention have in common, one for each window of the model."""
+    attention = config.attention
+    heads = attention.num_heads
     slopes = None
     if isinstance(config.positions, Alibi):
-        slopes = struct((heads,), jnp.float32)
-    choices = {
-        OP.choice(
-            DecodeAttention(
-                q=struct((num_rows, heads, attention.head_dim), layout.dtype),
-                kv=struct(layout.shape, layout.dtype),
-                page_table=struct(
-                    (num_rows, layout.pages_for(max_model_len)), jnp.int32
-                ),
-                lengths=struct((num_rows,), jnp.int32),
-                scores=ScoreSpec(slopes, attention.scale, attention.soft_cap, window),
-                layer=0,
-                unified=config.unified,
-            )
-        )
-        for window in set(config.windows)
-    }
-    return REFERENCE in choices
+        slopes = _struct((heads,), jnp.float32)
+    for window in set(config.windows):
+        yield {
+            "q": _struct((num_queries, heads, attention.head_dim), layout.dtype),
+            "kv": _struct(layout.shape, layout.dtype),
+            "page_table": _struct(
+                (num_rows, layout.pages_for(max_model_len)), jnp.int32
+            ),
+            "lengths": _struct((num_rows,), jnp.int32),
+            "scores": ScoreSpec(slopes, attention.scale, attention.soft_cap, window),
+            "layer": 0,
+        }

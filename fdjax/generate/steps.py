@@ -1,4 +1,4 @@
-"""One forward pass as a pure function: `prefill`, `score` and `decode`.
+"""One forward pass as a pure function: `prefill`, `extend`, `score` and `decode`.
 
 For people who bring their own loop. Jit them with the KV array donated; the model is a
 pytree and may be an argument. Sizes are static, values are not.
@@ -6,7 +6,7 @@ pytree and may be an argument. Sizes are static, values are not.
 
 import jax.numpy as jnp
 
-from fdjax.layers import decode_batch, prefill_batch
+from fdjax.layers import decode_batch, packed_batch, prefill_batch
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
 
@@ -40,6 +40,35 @@ def prefill(
     last = jnp.maximum(new - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(hidden.reshape(rows, width, -1), last, axis=1)
     return model.logits(hidden[:, 0]), kv
+
+
+def extend(
+    model: Decoder,
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    tokens: Int32[Array, " T"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    starts: Int32[Array, " B"],
+) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
+    """`prefill` of prompts, or parts of them, that follow one another without padding.
+
+    Args:
+        model: the decoder.
+        kv: the KV array; donate it.
+        tokens: `lengths[r] - starts[r]` of row 0, then those of row 1, and so on; the
+            rest is padding.
+        lengths: tokens of each row in the KV array after this.
+        page_table: pages of each row in order; ids `>= P` are absent.
+        starts: tokens of each row that the KV array holds already.
+
+    Returns:
+        Logits of each row's last token in float32 (of some other's for a row without
+        tokens), and the KV array with their keys and values.
+    """
+    batch = packed_batch(tokens, lengths, page_table, starts, page_size=kv.shape[3])
+    hidden, kv, _ = model(kv, batch)
+    last = jnp.maximum(jnp.cumsum(lengths - starts) - 1, 0)
+    return model.logits(hidden[last]), kv
 
 
 def score(

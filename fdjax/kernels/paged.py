@@ -1,6 +1,7 @@
 """What the attention operations share: a call, its pages, and the definition itself."""
 
 import jax.numpy as jnp
+import numpy as np
 
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
@@ -40,7 +41,7 @@ class PagedAttention:
         layer: which layer of each page.
     """
 
-    q: Float[Array, "B *S Hq D"]
+    q: Float[Array, "T Hq D"]
     kv: Float[Array, "P L 2 Z Hkv D"]
     page_table: Int32[Array, "B W"]
     lengths: Int32[Array, " B"]
@@ -48,9 +49,29 @@ class PagedAttention:
     layer: int = static()
 
     @property
+    def group(self) -> int:
+        """Query heads of each key/value head."""
+        return self.q.shape[1] // self.kv.shape[4]
+
+    @property
     def max_tokens(self) -> int:
         """How many tokens of a row the page table has room for."""
         return self.page_table.shape[1] * self.kv.shape[3]
+
+
+ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none
+
+
+def by_head(numbers: Float[Array, " Hq"] | None) -> Float[Array, " _"]:
+    """A number for each query head, for a handler; none of them stand for `None`."""
+    if numbers is None:
+        return jnp.zeros(0, jnp.float32)
+    return numbers.astype(jnp.float32)
+
+
+def window_of(scores: ScoreSpec) -> np.int64:
+    """The window, for a handler."""
+    return np.int64(min(scores.window or ALL_TOKENS, ALL_TOKENS))
 
 
 def gather_pages(
@@ -191,7 +212,8 @@ def _alibi(
 def check_attention(operation: str, call: PagedAttention) -> None:
     """Raises `ValueError` where the operands of a paged attention do not fit."""
     q, kv = call.q, call.kv
-    rows, num_heads, head_dim = q.shape[0], q.shape[-2], q.shape[-1]
+    num_heads, head_dim = q.shape[1:]
+    rows = call.page_table.shape[0]
     _, num_layers, _, _, num_kv_heads, kv_head_dim = kv.shape
     if num_heads % num_kv_heads:
         raise ValueError(
@@ -204,10 +226,9 @@ def check_attention(operation: str, call: PagedAttention) -> None:
         )
     if q.dtype != kv.dtype:
         raise ValueError(f"{operation}: q is {q.dtype}, kv is {kv.dtype}")
-    if call.page_table.shape[0] != rows or call.lengths.shape != (rows,):
+    if call.lengths.shape != (rows,):
         raise ValueError(
-            f"{operation}: q has {rows} rows, page_table {call.page_table.shape[0]}, "
-            f"lengths {call.lengths.shape}"
+            f"{operation}: page_table has {rows} rows, lengths {call.lengths.shape}"
         )
     if not 0 <= call.layer < num_layers:
         raise ValueError(

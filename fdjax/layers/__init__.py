@@ -1,7 +1,7 @@
 """Flax modules: weights, and the kernels they call."""
 
 from fdjax.layers.attention import SelfAttention
-from fdjax.layers.batch import Batch, decode_batch, prefill_batch
+from fdjax.layers.batch import Batch, decode_batch, packed_batch, prefill_batch
 from fdjax.layers.embedding import Embedder, Head, PositionTable
 from fdjax.layers.linear import Linear
 from fdjax.layers.mlp import FeedForward
@@ -17,5 +17,6 @@ __all__ = [
     "PositionTable",
     "SelfAttention",
     "decode_batch",
+    "packed_batch",
     "prefill_batch",
 ]

@@ -109,7 +109,7 @@ class SelfAttention(nnx.Module):
         q: Float[Array, "T Hq D"],
         kv: Float[Array, "P L 2 Z Hkv D"],
         batch: Batch,
-    ) -> tuple[Float[Array, "*T Hq D"], Int32[Array, " B"]]:
+    ) -> tuple[Float[Array, "T Hq D"], Int32[Array, " B"]]:
         spec = self.spec
         if batch.phase == "decode":
             out, counts = decode_attention(
@@ -126,11 +126,12 @@ class SelfAttention(nnx.Module):
             )
             return out, jnp.sum(counts, axis=-1)
         out = prefill_attention(
-            q.reshape(batch.num_rows, -1, spec.num_heads, spec.head_dim),
+            q,
             kv,
             batch.page_table,
             batch.lengths,
             batch.starts,
+            batch.firsts,
             self.slopes,
             layer=self.layer,
             scale=spec.scale,

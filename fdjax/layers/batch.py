@@ -4,6 +4,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
+from fdjax.kernels.prefill_attention.reference import row_of_queries
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree, static
 
@@ -19,8 +20,10 @@ class Batch:
             past the end writes nothing.
         page_table: pages of each row in order; ids `>= P` are absent.
         lengths: tokens of each row in the KV array once this pass has written.
-        phase: "prefill" (`T / B` tokens a row) or "decode" (one).
+        phase: "prefill" (any number of tokens a row) or "decode" (one).
         starts: position of each row's first token in a prefill; `None` says 0.
+        firsts: where in a prefill's tokens those of each row begin; `None` says that
+            every row has room for `T / B`.
     """
 
     tokens: Int32[Array, " T"]
@@ -30,6 +33,7 @@ class Batch:
     lengths: Int32[Array, " B"]
     phase: Literal["prefill", "decode"] = static()
     starts: Int32[Array, " B"] | None = None
+    firsts: Int32[Array, " B"] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -60,6 +64,36 @@ def prefill_batch(
         lengths=lengths,
         phase="prefill",
         starts=starts,
+    )
+
+
+def packed_batch(
+    tokens: Int32[Array, " T"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    starts: Int32[Array, " B"],
+    *,
+    page_size: int,
+) -> Batch:
+    """Prompts, or parts of them, one after the other; what is past the last is padding.
+
+    Row `r` has `lengths[r] - starts[r]` tokens.
+    """
+    ends = jnp.cumsum(lengths - starts)
+    firsts = ends - (lengths - starts)
+    place = jnp.arange(tokens.shape[0], dtype=jnp.int32)
+    rows = row_of_queries(firsts, num_queries=tokens.shape[0])
+    positions = place + (starts - firsts)[rows]
+    slots = _slots(page_table[rows], positions[:, None], page_size=page_size)[:, 0]
+    return Batch(
+        tokens=tokens,
+        positions=positions,
+        slots=jnp.where(place < ends[-1], slots, -1),
+        page_table=page_table,
+        lengths=lengths,
+        phase="prefill",
+        starts=starts,
+        firsts=firsts,
     )
 
 

@@ -40,6 +40,8 @@ STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
 # How a GPU kernel cuts a row depends on the width of the page table; on a CPU only the
 # definition of attention reads more than a row holds.
 WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
+# Below it the cut is the same: a row of 1,024 tokens is the shortest that is split.
+SMALLEST_WIDTH = {"cpu": 1, "gpu": 64}
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Settings:
             workspace_bytes=workspace_bytes(
                 self.config,
                 dtype=self.dtype,
-                num_tokens=max(self.max_batched_tokens, self.max_model_len),
+                num_tokens=self.max_batched_tokens,
                 num_rows=self.max_num_seqs,
                 max_model_len=self.max_model_len,
                 page_size=self.page_size,
@@ -182,6 +184,7 @@ def build_engine(
         max_model_len=settings.max_model_len,
         page_size=settings.page_size,
         max_batched_tokens=settings.max_batched_tokens,
+        smallest_width=SMALLEST_WIDTH[kind],
         width_ratio=buckets.WIDTH_RATIO if gathering else WIDTH_RATIO[kind],
     )
     return Engine(

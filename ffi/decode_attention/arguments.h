@@ -18,10 +18,15 @@ struct Attributes {
   float phi, low, high;
 };
 
-struct Arguments {
+// What every attention over pages reads.
+struct Inputs {
   ffi::AnyBuffer q, kv;
   ffi::Buffer<ffi::S32> page_table, lengths;
   ffi::Buffer<ffi::F32> slopes, sinks;  // empty: none
+};
+
+struct Arguments {
+  Inputs in;
   ffi::Result<ffi::AnyBuffer> out;
   ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
 };
@@ -44,28 +49,34 @@ inline ffi::Error check_range(const char* name, int64_t value, int64_t low,
                  std::to_string(high));
 }
 
-inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
+// `queries` is the first axis of q and out.
+inline ffi::Error check_inputs(const Inputs& in, ffi::Result<ffi::AnyBuffer> out,
+                               Dim* queries, Dims* d) {
   FDJAX_RETURN_IF_ERROR(
-      check_shape("q", a.q.dimensions(), {&d->rows, &d->q_heads, &d->head_dim}));
+      check_shape("q", in.q.dimensions(), {queries, &d->q_heads, &d->head_dim}));
   FDJAX_RETURN_IF_ERROR(check_shape(
-      "kv", a.kv.dimensions(),
+      "kv", in.kv.dimensions(),
       {&d->pages, &d->layers, &d->two, &d->page_size, &d->kv_heads, &d->head_dim}));
   FDJAX_RETURN_IF_ERROR(
-      check_shape("page_table", a.page_table.dimensions(), {&d->rows, &d->width}));
-  FDJAX_RETURN_IF_ERROR(check_shape("lengths", a.lengths.dimensions(), {&d->rows}));
-  if (a.slopes.element_count() != 0) {
-    FDJAX_RETURN_IF_ERROR(check_shape("slopes", a.slopes.dimensions(), {&d->q_heads}));
+      check_shape("page_table", in.page_table.dimensions(), {&d->rows, &d->width}));
+  FDJAX_RETURN_IF_ERROR(check_shape("lengths", in.lengths.dimensions(), {&d->rows}));
+  if (in.slopes.element_count() != 0) {
+    FDJAX_RETURN_IF_ERROR(check_shape("slopes", in.slopes.dimensions(), {&d->q_heads}));
   }
-  if (a.sinks.element_count() != 0) {
-    FDJAX_RETURN_IF_ERROR(check_shape("sinks", a.sinks.dimensions(), {&d->q_heads}));
+  if (in.sinks.element_count() != 0) {
+    FDJAX_RETURN_IF_ERROR(check_shape("sinks", in.sinks.dimensions(), {&d->q_heads}));
   }
   FDJAX_RETURN_IF_ERROR(
-      check_shape("out", a.out->dimensions(), {&d->rows, &d->q_heads, &d->head_dim}));
-  FDJAX_RETURN_IF_ERROR(
-      check_shape("recomputed", a.recomputed->dimensions(), {&d->rows, &d->kv_heads}));
-  const ffi::DataType dtype = a.q.element_type();
-  FDJAX_RETURN_IF_ERROR(check_dtype("kv", a.kv.element_type(), "q", dtype));
-  return check_dtype("out", a.out->element_type(), "q", dtype);
+      check_shape("out", out->dimensions(), {queries, &d->q_heads, &d->head_dim}));
+  const ffi::DataType dtype = in.q.element_type();
+  FDJAX_RETURN_IF_ERROR(check_dtype("kv", in.kv.element_type(), "q", dtype));
+  return check_dtype("out", out->element_type(), "q", dtype);
+}
+
+inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
+  FDJAX_RETURN_IF_ERROR(check_inputs(a.in, a.out, &d->rows, d));
+  return check_shape("recomputed", a.recomputed->dimensions(),
+                     {&d->rows, &d->kv_heads});
 }
 
 inline ffi::Error check_values(const Attributes& a, const Dims& d) {
@@ -90,7 +101,8 @@ inline ffi::Error check_values(const Attributes& a, const Dims& d) {
   return ffi::Error::Success();
 }
 
-inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d) {
+inline Params params_of(const Attributes& a, const Inputs& in, const Dims& d, void* out,
+                        int32_t* recomputed) {
   const int64_t slot_bytes = *d.kv_heads * *d.head_dim *
                              static_cast<int64_t>(ffi::ByteWidth(in.q.element_type()));
   return {.q = in.q.untyped_data(),
@@ -100,8 +112,8 @@ inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d)
           .lengths = in.lengths.typed_data(),
           .slopes = in.slopes.element_count() == 0 ? nullptr : in.slopes.typed_data(),
           .sinks = in.sinks.element_count() == 0 ? nullptr : in.sinks.typed_data(),
-          .out = in.out->untyped_data(),
-          .recomputed = in.recomputed->typed_data(),
+          .out = out,
+          .recomputed = recomputed,
           .slot_bytes = slot_bytes,
           .slots_per_page = static_cast<uint32_t>(*d.layers * 2 * *d.page_size),
           .page_size = static_cast<uint32_t>(*d.page_size),
@@ -119,7 +131,14 @@ inline Params params_of(const Attributes& a, const Arguments& in, const Dims& d)
           .phi = a.phi,
           .low = a.low,
           .high = a.high,
-          .newest = {}};
+          .newest = {},
+          .table_rows = nullptr};
+}
+
+inline Params params_of(const Attributes& a, const Arguments& arguments,
+                        const Dims& d) {
+  return params_of(a, arguments.in, d, arguments.out->untyped_data(),
+                   arguments.recomputed->typed_data());
 }
 
 // Attributes of a handler, after the platform's own context.

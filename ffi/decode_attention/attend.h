@@ -1,5 +1,5 @@
-// decode_attention of one row and key/value head on a CPU: the synchronised scheme, a
-// block of tokens at a time.
+// Attention of one query and key/value head on a CPU: the synchronised scheme, a block
+// of tokens at a time.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +69,8 @@ template <typename T>
 FDJAX_INLINE int fill(const Params& p, int row, int kv_head, int token, int end,
                       Block<T>* block) {
   const int64_t slot = static_cast<int64_t>(p.kv_heads) * p.head_dim;
-  const int32_t* pages = p.page_table + static_cast<int64_t>(row) * p.table_width;
+  const int64_t table_row = p.table_rows == nullptr ? row : p.table_rows[row];
+  const int32_t* pages = p.page_table + table_row * p.table_width;
   const T* keys =
       static_cast<const T*>(p.kv) + static_cast<int64_t>(kv_head) * p.head_dim;
   const int page_size = static_cast<int>(p.page_size);
@@ -227,7 +228,9 @@ FDJAX_INLINE void attend_group(const Params& p, int row, int kv_head) {
     recomputed += attend_heads<V, T>(p, row, kv_head, kv_head * p.group + i,
                                      std::min(kHostHeads, p.group - i));
   }
-  p.recomputed[int64_t{row} * p.kv_heads + kv_head] = recomputed;
+  if (p.recomputed != nullptr) {
+    p.recomputed[int64_t{row} * p.kv_heads + kv_head] = recomputed;
+  }
 }
 
 }  // namespace fdjax::decode_attention

@@ -57,7 +57,7 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
                    .warps = static_cast<int>(cut.warps),
                    .programmatic = false};
   cudaError_t error;
-  switch (const ffi::DataType dtype = arguments.q.element_type()) {
+  switch (const ffi::DataType dtype = arguments.in.q.element_type()) {
     case ffi::DataType::BF16:
       error = launch_decode_attention<GpuFloats::bfloat16>(stream, p, how);
       break;
@@ -82,7 +82,7 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
              {splits, heads_per_block, warps},
-             {q, kv, page_table, lengths, slopes, sinks, out, recomputed});
+             {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed});
 }
 
 }  // namespace

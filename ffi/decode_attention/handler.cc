@@ -5,6 +5,7 @@
 
 #include "decode_attention/arguments.h"
 #include "decode_attention/attend.h"
+#include "decode_attention/host.h"
 #include "fdjax/dispatch.h"
 #include "fdjax/host_parallel.h"
 
@@ -50,14 +51,12 @@ int64_t work_of(const Params& p) {
   return tokens * p.kv_heads * p.group * p.head_dim * 2;
 }
 
-ffi::Error run(ffi::ThreadPool pool, const Attributes& attributes, int64_t max_lanes,
-               const Arguments& arguments) {
-  Dims d;
-  FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
-  FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
-  FDJAX_RETURN_IF_ERROR(check_range("D", *d.head_dim, 1, kMaxHostHeadDim));
-  const Params p = params_of(attributes, arguments, d);
-  return dispatch_float<HostFloats>("q", arguments.q.element_type(), [&](auto type) {
+}  // namespace
+
+ffi::Error attend_on_host(ffi::ThreadPool& pool, ffi::DataType dtype, int64_t max_lanes,
+                          const Params& p) {
+  FDJAX_RETURN_IF_ERROR(check_range("D", p.head_dim, 1, kMaxHostHeadDim));
+  return dispatch_float<HostFloats>("q", dtype, [&](auto type) {
     const Attend attend = choose<typename decltype(type)::type>(max_lanes);
     const auto body = [&p, attend](int64_t i) {
       attend(p, static_cast<int>(i / p.kv_heads), static_cast<int>(i % p.kv_heads));
@@ -72,6 +71,17 @@ ffi::Error run(ffi::ThreadPool pool, const Attributes& attributes, int64_t max_l
   });
 }
 
+namespace {
+
+ffi::Error run(ffi::ThreadPool pool, const Attributes& attributes, int64_t max_lanes,
+               const Arguments& arguments) {
+  Dims d;
+  FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
+  FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
+  return attend_on_host(pool, arguments.in.q.element_type(), max_lanes,
+                        params_of(attributes, arguments, d));
+}
+
 ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_cap,
                   int64_t window, std::string_view scheme, float phi, float low,
                   float high, int64_t max_lanes, ffi::AnyBuffer q, ffi::AnyBuffer kv,
@@ -80,7 +90,7 @@ ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_c
                   ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   return run(pool, {layer, scale, soft_cap, window, scheme, phi, low, high}, max_lanes,
-             {q, kv, page_table, lengths, slopes, sinks, out, recomputed});
+             {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed});
 }
 
 }  // namespace

@@ -11,18 +11,6 @@
 
 namespace fdjax::decode_attention {
 
-// Scores in units of log 2, and the bounds as scores. With a soft cap the scale is that
-// of 2 x in tanh(x) = 1 - 2 / (e^(2 x) + 1).
-inline Params in_units_of_log2(Params p) {
-  p.page_reciprocal = page_reciprocal_of(p.page_size);
-  p.scale *= p.soft_cap > 0.0f ? 2.0f * kLog2E / p.soft_cap : kLog2E;
-  p.soft_cap *= kLog2E;
-  p.low = (p.phi + p.low) * kLog2E;
-  p.high = (p.phi + p.high) * kLog2E;
-  p.phi *= kLog2E;
-  return p;
-}
-
 inline bool has_clusters() {
   int device = 0, yes = 0;
   cudaGetDevice(&device);

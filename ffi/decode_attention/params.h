@@ -48,6 +48,9 @@ struct Params {
   // A row keeps its result where phi + low < its largest score < phi + high.
   float low, high;
   Newest newest;
+  // On a CPU only, [rows]: the row of the page table that each row reads; nullptr: its
+  // own.
+  const int32_t* table_rows;
 };
 
 // token / page_size is the upper half of token * reciprocal for tokens below 2^25 and
@@ -57,6 +60,18 @@ inline constexpr uint32_t page_reciprocal_of(uint32_t page_size) {
 }
 
 inline constexpr float kLog2E = 1.44269504f;
+
+// Scores in units of log 2, and the bounds as scores. With a soft cap the scale is that
+// of 2 x in tanh(x) = 1 - 2 / (e^(2 x) + 1).
+inline Params in_units_of_log2(Params p) {
+  p.page_reciprocal = page_reciprocal_of(p.page_size);
+  p.scale *= p.soft_cap > 0.0f ? 2.0f * kLog2E / p.soft_cap : kLog2E;
+  p.soft_cap *= kLog2E;
+  p.low = (p.phi + p.low) * kLog2E;
+  p.high = (p.phi + p.high) * kLog2E;
+  p.phi *= kLog2E;
+  return p;
+}
 
 // How the work is cut; config.py says how it is chosen.
 struct Launch {

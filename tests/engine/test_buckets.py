@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdjax.engine.buckets import CHEAP_TOKENS, Buckets, ladder, smallest_fitting
+from fdjax.engine.buckets import CHEAP_TOKENS, MAX_PADDING, Buckets, ladder
 
 
 @pytest.mark.parametrize(
@@ -39,38 +39,40 @@ def test_every_size_has_a_bucket(
     )
     assert buckets.rows[-1] == max_num_seqs
     assert buckets.widths[-1] * page_size >= max_model_len
-    for steps in (buckets.rows, buckets.prompts, buckets.widths):
+    assert buckets.step_tokens == max_batched_tokens
+    assert buckets.prefill_rows <= max_num_seqs
+    for steps in (buckets.rows, buckets.prefills, buckets.widths, buckets.mask_rows):
         assert list(steps) == sorted(set(steps))
-    for prompt in buckets.prompts:
-        steps = buckets.prefill_steps(prompt)
-        assert steps[0] == 1 and steps[-1] <= max_num_seqs
-        assert steps[-1] == 1 or steps[-1] * prompt <= max_batched_tokens
-    assert smallest_fitting(buckets.prompts, max_model_len) >= max_model_len
 
 
-@given(
-    max_num_seqs=st.integers(1, 300),
-    prompt=st.integers(1, 200),
-    counts=st.lists(st.integers(1, 400), min_size=2, max_size=2, unique=True),
-    rooms=st.lists(st.integers(1, 9000), min_size=2, max_size=2, unique=True),
-)
-def test_a_prefill_call_is_full_or_cheap(
-    max_num_seqs: int, prompt: int, counts: list[int], rooms: list[int]
+@given(count=st.integers(1, 20_000), max_batched_tokens=st.integers(100, 9000))
+def test_a_prefill_call_is_full_or_its_padding_is_cheap(
+    count: int, max_batched_tokens: int
 ):
     buckets = Buckets.of(
-        max_num_seqs=max_num_seqs,
+        max_num_seqs=1,
         max_model_len=200,
         page_size=16,
-        max_batched_tokens=9000,
+        max_batched_tokens=max_batched_tokens,
     )
-    prompt = smallest_fitting(buckets.prompts, prompt)
-    few, many = sorted(counts)
-    tight, wide = (max(room, prompt) for room in sorted(rooms))
-    rows = buckets.prefill_rows(prompt, few, wide)
-    assert rows in buckets.prefill_steps(prompt)
-    assert rows <= few or rows * prompt <= CHEAP_TOKENS
-    assert rows <= buckets.prefill_rows(prompt, many, wide)
-    rows = buckets.prefill_rows(prompt, few, tight)
-    assert rows * prompt <= tight
-    # The executor pads what was chosen without knowing the room.
-    assert buckets.prefill_rows(prompt, min(rows, few)) == rows
+    tokens = buckets.prefill_tokens(count)
+    assert tokens in buckets.prefills
+    padding = tokens - count
+    assert padding <= max(0, MAX_PADDING * tokens) or tokens <= CHEAP_TOKENS
+    # All that wait are done in a few calls.
+    calls = 0
+    while count > 0:
+        count -= buckets.prefill_tokens(count)
+        calls += 1
+    assert calls <= 20_000 // max_batched_tokens + 10
+
+
+def test_a_table_is_not_narrower_than_asked():
+    buckets = Buckets.of(
+        max_num_seqs=1,
+        max_model_len=4096,
+        page_size=16,
+        max_batched_tokens=16,
+        smallest_width=64,
+    )
+    assert buckets.widths == (64, 256)

@@ -201,7 +201,7 @@ def test_without_a_cache_nothing_is_found(engine: Engine):
 def test_long_prompts_go_in_chunks(engine: Engine):
     chunked = tiny_engine(max_batched_tokens=16)
     prompts = [LONG, *PROMPTS, LONG[3:]]
-    assert chunked.buckets.longest_chunk == 16
+    assert chunked.buckets.step_tokens == 16
     assert run(chunked, prompts) == run(engine, prompts)
 
 

@@ -11,11 +11,17 @@ from fdjax import LLM
 from fdjax.engine.executor import Executor
 from fdjax.engine.workspace import workspace_bytes
 from fdjax.generate.plan import SERVING_PLANS
+from fdjax.kernels import prefill_attention
 from fdjax.kernels.decode_attention import OP
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models import SHIPPED
 from fdjax.serve.setup import Settings
 from tests.support.handlers import skip_without
+
+
+def memory_plan() -> MemoryPlan:
+    """For the settings of the fixture `llm`."""
+    return Settings.of(SHIPPED, max_model_len=128, max_num_seqs=4).memory_plan(2**30)
 
 
 def operands(executor: Executor) -> tuple[Any, Any]:
@@ -45,9 +51,8 @@ def planned(implementation: str) -> MemoryPlan:
     """The plan of `llm` where this implementation serves decode attention."""
     if implementation == "cpu":
         skip_without("decode_attention", "cpu")
-    settings = Settings.of(SHIPPED, max_model_len=128, max_num_seqs=4)
     with OP.using(implementation):
-        return settings.memory_plan(2**30)
+        return memory_plan()
 
 
 @pytest.mark.parametrize("implementation", ["cpu", "reference"])
@@ -72,19 +77,22 @@ def test_only_decode_that_gathers_pages_has_room_for_them():
     assert reads.workspace_bytes == gathers.workspace_bytes
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_the_largest_prefill_fits_the_workspace(llm: LLM, begun: bool):
+@pytest.mark.parametrize("implementation", ["cpu", "reference"])
+def test_the_largest_prefill_fits_the_workspace(llm: LLM, implementation: str):
+    if implementation == "cpu":
+        skip_without("prefill_attention", "cpu")
     engine = llm.engine
-    prompt = engine.buckets.prompts[-1]
-    rows = engine.buckets.prefill_rows(prompt, engine.buckets.rows[-1])
+    rows = engine.buckets.prefill_rows
     vector = jax.ShapeDtypeStruct((rows,), np.int32)
-    tokens = jax.ShapeDtypeStruct((rows, prompt), np.int32)
+    tokens = jax.ShapeDtypeStruct((engine.buckets.prefills[-1],), np.int32)
     table = jax.ShapeDtypeStruct((rows, engine.buckets.widths[-1]), np.int32)
     kv = jax.ShapeDtypeStruct(engine.plan.layout.shape, engine.plan.layout.dtype)
-    lowered = engine.executor.programs.lower_prefill(
-        kv, tokens, vector, table, vector if begun else None
-    )
-    assert temporaries(lowered) <= llm.engine.plan.workspace_bytes
+    with prefill_attention.OP.using(implementation):
+        plan = memory_plan()
+        lowered = engine.executor.programs.lower_prefill(
+            kv, tokens, vector, table, vector
+        )
+        assert temporaries(lowered) <= plan.workspace_bytes
 
 
 @pytest.mark.parametrize(

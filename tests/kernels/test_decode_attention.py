@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.kernels import limits
 from fdjax.kernels.decode_attention import (
     OP,
     UnifiedMax,
     config,
     cuda,
     decode_attention,
-    handler,
 )
 from fdjax.kernels.decode_attention.pallas import call as pallas
 from tests.support.decode_calls import WIDE, structs
@@ -114,7 +114,7 @@ def test_bounds_that_float32_does_not_hold_are_errors(low: float, high: float):
 
 def test_the_limit_keeps_every_sum_finite():
     limit = UnifiedMax(0.0, -60.0, 60.0)
-    largest = np.float32(np.exp(limit.high)) * np.float32(handler.MAX_TOKENS * 65504.0)
+    largest = np.float32(np.exp(limit.high)) * np.float32(limits.MAX_TOKENS * 65504.0)
     assert np.isfinite(largest)
     # The largest weight that is flushed to zero, relative to a row's largest.
     assert np.finfo(np.float32).tiny / np.exp(limit.low) < 2e-12
@@ -136,7 +136,7 @@ def test_the_limit_keeps_every_sum_finite():
             {"group": 17},
             "34 query heads over 2 key/value heads; it takes 1 to 16",
         ),
-        ({"rows": 65_536}, "65536 rows"),
+        ({"rows": 65_536}, "65536 queries"),
         ({"width": 2**22}, "pages for 67108864 tokens"),
         ({"pages": 2**26}, "2147483648 slots"),
         ({"integer": jnp.int16}, "page_table is int16"),
@@ -155,7 +155,7 @@ def test_refuses_what_the_kernel_does_not_take(
         ({}, None),
         ({"head_dim": 80}, "head size 80; it takes 64, 128 and 256"),
         ({"page_size": 8}, "page size 8; it takes 16, 32, 64 and 128"),
-        ({"rows": 0}, "0 rows; it takes 1 to 65535"),
+        ({"rows": 0}, "0 queries; it takes 1 to 65535"),
         ({"width": 0}, "a page table of width 0"),
         ({"pages": 2**30}, "2147483648 halves of pages"),
         ({"integer": jnp.int16}, "page_table is int16 and lengths int16"),

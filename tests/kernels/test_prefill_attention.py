@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.kernels.cases import struct
 from fdjax.kernels.paged import ScoreSpec
 from fdjax.kernels.prefill_attention import (
     OP,
     PrefillAttention,
-    blocked,
+    handler,
     prefill_attention,
     reference,
 )
 from tests.support.dense_attention import dense_attention, scatter_pages
+from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
 
@@ -34,6 +36,7 @@ class Call:
     options: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     alibi: bool = False
     sinks: bool = False
+    width: int = 4
 
 
 CALLS = [
@@ -52,51 +55,56 @@ CALLS = [
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A call and what dense attention makes of each row."""
+    """A call, what dense attention makes of each row, and where in `q` rows begin."""
 
     call: PrefillAttention
     expected: list[np.ndarray]
+    firsts: list[int]
 
 
-def draw(call: Call) -> Drawn:
-    """Random arrays; slots that hold no token are NaN."""
+def draw(call: Call, *, packed: bool) -> Drawn:
+    """Random arrays; slots that hold no token are NaN, and so are queries of no row.
+
+    Args:
+        call: what to draw.
+        packed: rows follow one another, with padding at the end; else every row has the
+            same room.
+    """
     random = np.random.default_rng(len(call.name))
     heads = (call.num_kv_heads, call.head_dim)
     sequences = [
         (random.normal(size=(n, *heads)), random.normal(size=(n, *heads)))
         for n in call.lengths
     ]
-    width = 4
     kv, table = scatter_pages(
         sequences,
-        num_pages=16,
+        num_pages=call.width * len(call.lengths) + 3,
         page_size=call.page_size,
         num_layers=3,
         layer=1,
-        width=width,
+        width=call.width,
         seed=1,
     )
     starts = call.starts or (0,) * len(call.lengths)
-    num_queries = max(n - s for n, s in zip(call.lengths, starts, strict=True))
-    shape = (len(starts), max(num_queries, 1), call.num_heads, call.head_dim)
-    q = random.normal(size=shape).astype(np.float32)
+    counts = [n - s for n, s in zip(call.lengths, starts, strict=True)]
+    room = max(*counts, 1)
+    firsts = np.cumsum([0, *counts])[:-1] if packed else np.arange(len(counts)) * room
+    num_queries = sum(counts) + 3 if packed else len(counts) * room
+    q = np.full((num_queries, call.num_heads, call.head_dim), np.nan, np.float32)
     slopes = np.linspace(0.1, 0.9, call.num_heads) if call.alibi else None
     sinks = np.linspace(-1.0, 2.0, call.num_heads) if call.sinks else None
     options: dict[str, Any] = {"scale": 0.3, **call.options}
-    expected = [
-        dense_attention(
-            q[row, : n - start],
-            k,
-            v,
-            start=start,
-            slopes=slopes,
-            sinks=sinks,
-            **options,
+    expected: list[np.ndarray] = []
+    for first, count, start, (k, v) in zip(
+        firsts, counts, starts, sequences, strict=True
+    ):
+        own = random.normal(size=(count, *q.shape[1:])).astype(np.float32)
+        q[first : first + count] = own
+        expected.append(
+            dense_attention(
+                own, k, v, start=start, slopes=slopes, sinks=sinks, **options
+            )
         )
-        for row, (n, start, (k, v)) in enumerate(
-            zip(call.lengths, starts, sequences, strict=True)
-        )
-    ]
     drawn = PrefillAttention(
         jnp.asarray(q),
         jnp.asarray(kv),
@@ -111,70 +119,159 @@ def draw(call: Call) -> Drawn:
         ),
         layer=1,
         starts=None if call.starts is None else jnp.asarray(call.starts, jnp.int32),
+        firsts=jnp.asarray(firsts, jnp.int32) if packed else None,
     )
-    return Drawn(drawn, expected)
+    return Drawn(drawn, expected, firsts.tolist())
 
 
 def check(out: jax.Array, drawn: Drawn) -> None:
     """Compares the queries that stand for a token."""
-    for row, expected in enumerate(drawn.expected):
-        count = len(expected)
-        if count:
-            assert_close(out[row, :count], expected, reduction=64)
+    for first, expected in zip(drawn.firsts, drawn.expected, strict=True):
+        if len(expected):
+            assert_close(out[first : first + len(expected)], expected, reduction=64)
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-def test_the_reference_is_dense_attention(call: Call):
-    drawn = draw(call)
-    check(OP(drawn.call), drawn)
+def test_the_reference_is_dense_attention(call: Call, packed: bool):
+    drawn = draw(call, packed=packed)
+    check(jax.jit(reference.prefill_attention)(drawn.call), drawn)
 
 
+@pytest.mark.cpu
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-def test_blocks_equal_the_reference(call: Call, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blocked, "BLOCK_QUERIES", 3)
-    drawn = draw(call)
-    check(jax.jit(blocked.run)(drawn.call), drawn)
+def test_the_cpu_handler_is_dense_attention(call: Call, packed: bool):
+    skip_without("prefill_attention", "cpu")
+    drawn = draw(call, packed=packed)
+    with OP.using("cpu"):
+        check(jax.jit(OP)(drawn.call), drawn)
+
+
+def check_against_the_reference(name: str, drawn: Drawn, *, dtype: Any) -> None:
+    """Runs one implementation and compares queries that stand for a token."""
+    call = dataclasses.replace(
+        drawn.call, q=drawn.call.q.astype(dtype), kv=drawn.call.kv.astype(dtype)
+    )
+    with OP.using(name):
+        actual = jax.jit(OP)(call)
+    expected = jax.jit(reference.prefill_attention)(call)
+    for first, rows in zip(drawn.firsts, drawn.expected, strict=True):
+        if len(rows):
+            own = slice(first, first + len(rows))
+            assert_close(actual[own], expected[own], reduction=64)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["ragged", "heads_of_their_own", "window"])
 def test_cudnn_equals_the_reference_whatever_pages_hold(name: str):
-    call = draw(next(call for call in CALLS if call.name == name)).call
-    call = dataclasses.replace(
-        call, q=call.q.astype(jnp.bfloat16), kv=call.kv.astype(jnp.bfloat16)
-    )
-    assert OP.choice(call) == "cudnn"
-    actual, expected = jax.jit(OP)(call), reference.prefill_attention(call)
-    for row, count in enumerate(call.lengths.tolist()):
-        assert_close(actual[row, :count], expected[row, :count], reduction=64)
+    drawn = draw(next(call for call in CALLS if call.name == name), packed=False)
+    check_against_the_reference("cudnn", drawn, dtype=jnp.bfloat16)
+
+
+# Tiles of 128 rows and of 64 keys, and their edges; every size of head that has a
+# kernel of its own, and some between.
+CUDA_CALLS = [
+    *(call for call in CALLS if call.head_dim % 8 == 0),
+    Call("tiles", (200, 64, 63, 65, 1), starts=(3, 0, 0, 0, 0), page_size=16, width=13),
+    Call("long_prefix", (700,), starts=(690,), page_size=16, width=44, head_dim=128),
+    Call("mqa", (130, 40), page_size=16, width=9, num_heads=16, num_kv_heads=1),
+    Call("mha", (300,), page_size=32, width=10, num_heads=3, num_kv_heads=3),
+    Call("d64", (150, 70), page_size=8, width=19, head_dim=64),
+    Call("d80", (150, 70), page_size=8, width=19, head_dim=80),
+    Call("d128", (150, 70), page_size=16, width=10, head_dim=128),
+    Call("d256", (150, 70), page_size=16, width=10, head_dim=256),
+    Call("wide_window", (300, 20), page_size=16, width=19, options={"window": 100}),
+    Call("many", tuple(range(1, 71)), page_size=16, width=5, num_heads=8),
+    Call(
+        "everything",
+        (300, 20),
+        starts=(37, 3),
+        page_size=16,
+        width=19,
+        head_dim=128,
+        options={"window": 90, "soft_cap": 7.0},
+        alibi=True,
+        sinks=True,
+    ),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("call", CUDA_CALLS, ids=lambda call: call.name)
+def test_cuda_equals_the_reference_whatever_pages_hold(
+    call: Call, packed: bool, dtype: Any
+):
+    skip_without("prefill_attention", "gpu")
+    check_against_the_reference("cuda", draw(call, packed=packed), dtype=dtype)
 
 
 def test_a_row_without_tokens_gives_zeros():
-    drawn = draw(CALLS[-1])
-    out = reference.prefill_attention(drawn.call)
-    assert np.all(np.asarray(out[0]) == 0)
+    drawn = draw(CALLS[-1], packed=False)
+    call = dataclasses.replace(drawn.call, q=jnp.ones_like(drawn.call.q))
+    out = reference.prefill_attention(call)
+    assert np.all(np.asarray(out[: call.room]) == 0)
 
 
-def test_a_cpu_is_served_by_the_reference():
-    drawn = draw(CALLS[0])
-    said = OP.explain(drawn.call)
-    assert said.startswith("prefill_attention: reference")
+def test_why_cudnn_does_not_serve_is_said():
+    said = OP.explain(draw(CALLS[0], packed=False).call)
     assert "cuDNN needs an NVIDIA GPU" in said
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"q": jnp.zeros((2, 3, 5, 16))}, "5 query heads over 2"),
-        ({"q": jnp.zeros((2, 3, 4, 8))}, "head size is 8, kv's 16"),
-        ({"q": jnp.zeros((2, 3, 4, 16), jnp.bfloat16)}, "bfloat16, kv is float32"),
-        ({"lengths": jnp.zeros(3, jnp.int32)}, r"q has 2 rows.*\(3,\)"),
+        ({"head_dim": 84}, "head size 84; it takes 8 to 256 in steps of 8"),
+        ({"head_dim": 264}, "head size 264"),
+        ({"dtype": jnp.float32}, "q is float32"),
+        (
+            {"heads": (258, 2)},
+            "258 query heads over 2 key/value",
+        ),
+        ({"page_size": 256}, "page size 256"),
+    ],
+)
+def test_the_kernel_says_what_it_does_not_take(change: dict[str, Any], message: str):
+    sizes: dict[str, Any] = {
+        "head_dim": 64,
+        "dtype": jnp.bfloat16,
+        "heads": (4, 2),
+        "page_size": 16,
+    } | change
+    heads, kv_heads = sizes["heads"]
+    head_dim, dtype = sizes["head_dim"], sizes["dtype"]
+    rows = struct(2, dtype=jnp.int32)
+    call = PrefillAttention(
+        struct(6, heads, head_dim, dtype=dtype),
+        struct(9, 3, 2, sizes["page_size"], kv_heads, head_dim, dtype=dtype),
+        struct(2, 4, dtype=jnp.int32),
+        rows,
+        ScoreSpec(None, 1.0, None, None),
+        layer=0,
+        starts=rows,
+        firsts=rows,
+    )
+    refusal = handler.refuse_arguments(call, handler.CUDA_LIMITS)
+    assert refusal is not None
+    assert message in refusal
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": jnp.zeros((6, 5, 16))}, "5 query heads over 2"),
+        ({"q": jnp.zeros((6, 4, 8))}, "head size is 8, kv's 16"),
+        ({"q": jnp.zeros((6, 4, 16), jnp.bfloat16)}, "bfloat16, kv is float32"),
+        ({"q": jnp.zeros((7, 4, 16))}, "7 queries for 2 rows"),
+        ({"lengths": jnp.zeros(3, jnp.int32)}, r"page_table has 2 rows.*\(3,\)"),
         ({"layer": 3}, "layer 3 of a kv array of 3"),
     ],
 )
 def test_operands_that_do_not_fit_are_named(change: dict[str, Any], message: str):
     operands: dict[str, Any] = {
-        "q": jnp.zeros((2, 3, 4, 16)),
+        "q": jnp.zeros((6, 4, 16)),
         "kv": jnp.zeros((4, 3, 2, 4, 2, 16)),
         "page_table": jnp.zeros((2, 2), jnp.int32),
         "lengths": jnp.ones(2, jnp.int32),

@@ -52,4 +52,9 @@ def decode_attention(
         unified=unified,
     )
     check_attention("decode_attention", call)
+    if q.shape[0] != page_table.shape[0]:
+        raise ValueError(
+            f"decode_attention: q has {q.shape[0]} rows, page_table "
+            f"{page_table.shape[0]}"
+        )
     return OP(call)

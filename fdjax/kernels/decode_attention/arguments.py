@@ -24,8 +24,3 @@ class DecodeAttention(PagedAttention):
 
     q: Float[Array, "B Hq D"]
     unified: UnifiedMax | None = static()
-
-    @property
-    def group(self) -> int:
-        """Query heads of each key/value head."""
-        return self.q.shape[1] // self.kv.shape[4]

@@ -6,7 +6,7 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention import handler
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
-from fdjax.kernels.decode_attention.limits import Limits
+from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 
 LIMITS = Limits(
@@ -25,7 +25,7 @@ def run(call: DecodeAttention) -> Attended:
 
 def refuse_arguments(call: DecodeAttention) -> str | None:
     """Why the handler does not take these arrays, or `None`."""
-    return LIMITS.refuse(call) or handler.refuse_arguments(call)
+    return LIMITS.refuse(call) or refuse_sizes(call)
 
 
 def refuse(call: DecodeAttention) -> str | None:

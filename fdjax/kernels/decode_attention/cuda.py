@@ -6,7 +6,7 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention import config, handler
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
-from fdjax.kernels.decode_attention.limits import Limits
+from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 
 LIMITS = Limits(
@@ -14,7 +14,7 @@ LIMITS = Limits(
     head_dims=(64, 80, 96, 128, 256),
     page_sizes=range(8, 129),
     groups=range(1, 17),
-    rows=range(65_536),  # blocks of a grid along z
+    queries=range(65_536),  # blocks of a grid along z
 )
 
 
@@ -42,7 +42,7 @@ def refuse_arguments(call: DecodeAttention) -> str | None:
             f"{call.group} query heads of size {head_dim} for each key/value head; it "
             f"takes {SMALL_GROUP}"
         )
-    return LIMITS.refuse(call) or handler.refuse_arguments(call)
+    return LIMITS.refuse(call) or refuse_sizes(call)
 
 
 def refuse(call: DecodeAttention) -> str | None:

@@ -2,7 +2,7 @@
 
 from fdjax.kernels.op import Op
 from fdjax.kernels.paged import ScoreSpec, check_attention
-from fdjax.kernels.prefill_attention import blocked, cudnn, reference
+from fdjax.kernels.prefill_attention import cudnn, handler, reference
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.notation import Array, Float, Int32
 
@@ -11,16 +11,17 @@ __all__ = ["OP", "PrefillAttention", "prefill_attention"]
 OP = Op(
     "prefill_attention",
     reference.prefill_attention,
-    {"cudnn": cudnn.IMPL, "blocked": blocked.IMPL},
+    {"cudnn": cudnn.IMPL, "cuda": handler.CUDA, "cpu": handler.CPU},
 )
 
 
 def prefill_attention(
-    q: Float[Array, "B S Hq D"],
+    q: Float[Array, "T Hq D"],
     kv: Float[Array, "P L 2 Z Hkv D"],
     page_table: Int32[Array, "B W"],
     lengths: Int32[Array, " B"],
     starts: Int32[Array, " B"] | None = None,
+    firsts: Int32[Array, " B"] | None = None,
     slopes: Float[Array, " Hq"] | None = None,
     sinks: Float[Array, " Hq"] | None = None,
     *,
@@ -28,8 +29,11 @@ def prefill_attention(
     scale: float,
     soft_cap: float | None = None,
     window: int | None = None,
-) -> Float[Array, "B S Hq D"]:
-    """Attends causally from `S` tokens of each row to all tokens up to each of them.
+) -> Float[Array, "T Hq D"]:
+    """Attends causally from new tokens of each row to all tokens up to each of them.
+
+    The queries are a ragged batch (FlashInfer, section 3.1): those of a row follow one
+    another, and nothing need lie between rows.
 
     The arguments are the fields of `PrefillAttention` and its `ScoreSpec`.
 
@@ -44,6 +48,12 @@ def prefill_attention(
         ScoreSpec(slopes, scale, soft_cap, window, sinks),
         layer=layer,
         starts=starts,
+        firsts=firsts,
     )
     check_attention("prefill_attention", call)
+    if firsts is None and q.shape[0] % max(call.num_rows, 1):
+        raise ValueError(
+            f"prefill_attention: {q.shape[0]} queries for {call.num_rows} rows; say "
+            "where those of each row begin, or give every row the same room"
+        )
     return OP(call)

@@ -12,7 +12,7 @@ from fdjax.notation import Array, Float
 MAX_HEAD_DIM = 128  # 256 only on Hopper and only in some forms
 
 
-def run(call: PrefillAttention) -> Float[Array, "B S Hq D"]:
+def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     """Gathers the pages, then calls `jax.nn.dot_product_attention` with cuDNN."""
     k, v = gather_pages(call.kv, call.page_table, layer=call.layer)
     # cuDNN's masks add to scores and multiply values, so what a page holds past the
@@ -20,8 +20,8 @@ def run(call: PrefillAttention) -> Float[Array, "B S Hq D"]:
     tokens = held(k, call.lengths)
     k, v = jnp.where(tokens, k, 0), jnp.where(tokens, v, 0)
     window = call.scores.window
-    return jax.nn.dot_product_attention(
-        call.q,
+    out = jax.nn.dot_product_attention(
+        call.q.reshape(call.num_rows, call.room, *call.q.shape[1:]),
         k,
         v,
         scale=call.scores.scale,
@@ -31,6 +31,7 @@ def run(call: PrefillAttention) -> Float[Array, "B S Hq D"]:
         local_window_size=None if window is None else (window - 1, 0),
         implementation="cudnn",
     )
+    return out.reshape(call.q.shape)
 
 
 def refuse(call: PrefillAttention) -> str | None:
@@ -40,8 +41,11 @@ def refuse(call: PrefillAttention) -> str | None:
         return "cuDNN needs an NVIDIA GPU"
     if dtype not in (jnp.bfloat16, jnp.float16):
         return f"cuDNN takes bfloat16 and float16, not {dtype}"
-    if call.starts is not None:
-        return "cuDNN's causal mask starts at position 0 in every row"
+    if call.starts is not None or call.firsts is not None:
+        return (
+            "cuDNN's causal mask starts at position 0 in every row, and it wants room "
+            "for the same number of queries in each"
+        )
     if head_dim % 8 or head_dim > MAX_HEAD_DIM:
         return f"head size {head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}"
     scores = call.scores

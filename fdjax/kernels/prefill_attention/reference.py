@@ -1,24 +1,40 @@
 """The definition of `prefill_attention`, in float32."""
 
 import jax.numpy as jnp
+from jax import lax
 
 from fdjax.kernels.paged import attend, gather_pages
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.notation import Array, Float, Int32
 
-
-def query_positions(
-    lengths: Int32[Array, " B"], starts: Int32[Array, " B"] | None, *, num_queries: int
-) -> Int32[Array, "B S"]:
-    """Positions of the queries: `starts` (0 where `None`), then counting up."""
-    offsets = jnp.arange(num_queries, dtype=jnp.int32)
-    first = jnp.zeros_like(lengths) if starts is None else starts
-    return first[:, None] + offsets
+# Queries at a time: each brings the pages of its whole sequence.
+BLOCK_QUERIES = 16
 
 
-def prefill_attention(call: PrefillAttention) -> Float[Array, "B S Hq D"]:
-    """See `fdjax.kernels.prefill_attention.prefill_attention`."""
-    k, v = gather_pages(call.kv, call.page_table, layer=call.layer)
-    lengths = call.lengths
-    positions = query_positions(lengths, call.starts, num_queries=call.q.shape[1])
-    return attend(call.q, k, v, positions, lengths, call.scores)
+def row_of_queries(
+    firsts: Int32[Array, " B"], *, num_queries: int
+) -> Int32[Array, " T"]:
+    """The row that each query belongs to, if to any: the last that has begun."""
+    begun = firsts <= jnp.arange(num_queries, dtype=jnp.int32)[:, None]
+    return jnp.maximum(jnp.sum(begun, axis=1, dtype=jnp.int32) - 1, 0)
+
+
+def prefill_attention(call: PrefillAttention) -> Float[Array, "T Hq D"]:
+    """See `fdjax.kernels.prefill_attention.prefill_attention`.
+
+    Every query is attended to as a row of its own.
+    """
+    num_queries = call.q.shape[0]
+    rows = row_of_queries(call.first_queries, num_queries=num_queries)
+    positions = jnp.arange(num_queries, dtype=jnp.int32)
+    positions += (call.first_positions - call.first_queries)[rows]
+
+    def one_query(query: tuple[Array, Array, Array]) -> Array:
+        q, row, position = query
+        k, v = gather_pages(call.kv, call.page_table[row][None], layer=call.layer)
+        length = call.lengths[row][None]
+        at = jnp.where(position < length, position, -1)  # padding sees no key
+        return attend(q[None, None], k, v, at[None], length, call.scores)[0, 0]
+
+    operands = (call.q, rows, positions)
+    return lax.map(one_query, operands, batch_size=BLOCK_QUERIES)

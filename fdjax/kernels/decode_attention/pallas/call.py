@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from fdjax import device
 from fdjax.kernels.decode_attention import reference
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
-from fdjax.kernels.decode_attention.limits import Limits
 from fdjax.kernels.decode_attention.pallas import config, scores
 from fdjax.kernels.decode_attention.pallas.problem import Problem
 from fdjax.kernels.decode_attention.pallas.scores import ScoreFn
 from fdjax.kernels.decode_attention.unified import UnifiedMax
+from fdjax.kernels.limits import Limits
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float, Int32
 
@@ -20,7 +20,7 @@ LIMITS = Limits(
     head_dims=(64, 128, 256),
     page_sizes=(16, 32, 64, 128),
     groups=range(1, 17),
-    rows=range(1, 65_536),
+    queries=range(1, 65_536),
 )
 MAX_HALVES = 2**31 - 1  # of pages, in all layers
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")

@@ -1,4 +1,4 @@
-"""What an implementation of `decode_attention` takes, and why not what it does not."""
+"""What an implementation of attention over pages takes, and why not the rest."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from fdjax.kernels.decode_attention.arguments import DecodeAttention
+from fdjax.kernels.paged import PagedAttention
 
 ANY = range(1, 2**31)
+MAX_TOKENS = 2**25  # of a row: sums of unified weights stay finite up to here
+MAX_SLOTS = 2**31 - 1  # of the KV array, layers and halves counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,18 +22,18 @@ class Limits:
         head_dims: sizes of a head, `D`.
         page_sizes: slots of a page, `Z`.
         groups: query heads of a key/value head, `G`.
-        rows: rows of a batch, `B`.
+        queries: of all rows together.
     """
 
     dtypes: Sequence[jax.typing.DTypeLike]
     head_dims: Sequence[int]
     page_sizes: Sequence[int] = ANY
     groups: Sequence[int] = ANY
-    rows: Sequence[int] = range(2**31)
+    queries: Sequence[int] = range(2**31)
 
-    def refuse(self, call: DecodeAttention) -> str | None:
+    def refuse(self, call: PagedAttention) -> str | None:
         """Why a call is not among them, or `None`."""
-        rows, num_heads, head_dim = call.q.shape
+        queries, num_heads, head_dim = call.q.shape
         page_size, num_kv_heads = call.kv.shape[3:5]
         integers = (call.page_table.dtype, call.lengths.dtype)
         if call.q.dtype not in self.dtypes:
@@ -49,7 +51,7 @@ class Limits:
         sizes = (
             (head_dim in self.head_dims, f"head size {head_dim}", self.head_dims),
             (page_size in self.page_sizes, f"page size {page_size}", self.page_sizes),
-            (rows in self.rows, f"{rows} rows", self.rows),
+            (queries in self.queries, f"{queries} queries", self.queries),
         )
         for taken, found, limits in sizes:
             if not taken:
@@ -57,9 +59,21 @@ class Limits:
         return None
 
 
+def refuse_sizes(call: PagedAttention) -> str | None:
+    """Why the arrays are too large for every handler, or `None`."""
+    num_pages, num_layers, _, page_size, _, _ = call.kv.shape
+    slots = 2 * num_pages * num_layers * page_size
+    if call.max_tokens > MAX_TOKENS:
+        return f"pages for {call.max_tokens} tokens a row; it takes {MAX_TOKENS}"
+    if slots > MAX_SLOTS:
+        return f"{slots} slots; it takes {MAX_SLOTS}"
+    return None
+
+
 def _listed(values: Sequence[object]) -> str:
     """A sequence in words: "1 to 16" for a range, else "64, 80 and 96"."""
     if isinstance(values, range):
-        return f"{values[0]} to {values[-1]}"
+        steps = "" if values.step == 1 else f" in steps of {values.step}"
+        return f"{values[0]} to {values[-1]}{steps}"
     *most, last = map(str, values)
     return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,66 @@
+"""`prefill_attention` by the extension's handlers: C++ on a CPU, CUDA on a GPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.kernels import ffi
+from fdjax.kernels.limits import Limits, refuse_sizes
+from fdjax.kernels.op import Impl
+from fdjax.kernels.paged import by_head, window_of
+from fdjax.kernels.prefill_attention.arguments import PrefillAttention
+from fdjax.notation import Array, Float
+
+NAME = "prefill_attention"
+CPU_LIMITS = Limits(
+    dtypes=(jnp.float32, jnp.bfloat16, jnp.float16), head_dims=range(1, 1025)
+)
+CUDA_LIMITS = Limits(
+    dtypes=(jnp.bfloat16, jnp.float16),
+    head_dims=range(8, 257, 8),
+    page_sizes=range(2, 129),
+    groups=range(1, 129),  # heads of a group are rows of one tile of 128
+)
+
+
+def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
+    """See `fdjax.kernels.prefill_attention.prefill_attention`."""
+    scores = call.scores
+    handler = jax.ffi.ffi_call(
+        ffi.target(NAME),
+        jax.ShapeDtypeStruct(call.q.shape, call.q.dtype),
+        vmap_method="sequential",
+    )
+    return handler(
+        call.q,
+        call.kv,
+        call.page_table,
+        call.lengths,
+        call.first_positions,
+        call.first_queries,
+        by_head(scores.slopes),
+        by_head(scores.sinks),
+        layer=np.int64(call.layer),
+        scale=np.float32(scores.scale),
+        soft_cap=np.float32(scores.soft_cap or 0.0),
+        window=window_of(scores),
+    )
+
+
+def refuse_arguments(call: PrefillAttention, limits: Limits) -> str | None:
+    """Why a handler with these limits does not take the arrays, or `None`."""
+    return limits.refuse(call) or refuse_sizes(call)
+
+
+def _refuse_on_cpu(call: PrefillAttention) -> str | None:
+    return ffi.refuse(NAME, platform="cpu") or refuse_arguments(call, CPU_LIMITS)
+
+
+def _refuse_on_gpu(call: PrefillAttention) -> str | None:
+    if call.scores.scale <= 0:
+        return f"scale is {call.scores.scale}; it takes one above 0"
+    return ffi.refuse(NAME, platform="gpu") or refuse_arguments(call, CUDA_LIMITS)
+
+
+CPU = Impl(run, _refuse_on_cpu)
+CUDA = Impl(run, _refuse_on_gpu)

@@ -1,0 +1,57 @@
+// prefill_attention on a CPU: each new token is a query of its own, as in decoding.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "decode_attention/host.h"
+#include "prefill_attention/arguments.h"
+
+namespace fdjax::prefill_attention {
+namespace {
+
+// The widest vectors that the machine has.
+constexpr int64_t kMaxLanes = 8;
+
+// Of each query: what it sees, and whose pages it reads. A query that belongs to no row
+// sees nothing.
+struct Queries {
+  std::vector<int32_t> lengths, rows;
+
+  explicit Queries(const Params& p) : lengths(p.queries, 0), rows(p.queries, 0) {
+    for (int row = 0; row < p.attention.rows; ++row) {
+      const int start = p.starts[row], first = std::max(p.firsts[row], 0);
+      const int count = std::min(p.attention.lengths[row] - start, p.queries - first);
+      for (int i = 0; i < count; ++i) {
+        lengths[first + i] = start + i + 1;
+        rows[first + i] = row;
+      }
+    }
+  }
+};
+
+ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_cap,
+                  int64_t window, ffi::AnyBuffer q, ffi::AnyBuffer kv,
+                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
+                  ffi::Buffer<ffi::S32> starts, ffi::Buffer<ffi::S32> firsts,
+                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
+                  ffi::Result<ffi::AnyBuffer> out) {
+  decode_attention::Dims d;
+  Params p;
+  FDJAX_RETURN_IF_ERROR(
+      read({layer, scale, soft_cap, window},
+           {{q, kv, page_table, lengths, slopes, sinks}, starts, firsts, out}, &d, &p));
+  const Queries queries(p);
+  decode_attention::Params attention = p.attention;
+  attention.rows = p.queries;
+  attention.lengths = queries.lengths.data();
+  attention.table_rows = queries.rows.data();
+  return decode_attention::attend_on_host(pool, q.element_type(), kMaxLanes, attention);
+}
+
+}  // namespace
+}  // namespace fdjax::prefill_attention
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_prefill_attention_cpu,
+                              fdjax::prefill_attention::handle,
+                              fdjax::prefill_attention::bind_call(
+                                  xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>()));

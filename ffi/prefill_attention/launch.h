@@ -1,0 +1,15 @@
+// The launch, for handlers: host code, which does not compile the kernels.
+#pragma once
+
+#include "fdjax/gpu.h"
+#include "prefill_attention/params.h"
+
+namespace fdjax::prefill_attention {
+
+// `T` is the type of q, kv and out: bfloat16 or float16. The caller has checked that
+// the head size is a multiple of 8 up to 256, the group at most 128, the page size 2 to
+// 128, the scale positive, and the sizes that decode_attention/launch.h names.
+template <typename T>
+cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& p);
+
+}  // namespace fdjax::prefill_attention
