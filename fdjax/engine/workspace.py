@@ -6,7 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fdjax import device
 from fdjax.config import Alibi
+from fdjax.engine.buckets import PREFILL_ROWS
 from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.op import REFERENCE
 from fdjax.kernels.paged import ScoreSpec
@@ -26,9 +28,11 @@ def workspace_bytes(
     max_model_len: int,
     page_size: int,
 ) -> int:
-    """Temporaries of the largest prefill call or of sampling, whichever has more.
+    """What lies beside weights and KV array at most.
 
-    Calls run one after the other and share the memory.
+    That is what sampling keeps of every row, and the temporaries of the largest prefill
+    call, of sampling or of compiling a call, whichever has more: calls run one after the
+    other and share the memory.
 
     Args:
         config: the model.
@@ -53,7 +57,45 @@ def workspace_bytes(
         scores = 2 * attention.num_heads * FLOAT32_BYTES
         of_key = scores + gathered_token_bytes(config, dtype=dtype)
         gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
-    return max(activations + gathered + logits, sampling)
+    prefill = activations + gathered + logits
+    tuning = tuning_bytes(config, dtype=dtype, num_tokens=num_tokens, num_rows=num_rows)
+    return max(prefill, sampling, tuning) + state_bytes(config, num_rows=num_rows)
+
+
+def state_bytes(config: ModelConfig, *, num_rows: int) -> int:
+    """What sampling keeps of every row, and of those that a call of prefill seats.
+
+    Of each token of the vocabulary that is its count, whether the prompt has it, and
+    whether it may come.
+    """
+    rows = num_rows + min(PREFILL_ROWS, num_rows)
+    return rows * config.embedding.vocab_size * (8 * FLOAT32_BYTES + 8 + 1) // 8
+
+
+def tuning_bytes(
+    config: ModelConfig,
+    *,
+    dtype: jax.typing.DTypeLike,
+    num_tokens: int,
+    num_rows: int,
+) -> int:
+    """What XLA needs while it compiles for a GPU.
+
+    It times candidates for a product on operands of its own, and compares their results.
+    """
+    if device.platform() != "gpu":
+        return 0
+    size, itemsize = config.hidden_size, jnp.dtype(dtype).itemsize
+    up = (2 if config.mlp.gated else 1) * config.mlp.size
+    products = (
+        (num_tokens, size, up, itemsize),
+        (num_tokens, config.mlp.size, size, itemsize),
+        (num_rows, size, config.embedding.vocab_size, FLOAT32_BYTES),
+    )
+    return max(
+        (m * k + n * k) * itemsize + 2 * m * n * out_itemsize
+        for m, k, n, out_itemsize in products
+    )
 
 
 def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:
