@@ -2,6 +2,9 @@
 
 All requests are handed over at once, as `fdjax bench throughput` does.
 
+Requests whose output must fit a grammar run beside others that must not: how much
+longer the others take is what they cost.
+
 The host works while the device does. Its share of a decode step is what it adds to the
 step: the time with the engine, beyond that of launches whose tokens nobody reads. How
 long the engine's thread is busy in a step is measured too; for the rest it waits.
@@ -17,6 +20,8 @@ import numpy as np
 from benchmarks import results
 from fdjax import LLM, SamplingParams
 from fdjax.engine.engine import Engine
+from fdjax.generate.masks import num_words
+from fdjax.generate.stopping import FinishReason
 
 
 def prompts_of(llm: LLM, count: int, tokens: int) -> list[list[int]]:
@@ -48,6 +53,67 @@ def throughput(llm: LLM, *, requests: int, inputs: int, outputs: int) -> dict[st
         "requests_per_s": round(requests / seconds, 2),
         "output_tokens_per_s": round(tokens / seconds, 1),
         "preemptions": llm.engine.scheduler.num_preemptions - preempted,
+    }
+
+
+class Anything:
+    """A grammar that allows every token, and so costs what grammars cost the engine."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._mask = np.full(num_words(vocab_size), 2**32 - 1, np.uint32)
+        self.is_ready = True
+        self.finish_reason = FinishReason.RUNNING
+
+    def matcher(self) -> "Anything":
+        """It keeps nothing of an output."""
+        return self
+
+    def mask(self) -> np.ndarray:
+        """All tokens."""
+        return self._mask
+
+    def advance(self, token_id: int) -> None:
+        """Any may follow."""
+
+
+def constrained(
+    llm: LLM, *, rows: int, formed: int, inputs: int, steps: int
+) -> dict[str, Any]:
+    """Time of a token of `rows` requests, alone and beside `formed` with a grammar."""
+    engine = llm.engine
+    grammar = Anything(engine.config.embedding.vocab_size)
+
+    def per_token(formed: int) -> float:
+        prompts = prompts_of(llm, rows + formed, inputs)
+        free = [
+            engine.add(engine.request(i, prompt, greedy(steps * 4)))
+            for i, prompt in enumerate(prompts[:rows])
+        ]
+        bound = [
+            engine.add(engine.request(rows + i, prompt, greedy(steps * 4), grammar))
+            for i, prompt in enumerate(prompts[rows:])
+        ]
+        while any(not job.output for job in [*free, *bound]):
+            engine.step()
+        for _ in range(4):
+            engine.step()
+        begin, before = time.perf_counter(), len(free[0].tokens)
+        while len(free[0].tokens) < before + steps:
+            engine.wait()
+            engine.step()
+        seconds = time.perf_counter() - begin
+        for job in [*free, *bound]:
+            engine.abort(job)
+        return seconds / (len(free[0].tokens) - before)
+
+    per_token(formed)  # compiles
+    alone, beside = per_token(0), per_token(formed)
+    return {
+        "batch": rows,
+        "constrained": formed,
+        "ms_per_token": round(alone * 1e3, 3),
+        "ms_per_token_beside_constrained": round(beside * 1e3, 3),
+        "slowdown": round(beside / alone - 1, 4),
     }
 
 
@@ -131,6 +197,8 @@ def main() -> None:
     layout = llm.engine.plan.layout
     common = {
         "model": pathlib.Path(arguments.model).stem,
+        "max_num_seqs": arguments.max_num_seqs,
+        "max_model_len": arguments.max_model_len,
         "memory_fraction": arguments.memory_fraction,
         "load_s": round(time.perf_counter() - start, 1),
         "kv_tokens": layout.num_pages * layout.page_size,
@@ -144,8 +212,9 @@ def main() -> None:
     share = host_share(
         llm, rows=arguments.max_num_seqs, inputs=arguments.inputs, steps=64
     )
-    rows = [*rows[1:], share | common]
-    print(rows[-1], flush=True)
+    grammars = constrained(llm, rows=56, formed=8, inputs=arguments.inputs, steps=64)
+    rows = [*rows[1:], share | common, grammars | common]
+    print(*rows[-2:], sep="\n", flush=True)
     results.write(out, rows)
 
 

@@ -1,5 +1,6 @@
 """`fdjax serve`: the OpenAI API, until a signal ends it."""
 
+import gc
 import logging
 import logging.config
 import pathlib
@@ -147,8 +148,16 @@ def _check_extra() -> None:
 
 
 def _warm_up(llm: "LLM", *, for_people: bool) -> None:
+    import jax
+
+    # Noting which line of Python made each operation is a third of tracing, and nobody
+    # asks a server. What was compiled before is found all the same.
+    jax.config.update("jax_traceback_in_locations_limit", 0)
     start = time.monotonic()
     count = llm.warm_up(progress=for_people)
+    # What is here stays: the collector need not look through it while requests run.
+    gc.collect()
+    gc.freeze()
     if not for_people:
         _LOGGER.info("%d programs ready after %.1f s", count, time.monotonic() - start)
 

@@ -31,8 +31,8 @@ def workspace_bytes(
     """What lies beside weights and KV array at most.
 
     That is what sampling keeps of every row, and the temporaries of the largest prefill
-    call, of sampling or of compiling a call, whichever has more: calls run one after the
-    other and share the memory.
+    call, of sampling or of compiling a call, whichever has more: they come one after
+    the other and share the memory.
 
     Args:
         config: the model.
@@ -81,7 +81,7 @@ def tuning_bytes(
 ) -> int:
     """What XLA needs while it compiles for a GPU.
 
-    It times candidates for a product on operands of its own, and compares their results.
+    It times candidates for a product on operands of its own, and compares results.
     """
     if device.platform() != "gpu":
         return 0
