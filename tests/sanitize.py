@@ -18,12 +18,14 @@ LARGE = "bench or beyond or llama3_8b_head or llama3_8b_down or two_runs"
 # that block's earlier copies. The cases here have one split, and run the same code.
 TOOLS = {
     "memcheck": f"not ({LARGE})",
-    "racecheck": "cuda and agrees and (odd_group or tales or llama2_7b)",
+    "racecheck": "(cuda and agrees and (odd_group or tales or llama2_7b))"
+    " or (cuda_equals and packed and (everything or d64))",
 }
 # Not the chain: the tool itself ends by a signal in its fifth test.
 TESTS = (
     "tests/kernels/test_decode_attention_impls.py",
     "tests/kernels/test_matmul.py",
+    "tests/kernels/test_prefill_attention.py",
     "tests/kernels/test_rope_kv_write.py",
 )
 ENVIRONMENT = {
