@@ -1,4 +1,4 @@
-"""`prefill`, `score` and `decode`: where keys and values lie changes no result."""
+"""`prefill`, `extend`, `score` and `decode`: where things lie changes no result."""
 
 import functools
 
@@ -17,8 +17,9 @@ PAGE_SIZE, NUM_PAGES, WIDTH, PADDED = 8, 14, 3, 16
 NEXT = ([11, 12, 13], [4, 5, 6], [99, 98, 97], [1, 2, 3])  # fed after the prompt
 REDUCTION = 77  # the longest sum, of the feed-forward part
 
-prefill, score, decode = (
-    jax.jit(function) for function in (steps.prefill, steps.score, steps.decode)
+prefill, extend, score, decode = (
+    jax.jit(function)
+    for function in (steps.prefill, steps.extend, steps.score, steps.decode)
 )
 
 
@@ -121,3 +122,44 @@ def test_decoding_is_scoring_of_what_was_decoded():
     for row, tokens in enumerate(whole):
         scored = logits[row, len(tokens) - 5 : len(tokens)]
         assert_close(scored, expected()[row], reduction=REDUCTION)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    cuts=st.lists(
+        st.tuples(*(st.integers(0, len(prompt)) for prompt in PROMPTS)),
+        min_size=0,
+        max_size=2,
+    ),
+    padding=st.integers(0, 3),
+)
+def test_ragged_calls_are_prefill_however_prompts_are_cut(
+    cuts: list[tuple[int, ...]], padding: int
+):
+    """Rows without tokens in a call, and calls without any, among them."""
+    kv, table = empty(), tables(list(range(NUM_PAGES)))
+    ends = [len(prompt) for prompt in PROMPTS]
+    stops = [*(sorted(of_row) for of_row in zip(*cuts, strict=True))] or [[]] * 3
+    starts = [0] * len(PROMPTS)
+    logits = jnp.full_like(expected()[:, 0], jnp.nan)
+    for call in range(len(cuts) + 1):
+        stop = [*(row[call] for row in stops)] if call < len(cuts) else ends
+        packed = [
+            token
+            for prompt, first, last in zip(PROMPTS, starts, stop, strict=True)
+            for token in prompt[first:last]
+        ]
+        packed += [7] * (sum(ends) + padding - len(packed))
+        made, kv = extend(
+            tiny_model(),
+            kv,
+            jnp.asarray(packed, jnp.int32),
+            jnp.asarray(stop, jnp.int32),
+            table,
+            jnp.asarray(starts, jnp.int32),
+        )
+        last = jnp.asarray(stop) == jnp.asarray(ends)
+        last &= jnp.asarray(stop) > jnp.asarray(starts)
+        logits = jnp.where(last[:, None], made, logits)
+        starts = stop
+    assert_close(logits, expected()[:, 0], reduction=REDUCTION)
