@@ -90,6 +90,18 @@ def prefill() -> tuple[jax.stages.Compiled, KVLayout]:
     )
 
 
+@pytest.fixture(scope="module")
+def extend() -> tuple[jax.stages.Compiled, KVLayout]:
+    """1,024 tokens of up to 64 prompts, as an engine prefills."""
+    return _compile(
+        steps.extend,
+        _int32(8 * PROMPT),
+        _int32(BATCH),
+        _int32(BATCH, WIDTH),
+        _int32(BATCH),
+    )
+
+
 def _hlo(compiled: jax.stages.Compiled) -> str:
     """The optimized program."""
     text = compiled.as_text()
@@ -111,7 +123,7 @@ def _copies(compiled: jax.stages.Compiled, layout: KVLayout) -> list[str]:
     return [line.strip() for line in _hlo(compiled).splitlines() if copy.search(line)]
 
 
-@pytest.mark.parametrize("program", ["decode", "counted", "prefill"])
+@pytest.mark.parametrize("program", ["decode", "counted", "prefill", "extend"])
 def test_the_kv_array_is_updated_in_place(program: str, request: pytest.FixtureRequest):
     compiled, layout = request.getfixturevalue(program)
     assert _copies(compiled, layout) == []
@@ -132,6 +144,15 @@ def test_prefill_keeps_no_score_matrix(
     compiled, _ = prefill
     assert _hlo(compiled).count("__cudnn$fmhaSoftmax") == 32
     assert _temporaries(compiled) < 256 * MIB
+
+
+def test_ragged_prefill_reads_pages_where_they_lie(
+    extend: tuple[jax.stages.Compiled, KVLayout],
+):
+    compiled, _ = extend
+    assert len(_calls(compiled, "prefill_attention")) == 32
+    # It is 64 MiB: logits of 64 rows, 31 MiB, and the widest of a layer's activations.
+    assert _temporaries(compiled) < 100 * MIB
 
 
 @pytest.mark.parametrize("program", ["decode", "counted"])
