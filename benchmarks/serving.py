@@ -99,7 +99,6 @@ def constrained(
             engine.step()
         begin, before = time.perf_counter(), len(free[0].tokens)
         while len(free[0].tokens) < before + steps:
-            engine.wait()
             engine.step()
         seconds = time.perf_counter() - begin
         for job in [*free, *bound]:

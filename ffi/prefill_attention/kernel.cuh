@@ -20,6 +20,7 @@ __device__ void store(const decode_attention::Params& p, const Tile& tile, int k
                       const Rows<G>& rows, uint32_t queries) {
   using T = typename G::T;
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  __syncwarp();  // other lanes have read the queries that this one overwrites
 #pragma unroll
   for (int row = 0; row < Rows<G>::kCount; ++row) {
     const float total = row_sum(rows.total[row]);
