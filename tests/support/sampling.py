@@ -78,8 +78,9 @@ def expected_probabilities(
     if params.top_k > 0:
         probabilities[order[params.top_k :]] = 0
         probabilities /= probabilities.sum()
-    before = np.cumsum(probabilities[order]) - probabilities[order]
-    probabilities[order[before >= params.top_p]] = 0
+    if params.top_p < 1:
+        before = np.cumsum(probabilities[order]) - probabilities[order]
+        probabilities[order[before >= params.top_p]] = 0
     return probabilities / probabilities.sum()
 
 
