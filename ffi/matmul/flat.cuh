@@ -51,9 +51,9 @@ __device__ void consume(const Work& work, const Ring& ring, float (&sums)[kM / 2
   for (int i = 0; i < work.count; ++i) {
     mbarrier_wait(&ring.full[cursor.stage], cursor.parity);
     const unsigned char* stage = ring.stage(cursor.stage);
-    const uint64_t a = wgmma_matrix(stage + group * ring.tile_bytes());
-    const uint64_t b = wgmma_matrix(stage + S::kGroups * ring.tile_bytes() +
-                                    group % kBoxes * S::kXBytes);
+    const uint64_t a = wgmma_matrix(shared_address(stage + group * ring.tile_bytes()));
+    const uint64_t b = wgmma_matrix(shared_address(
+        stage + S::kGroups * ring.tile_bytes() + group % kBoxes * S::kXBytes));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileColumns / 16; ++step) {

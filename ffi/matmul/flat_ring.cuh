@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fdjax/mbarrier.cuh"
 #include "matmul/params.h"
 
 namespace fdjax::matmul {
@@ -76,19 +77,6 @@ struct Ring {
 
   __device__ unsigned char* stage(int i) const { return data + i * stage_bytes; }
   __device__ int tile_bytes() const { return tile_rows * kRowBytes; }
-};
-
-// A position in the ring: which stage, and the parity of its current use.
-struct Cursor {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 }  // namespace fdjax::matmul

@@ -14,7 +14,7 @@ struct Attributes {
 
 struct Arguments {
   decode_attention::Inputs in;
-  ffi::Buffer<ffi::S32> starts, firsts;
+  ffi::Buffer<ffi::S32> tiles;
   ffi::Result<ffi::AnyBuffer> out;
 };
 
@@ -23,18 +23,17 @@ inline ffi::Error read(const Attributes& a, const Arguments& arguments,
   Dim queries{"T"};
   FDJAX_RETURN_IF_ERROR(
       decode_attention::check_inputs(arguments.in, arguments.out, &queries, d));
+  Dim tiles{"N"}, four{"4", 4};
   FDJAX_RETURN_IF_ERROR(
-      check_shape("starts", arguments.starts.dimensions(), {&d->rows}));
-  FDJAX_RETURN_IF_ERROR(
-      check_shape("firsts", arguments.firsts.dimensions(), {&d->rows}));
+      check_shape("tiles", arguments.tiles.dimensions(), {&tiles, &four}));
   FDJAX_RETURN_IF_ERROR(decode_attention::check_range("T", *queries, 0, 1 << 25));
   const decode_attention::Attributes attention{
       a.layer, a.scale, a.soft_cap, a.window, "synchronised", 0.0f, 0.0f, 0.0f};
   FDJAX_RETURN_IF_ERROR(decode_attention::check_values(attention, *d));
   *params = {.attention = decode_attention::params_of(
                  attention, arguments.in, *d, arguments.out->untyped_data(), nullptr),
-             .starts = arguments.starts.typed_data(),
-             .firsts = arguments.firsts.typed_data(),
+             .tiles = reinterpret_cast<const Tile*>(arguments.tiles.typed_data()),
+             .num_tiles = static_cast<int>(*tiles),
              .queries = static_cast<int>(*queries)};
   return ffi::Error::Success();
 }
@@ -49,7 +48,6 @@ auto bind_call(Binding&& binding) {
       .template Attr<int64_t>("window")
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
-      .template Arg<ffi::Buffer<ffi::S32>>()
       .template Arg<ffi::Buffer<ffi::S32>>()
       .template Arg<ffi::Buffer<ffi::S32>>()
       .template Arg<ffi::Buffer<ffi::S32>>()

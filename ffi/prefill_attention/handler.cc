@@ -1,5 +1,4 @@
 // prefill_attention on a CPU: each new token is a query of its own, as in decoding.
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,12 +17,11 @@ struct Queries {
   std::vector<int32_t> lengths, rows;
 
   explicit Queries(const Params& p) : lengths(p.queries, 0), rows(p.queries, 0) {
-    for (int row = 0; row < p.attention.rows; ++row) {
-      const int start = p.starts[row], first = std::max(p.firsts[row], 0);
-      const int count = std::min(p.attention.lengths[row] - start, p.queries - first);
-      for (int i = 0; i < count; ++i) {
-        lengths[first + i] = start + i + 1;
-        rows[first + i] = row;
+    for (int i = 0; i < p.num_tiles; ++i) {
+      const Tile& tile = p.tiles[i];
+      for (int token = 0; token < tile.tokens; ++token) {
+        lengths[tile.first + token] = tile.position + token + 1;
+        rows[tile.first + token] = tile.row;
       }
     }
   }
@@ -32,14 +30,13 @@ struct Queries {
 ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_cap,
                   int64_t window, ffi::AnyBuffer q, ffi::AnyBuffer kv,
                   ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::S32> starts, ffi::Buffer<ffi::S32> firsts,
-                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
-                  ffi::Result<ffi::AnyBuffer> out) {
+                  ffi::Buffer<ffi::S32> tiles, ffi::Buffer<ffi::F32> slopes,
+                  ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out) {
   decode_attention::Dims d;
   Params p;
-  FDJAX_RETURN_IF_ERROR(
-      read({layer, scale, soft_cap, window},
-           {{q, kv, page_table, lengths, slopes, sinks}, starts, firsts, out}, &d, &p));
+  FDJAX_RETURN_IF_ERROR(read({layer, scale, soft_cap, window},
+                             {{q, kv, page_table, lengths, slopes, sinks}, tiles, out},
+                             &d, &p));
   const Queries queries(p);
   decode_attention::Params attention = p.attention;
   attention.rows = p.queries;

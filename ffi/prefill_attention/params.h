@@ -5,12 +5,18 @@
 
 namespace fdjax::prefill_attention {
 
-// Row r's new tokens are lengths[r] - starts[r] neighbouring queries, from firsts[r]
-// on; the first of them stands at position starts[r] of its sequence.
+// Neighbouring new tokens of a row, as tiles.py cuts them.
+struct Tile {
+  int32_t row;       // of the batch
+  int32_t first;     // of its queries, in q and out
+  int32_t position;  // of that in its sequence
+  int32_t tokens;    // 0: no tile, and none follows
+};
+
 struct Params {
   decode_attention::Params attention;  // q and out: [queries, heads, head_dim]
-  const int32_t* starts;               // [rows]
-  const int32_t* firsts;               // [rows]
+  const Tile* tiles;                   // those that see the most keys first
+  int num_tiles;
   int queries;
 };
 

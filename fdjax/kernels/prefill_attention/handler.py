@@ -9,9 +9,11 @@ from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import by_head, window_of
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
+from fdjax.kernels.prefill_attention.tiles import tiles_of
 from fdjax.notation import Array, Float
 
 NAME = "prefill_attention"
+TILE_ROWS = 128  # kTileRows in tile.cuh: queries of a tile times heads of a group
 CPU_LIMITS = Limits(
     dtypes=(jnp.float32, jnp.bfloat16, jnp.float16), head_dims=range(1, 1025)
 )
@@ -19,7 +21,7 @@ CUDA_LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
     head_dims=range(8, 257, 8),
     page_sizes=range(2, 129),
-    groups=range(1, 129),  # heads of a group are rows of one tile of 128
+    groups=range(1, TILE_ROWS + 1),
 )
 
 
@@ -36,8 +38,14 @@ def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
         call.kv,
         call.page_table,
         call.lengths,
-        call.first_positions,
-        call.first_queries,
+        tiles_of(
+            call.lengths,
+            call.first_positions,
+            call.first_queries,
+            num_queries=call.q.shape[0],
+            max_tokens=call.max_tokens,
+            tile_tokens=max(TILE_ROWS // call.group, 1),
+        ),
         by_head(scores.slopes),
         by_head(scores.sinks),
         layer=np.int64(call.layer),

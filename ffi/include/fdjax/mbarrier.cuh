@@ -52,6 +52,32 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
+// Arrives once all asynchronous copies (copy_async) that this thread has started are
+// there. The barrier must count that arrival.
+__device__ inline void mbarrier_arrive_copies(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
+                   shared_address(barrier))
+               : "memory");
+}
+
+// What threads wrote to shared memory may be read by what runs asynchronously (wgmma).
+__device__ inline void async_proxy_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 #endif
+
+// A position in a ring of barriers: which stage, and the parity of its current use.
+struct Cursor {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
 
 }  // namespace fdjax

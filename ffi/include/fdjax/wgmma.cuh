@@ -17,16 +17,37 @@
 
 namespace fdjax {
 
+inline constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+inline constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;  // to the next 8 rows
+
 // A matrix of rows of 128 bytes, swizzled, that starts at a multiple of 1024 bytes.
 // Advancing by 16 elements along K adds kWgmmaStepK.
-__device__ inline uint64_t wgmma_matrix(const void* pointer) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;  // to the next 8 rows
-  constexpr uint64_t kUnused = uint64_t{1} << 16;             // only without a swizzle
-  const uint64_t address = (shared_address(pointer) & 0x3ffff) >> 4;
-  return kSwizzle128 | kEightRows | kUnused | address;
+__device__ inline uint64_t wgmma_matrix(uint32_t address) {
+  constexpr uint64_t kUnused = uint64_t{1} << 16;  // only without a swizzle
+  return kSwizzle128 | kEightRows | kUnused | (address & 0x3ffff) >> 4;
 }
 inline constexpr uint64_t kWgmmaStepK = 32 >> 4;
+
+// A matrix [16, n] whose rows lie along N, in boxes of 64 columns: rows of 128 bytes,
+// swizzled, that start at a multiple of 1024 bytes; `box_bytes` from a box to the next.
+__device__ inline uint64_t wgmma_rows(uint32_t address, uint64_t box_bytes) {
+  return kSwizzle128 | kEightRows | (box_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
+}
+
+// Registers of a warpgroup: it gives back all but `kCount`, or waits until it has them.
+// All its warps do, and the block's sum must not exceed what it started with.
+template <int kCount>
+__device__ inline void release_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+template <int kCount>
+__device__ inline void acquire_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
 
 __device__ inline void wgmma_fence() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -56,43 +77,68 @@ __device__ inline void wgmma_pin(float (&d)[kCount]) {
   for (float& value : d) asm volatile("" : "+f"(value)::"memory");
 }
 
+// A product of a group, kN columns of D at a time.
+//   add        D += A * B^T
+//   set        D = A * B^T
+//   add_rows   D += A * B, with B as `wgmma_rows`; A comes from registers: as D's, two
+//              neighbouring columns a register, of columns 8 apart and rows 8 apart
 template <typename T, int kN>
 struct Wgmma;
 
-#define FDJAX_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define FDJAX_D8(i) FDJAX_D4(i), FDJAX_D4(i + 4)
-#define FDJAX_D16(i) FDJAX_D8(i), FDJAX_D8(i + 8)
-#define FDJAX_D32(i) FDJAX_D16(i), FDJAX_D16(i + 16)
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define FDJAX_WGMMA_ASM(type, n, registers, a_index, b_index, ...)             \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
-               " {" registers "}, " a_index ", " b_index ", 1, 1, 1, 0, 0;"    \
-               : __VA_ARGS__                                                   \
-               : "l"(a), "l"(b))
-#else
-#define FDJAX_WGMMA_ASM(...)
-#endif
-
-#define FDJAX_WGMMA(T, type, n, registers, a_index, b_index, ...)           \
-  template <>                                                               \
-  struct Wgmma<T, n> {                                                      \
-    __device__ static void add(float (&d)[n / 2], uint64_t a, uint64_t b) { \
-      FDJAX_WGMMA_ASM(type, n, registers, a_index, b_index, __VA_ARGS__);   \
-    }                                                                       \
-  };
+#define FDJAX_D4(how, i) how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3])
+#define FDJAX_D8(how, i) FDJAX_D4(how, i), FDJAX_D4(how, i + 4)
+#define FDJAX_D16(how, i) FDJAX_D8(how, i), FDJAX_D8(how, i + 8)
+#define FDJAX_D32(how, i) FDJAX_D16(how, i), FDJAX_D16(how, i + 16)
+#define FDJAX_D64(how, i) FDJAX_D32(how, i), FDJAX_D32(how, i + 32)
 
 #define FDJAX_R4 "%0,%1,%2,%3"
 #define FDJAX_R8 FDJAX_R4 ",%4,%5,%6,%7"
 #define FDJAX_R16 FDJAX_R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define FDJAX_R32 \
   FDJAX_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define FDJAX_R64                                                     \
+  FDJAX_R32                                                           \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
-#define FDJAX_WGMMA_OF(T, type)                                   \
-  FDJAX_WGMMA(T, type, 8, FDJAX_R4, "%4", "%5", FDJAX_D4(0))      \
-  FDJAX_WGMMA(T, type, 16, FDJAX_R8, "%8", "%9", FDJAX_D8(0))     \
-  FDJAX_WGMMA(T, type, 32, FDJAX_R16, "%16", "%17", FDJAX_D16(0)) \
-  FDJAX_WGMMA(T, type, 64, FDJAX_R32, "%32", "%33", FDJAX_D32(0))
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define FDJAX_WGMMA_ASM(type, n, ...)                                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+               " " __VA_ARGS__)
+#else
+#define FDJAX_WGMMA_ASM(...)
+#endif
+
+// `D`: the list of D's registers, `R`: their names; `i0` to `i4`: those of what
+// follows.
+#define FDJAX_WGMMA(T, type, n, D, R, i0, i1, i2, i3, i4)                              \
+  template <>                                                                          \
+  struct Wgmma<T, n> {                                                                 \
+    __device__ static void add(float (&d)[n / 2], uint64_t a, uint64_t b) {            \
+      FDJAX_WGMMA_ASM(type, n,                                                         \
+                      "{" R "}, " i0 ", " i1 ", 1, 1, 1, 0, 0;" : D("+f", 0) : "l"(a), \
+                      "l"(b));                                                         \
+    }                                                                                  \
+    __device__ static void set(float (&d)[n / 2], uint64_t a, uint64_t b) {            \
+      FDJAX_WGMMA_ASM(type, n,                                                         \
+                      "{" R "}, " i0 ", " i1 ", 0, 1, 1, 0, 0;" : D("=f", 0) : "l"(a), \
+                      "l"(b));                                                         \
+    }                                                                                  \
+    __device__ static void add_rows(float (&d)[n / 2], const uint32_t (&a)[4],         \
+                                    uint64_t b) {                                      \
+      FDJAX_WGMMA_ASM(type, n,                                                         \
+                      "{" R "}, {" i0 ", " i1 ", " i2 ", " i3 "}, " i4                 \
+                      ", 1, 1, 1, 1;" : D("+f", 0) : "r"(a[0]),                        \
+                      "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }                                                                                  \
+  };
+
+#define FDJAX_WGMMA_OF(T, type)                                                     \
+  FDJAX_WGMMA(T, type, 8, FDJAX_D4, FDJAX_R4, "%4", "%5", "%6", "%7", "%8")         \
+  FDJAX_WGMMA(T, type, 16, FDJAX_D8, FDJAX_R8, "%8", "%9", "%10", "%11", "%12")     \
+  FDJAX_WGMMA(T, type, 32, FDJAX_D16, FDJAX_R16, "%16", "%17", "%18", "%19", "%20") \
+  FDJAX_WGMMA(T, type, 64, FDJAX_D32, FDJAX_R32, "%32", "%33", "%34", "%35", "%36") \
+  FDJAX_WGMMA(T, type, 128, FDJAX_D64, FDJAX_R64, "%64", "%65", "%66", "%67", "%68")
 
 FDJAX_WGMMA_OF(GpuFloats::bfloat16, "bf16")
 FDJAX_WGMMA_OF(GpuFloats::float16, "f16")
@@ -101,10 +147,12 @@ FDJAX_WGMMA_OF(GpuFloats::float16, "f16")
 #undef FDJAX_D8
 #undef FDJAX_D16
 #undef FDJAX_D32
+#undef FDJAX_D64
 #undef FDJAX_R4
 #undef FDJAX_R8
 #undef FDJAX_R16
 #undef FDJAX_R32
+#undef FDJAX_R64
 #undef FDJAX_WGMMA_ASM
 #undef FDJAX_WGMMA
 #undef FDJAX_WGMMA_OF

@@ -1,36 +1,15 @@
-// One warp, one tile of keys: scores, weights, weighted values.
+// What a warp does with a tile of scores, whichever instruction computed them: masks,
+// weights, the running maximum, and the end.
 //
-// Queries are the rows of both products:
-//     scores[16, 8 keys]  = queries[16, D] * keys^T[D, 8]
-//     out[16, 8 dimensions] += weights[16, 16 keys] * values[16 keys, 8]
-// A thread holds the rows lane / 4 and lane / 4 + 8 of each block of 16, and the
-// columns 2 * (lane % 4) and the next: what it holds of the scores is what the second
-// product wants of the weights.
+// A thread holds the rows lane / 4 and lane / 4 + 8 of each block of 16 rows, and of
+// each 8 columns those at 2 * (lane % 4) and the next: so do mma.sync and wgmma. `G`
+// says how many: kRowTiles blocks of 16 rows, kKeyTiles of 8 keys, kHeadDim.
 #pragma once
 
-#include "prefill_attention/tiles.cuh"
+#include "fdjax/mma.cuh"
+#include "prefill_attention/tile.cuh"
 
 namespace fdjax::prefill_attention {
-
-// What is the same for all keys of a row; in shared memory, where registers are short.
-struct Query {
-  int position;
-  float slope;  // of ALiBi, in units of log 2
-  float sink;   // its score, in units of log 2; -inf: none
-};
-
-// Of this thread's row: the block has as many threads as rows, or more.
-__device__ inline void describe(const decode_attention::Params& p, const Tile& tile,
-                                int kv_head, Query* queries) {
-  using decode_attention::kLog2E;
-  if (threadIdx.x >= kTileRows) return;
-  const RowPlace place(p, threadIdx.x);
-  const int head = kv_head * p.group + place.head;
-  queries[threadIdx.x] = {
-      .position = tile.position + min(place.token, tile.tokens - 1),
-      .slope = p.slopes == nullptr ? 0.0f : kLog2E * p.slopes[head],
-      .sink = p.sinks == nullptr ? -INFINITY : kLog2E * p.sinks[head]};
-}
 
 // What a thread keeps of its rows; row `2 * m + h` is lane / 4 + 8 * h of block m.
 template <typename G>
@@ -60,39 +39,6 @@ struct Rows {
 
 template <typename G>
 using Scores = float[G::kRowTiles][G::kKeyTiles][4];
-
-// `queries` is of the warp's first row.
-template <typename G>
-__device__ void multiply_keys(uint32_t queries, uint32_t keys, Scores<G>& scores) {
-  const int lane = threadIdx.x % kLanes;
-  // The next chunks are one XOR away: rows lie at powers of two.
-  queries += swizzled<G>(lane % 16, lane / 16);
-  keys += swizzled<G>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-  for (int m = 0; m < G::kRowTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < G::kKeyTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0f;
-#pragma unroll 4  // all 8 of them spill 40 bytes
-  for (int k = 0; k < G::kHeadDim / 16; ++k) {
-    uint32_t a[G::kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < G::kRowTiles; ++m) {
-      load_matrices(a[m], (queries ^ k * 32) + m * 16 * G::kRowBytes);
-    }
-#pragma unroll
-    for (int n = 0; n < G::kKeyTiles; n += 2) {
-      uint32_t b[4];
-      load_matrices(b, (keys ^ k * 32) + n * 8 * G::kRowBytes);
-#pragma unroll
-      for (int m = 0; m < G::kRowTiles; ++m) {
-        multiply<typename G::T>(scores[m][n], a[m], b[0], b[1]);
-        multiply<typename G::T>(scores[m][n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
-}
 
 // Scale, soft cap and ALiBi, to units of log 2; `first` is the position of key 0.
 template <typename G>
@@ -145,12 +91,18 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Scores times `scale` become weights relative to the largest of their row so far; what
-// was weighted before is made relative to it too.
+// By what all that was weighted before must be multiplied, row by row.
 template <typename G>
-__device__ void weigh(float scale, Rows<G>& rows, Scores<G>& scores) {
-  float factors[Rows<G>::kCount];
-  bool raised = false;
+struct Factors {
+  float of[Rows<G>::kCount];
+  bool needed = false;  // some row of this thread's has a factor below 1
+};
+
+// Scores times `scale` become weights relative to the largest of their row so far.
+// `rows.out` is left as it is.
+template <typename G>
+__device__ Factors<G> weigh(float scale, Rows<G>& rows, Scores<G>& scores) {
+  Factors<G> factors;
 #pragma unroll
   for (int row = 0; row < Rows<G>::kCount; ++row) {
     const int m = row / 2, h = row % 2 * 2;
@@ -162,8 +114,8 @@ __device__ void weigh(float scale, Rows<G>& rows, Scores<G>& scores) {
     const float before = rows.highest[row];
     const float highest = fmaxf(before, row_max(tile) * scale);
     const float base = highest == -INFINITY ? 0.0f : highest;  // nothing seen yet
-    factors[row] = exp2_approx(before - base);
-    raised |= highest > before;
+    factors.of[row] = exp2_approx(before - base);
+    factors.needed |= highest > before;
     rows.highest[row] = highest;
     float total = 0.0f;
 #pragma unroll
@@ -174,16 +126,37 @@ __device__ void weigh(float scale, Rows<G>& rows, Scores<G>& scores) {
         score = exp2_approx(fmaf(score, scale, -base));
         total += score;
       }
-    rows.total[row] = fmaf(rows.total[row], factors[row], total);
+    rows.total[row] = fmaf(rows.total[row], factors.of[row], total);
   }
+  return factors;
+}
+
+// Scores of the keys from position `first` on become weights; `queries` is of the
+// warp's first row.
+template <typename G>
+__device__ Factors<G> weigh_keys(const decode_attention::Params& p, const Work& work,
+                                 const Query* queries, int first, Rows<G>& rows,
+                                 Scores<G>& scores) {
+  const bool plain = p.soft_cap == 0.0f && p.slopes == nullptr;
+  if (!plain) transform<G>(p, queries, first, scores);
+  // Every query sees all of the keys, or not.
+  const bool whole =
+      first + G::kTileKeys <= work.position + 1 && first > work.key_end - 1 - p.window;
+  if (!whole) mask<G>(queries, first, p.window, scores);
+  return weigh<G>(plain ? p.scale : 1.0f, rows, scores);
+}
+
+// Makes what was weighted before relative to the maxima as they are now.
+template <typename G>
+__device__ void rescale(const Factors<G>& factors, Rows<G>& rows) {
   // After the first tiles few raise a maximum.
-  if (!__any_sync(~0u, raised)) return;
+  if (!__any_sync(~0u, factors.needed)) return;
 #pragma unroll
   for (int m = 0; m < G::kRowTiles; ++m)
 #pragma unroll
     for (int d = 0; d < G::kHeadDim / 8; ++d)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rows.out[m][d][i] *= factors[2 * m + i / 2];
+      for (int i = 0; i < 4; ++i) rows.out[m][d][i] *= factors.of[2 * m + i / 2];
 }
 
 __device__ inline uint32_t packed(GpuFloats::bfloat16, float low, float high) {
@@ -196,29 +169,60 @@ __device__ inline uint32_t packed(GpuFloats::float16, float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
+// Weights of 16 keys as the left operand of the second product: `[m]` of block m, keys
+// from `16 * k` on.
 template <typename G>
-__device__ void multiply_values(uint32_t values, const Scores<G>& weights,
-                                Rows<G>& rows) {
+__device__ void pack(const Scores<G>& weights, int m, int k, uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float* pair = &weights[m][2 * k + i / 2][i % 2 * 2];
+    a[i] = packed(typename G::T{}, pair[0], pair[1]);
+  }
+}
+
+// Among four neighbouring lanes, v[j] becomes lane j's v[lane].
+__device__ inline void transpose(uint32_t (&v)[4]) {
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool upper = threadIdx.x & distance;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int low = distance == 1 ? 2 * i : i, high = low + distance;
+      const uint32_t got = __shfl_xor_sync(~0u, upper ? v[low] : v[high], distance);
+      if (upper) {
+        v[low] = got;
+      } else {
+        v[high] = got;
+      }
+    }
+  }
+}
+
+// Weighted values over the sum of the weights; `first` is the warp's first row. Four
+// lanes have 16 bytes of a row: they trade, so that each writes 16 bytes.
+template <typename G>
+__device__ void store(const decode_attention::Params& p, const Work& work, int first,
+                      const Rows<G>& rows) {
+  using T = typename G::T;
   const int lane = threadIdx.x % kLanes;
-  values += swizzled<G>(lane % 16, lane / 16);
 #pragma unroll
-  for (int k = 0; k < G::kTileKeys / 16; ++k) {
-    uint32_t a[G::kRowTiles][4];
+  for (int row = 0; row < Rows<G>::kCount; ++row) {
+    const float total = row_sum(rows.total[row]);
+    const float factor = total > 0.0f ? 1.0f / total : 0.0f;
+    const RowPlace place(p, first + row * 8 + lane / 4);
+    T* out = static_cast<T*>(p.out) + place.offset(p, work);
 #pragma unroll
-    for (int m = 0; m < G::kRowTiles; ++m)
+    for (int d = 0; d < G::kHeadDim / 8; d += 4) {
+      uint32_t v[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float* pair = &weights[m][2 * k + i / 2][i % 2 * 2];
-        a[m][i] = packed(typename G::T{}, pair[0], pair[1]);
+        const float* pair = &rows.out[row / 2][d + i][row % 2 * 2];
+        v[i] = packed(T{}, pair[0] * factor, pair[1] * factor);
       }
-#pragma unroll
-    for (int d = 0; d < G::kHeadDim / 8; d += 2) {
-      uint32_t b[4];
-      load_transposed(b, (values ^ d * 16) + k * 16 * G::kRowBytes);
-#pragma unroll
-      for (int m = 0; m < G::kRowTiles; ++m) {
-        multiply<typename G::T>(rows.out[m][d], a[m], b[0], b[1]);
-        multiply<typename G::T>(rows.out[m][d + 1], a[m], b[2], b[3]);
+      transpose(v);
+      const int chunk = d + lane % 4;
+      if (place.token < work.tokens && chunk < p.head_dim / 8) {
+        reinterpret_cast<uint4*>(out)[chunk] = make_uint4(v[0], v[1], v[2], v[3]);
       }
     }
   }

@@ -1,0 +1,79 @@
+// What a block works on: a tile of queries, one key/value head at a time.
+//
+// A tile is 128 rows of the products: as many neighbouring tokens of one sequence as
+// fit, each with all query heads of one key/value head. Heads that share keys read them
+// once (FlashInfer, section 3.2.1 fuses them the same way), and a tile of few tokens
+// wastes less of the diagonal.
+#pragma once
+
+#include <cstdint>
+
+#include "prefill_attention/params.h"
+
+namespace fdjax::prefill_attention {
+
+inline constexpr int kLanes = 32;
+inline constexpr int kTileRows = 128;
+
+// A tile, one key/value head, and the keys that some of its queries sees.
+struct Work : Tile {
+  int kv_head;
+  int key_begin, key_end;
+};
+
+// Item `index` of all tiles and key/value heads; of no tokens where there is none.
+__device__ inline Work work_of(const Params& p, int index) {
+  const int tile = index / p.attention.kv_heads;
+  if (tile >= p.num_tiles) return {};
+  Work work{p.tiles[tile], index % p.attention.kv_heads, 0, 0};
+  work.key_begin = max(work.position - p.attention.window + 1, 0);
+  work.key_end = work.position + work.tokens;
+  return work;
+}
+
+// A row of the tile: which query and head. Rows past the last are no query's.
+struct RowPlace {
+  int token, head;
+
+  __device__ RowPlace(const decode_attention::Params& p, int row)
+      : token(row / p.group), head(row % p.group) {}
+
+  // In q and out, in elements.
+  __device__ int64_t offset(const decode_attention::Params& p, const Work& work) const {
+    const int64_t query = work.first + token;
+    return ((query * p.kv_heads + work.kv_head) * p.group + head) * p.head_dim;
+  }
+};
+
+// What is the same for all keys of a row; in shared memory, where registers are short.
+struct Query {
+  int position;
+  float slope;  // of ALiBi, in units of log 2
+  float sink;   // its score, in units of log 2; -inf: none
+};
+
+__device__ inline Query describe(const decode_attention::Params& p, const Work& work,
+                                 int row) {
+  using decode_attention::kLog2E;
+  const RowPlace place(p, row);
+  const int head = work.kv_head * p.group + place.head;
+  return {.position = work.position + min(place.token, work.tokens - 1),
+          .slope = p.slopes == nullptr ? 0.0f : kLog2E * p.slopes[head],
+          .sink = p.sinks == nullptr ? -INFINITY : kLog2E * p.sinks[head]};
+}
+
+// Where the tokens of a row of the batch lie.
+inline constexpr int kAbsent = -1;
+
+// In slots; kAbsent where nothing may be read: what is past the last query may be
+// anything, and zero times NaN is NaN.
+__device__ inline int slot_of(const decode_attention::Params& p, const Work& work,
+                              int token) {
+  if (token >= work.key_end) return kAbsent;
+  const uint32_t index = __umulhi(token, p.page_reciprocal);
+  const uint32_t page = __ldg(p.page_table + int64_t{work.row} * p.table_width + index);
+  if (page >= p.num_pages) return kAbsent;
+  return page * p.slots_per_page + (token - index * p.page_size);
+}
+
+}  // namespace fdjax::prefill_attention
