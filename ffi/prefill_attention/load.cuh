@@ -38,13 +38,14 @@ __device__ void load_queries(const decode_attention::Params& p, const Work& work
   }
 }
 
+enum Half { kKeys, kValues };  // of a page
+
 // Fetches the keys of an item's queries, or their values, kTileKeys at a time, in order
 // of position.
 template <typename G>
 class Loader {
  public:
-  // `half`: 0 for keys, 1 for values.
-  __device__ Loader(const decode_attention::Params& p, const Work& work, int half)
+  __device__ Loader(const decode_attention::Params& p, const Work& work, Half half)
       : p_(p),
         work_(work),
         source_(static_cast<const char*>(p.kv) + half * p.page_size * p.slot_bytes +
@@ -54,9 +55,9 @@ class Loader {
 
   // Starts the copies of the next ones, and looks up where those after them lie.
   __device__ void fetch(uint32_t target) {
-    const int chunk = Lanes<G>::chunk(), first = threadIdx.x / kLanes * kKeys;
+    const int chunk = Lanes<G>::chunk(), first = threadIdx.x / kLanes * kOwnKeys;
 #pragma unroll 4  // all of them spill
-    for (int i = 0; i < kKeys; i += Lanes<G>::kRows) {
+    for (int i = 0; i < kOwnKeys; i += Lanes<G>::kRows) {
       const int row = i + Lanes<G>::row();
       const int slot = __shfl_sync(~0u, slot_, row);
       const bool present = slot != kAbsent && chunk < p_.head_dim / 8;
@@ -69,12 +70,12 @@ class Loader {
   }
 
  private:
-  static constexpr int kKeys = G::kTileKeys / G::kLoaders;  // that a loader copies
+  static constexpr int kOwnKeys = G::kTileKeys / G::kLoaders;  // that a loader copies
 
   // Where the token lies that this lane looks up for its warp.
   __device__ int look_up() const {
     const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
-    return slot_of(p_, work_, next_ * G::kTileKeys + warp * kKeys + lane % kKeys);
+    return slot_of(p_, work_, next_ * G::kTileKeys + warp * kOwnKeys + lane % kOwnKeys);
   }
 
   const decode_attention::Params& p_;

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(G::kThreads, G::kHeadDim <= 128 ? 2 : 1)
   const int warp_row = threadIdx.x / kLanes * G::kWarpRows;
   const uint32_t own = queries + warp_row * G::kRowBytes;
   const Query* described = descriptions + warp_row;
-  Loader<G> keys_loader(p, work, 0), values_loader(p, work, 1);
+  Loader<G> keys_loader(p, work, kKeys), values_loader(p, work, kValues);
   const auto fetch = [&](uint32_t stage) {
     keys_loader.fetch(stage);
     values_loader.fetch(stage + G::kHalfBytes);

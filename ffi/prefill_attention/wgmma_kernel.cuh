@@ -27,6 +27,8 @@ class Consumer {
       : p_(params.attention),
         buffers_(buffers),
         barriers_(*buffers.barriers),
+        keys_(barriers_.rings[kKeys]),
+        values_(barriers_.rings[kValues]),
         group_row_((threadIdx.x / kGroupThreads - 1) * kGroupRows),
         warp_row_(group_row_ + threadIdx.x % kGroupThreads / kLanes * 16),
         described_(descriptions + warp_row_) {}
@@ -54,7 +56,7 @@ class Consumer {
     Scores<G> scores;
     Weights weights;
     int first = work_.key_begin / G::kTileKeys * G::kTileKeys;
-    wait(&barriers_.keys_full[cursor_.stage], cursor_.parity);
+    wait(&keys_.full[cursor_.stage], cursor_.parity);
     multiply_keys(cursor_.stage, scores);
     wgmma_wait<0>();
     finish_keys(cursor_.stage, first, scores);
@@ -63,9 +65,9 @@ class Consumer {
     for (first += G::kTileKeys; first < work_.key_end; first += G::kTileKeys) {
       const Cursor before = cursor_;
       cursor_.advance(kStages);
-      wait(&barriers_.keys_full[cursor_.stage], cursor_.parity);
+      wait(&keys_.full[cursor_.stage], cursor_.parity);
       multiply_keys(cursor_.stage, scores);
-      wait(&barriers_.values_full[before.stage], before.parity);
+      wait(&values_.full[before.stage], before.parity);
       multiply_values(before.stage, weights, rows);
       wgmma_wait<1>();
       finish_keys(cursor_.stage, first, scores);
@@ -73,22 +75,22 @@ class Consumer {
           weigh_keys<G>(p_, work_, described_, first, rows, scores);
       wgmma_wait<0>();
       wgmma_pin(out_of(rows));
-      release(&barriers_.values_empty[before.stage]);
+      release(&values_.empty[before.stage]);
       rescale(factors, rows);
       pack_all(scores, weights);
     }
-    wait(&barriers_.values_full[cursor_.stage], cursor_.parity);
+    wait(&values_.full[cursor_.stage], cursor_.parity);
     multiply_values(cursor_.stage, weights, rows);
     wgmma_wait<0>();
     wgmma_pin(out_of(rows));
-    release(&barriers_.values_empty[cursor_.stage]);
+    release(&values_.empty[cursor_.stage]);
     cursor_.advance(kStages);
   }
 
   // Begins a group; so does multiply_values.
   __device__ void multiply_keys(int stage, Scores<G>& scores) const {
     const uint64_t a = wgmma_matrix(buffers_.queries + group_row_ * 128);
-    const uint64_t b = wgmma_matrix(buffers_.keys(stage));
+    const uint64_t b = wgmma_matrix(buffers_.half(kKeys, stage));
     auto& d = reinterpret_cast<float (&)[G::kTileKeys / 2]>(scores);
     wgmma_fence();
 #pragma unroll
@@ -108,7 +110,7 @@ class Consumer {
   // The scores are there: so the keys, and after the last the queries, may go.
   __device__ void finish_keys(int stage, int first, Scores<G>& scores) const {
     wgmma_pin(reinterpret_cast<float (&)[G::kTileKeys / 2]>(scores));
-    release(&barriers_.keys_empty[stage]);
+    release(&keys_.empty[stage]);
     if (first + G::kTileKeys >= work_.key_end) release(&barriers_.queries_empty);
   }
 
@@ -121,7 +123,8 @@ class Consumer {
 #pragma unroll
     for (int column = 0; column < G::kHeadDim; column += kColumns) {
       auto& d = reinterpret_cast<float (&)[kColumns / 2]>(rows.out[0][column / 8]);
-      const uint64_t b = wgmma_rows(buffers_.values(stage) + column / 64 * kBox, kBox);
+      const uint64_t b =
+          wgmma_rows(buffers_.half(kValues, stage) + column / 64 * kBox, kBox);
 #pragma unroll
       for (int k = 0; k < G::kTileKeys / 16; ++k) {
         Wgmma<typename G::T, kColumns>::add_rows(d, weights[k],
@@ -152,6 +155,7 @@ class Consumer {
   const decode_attention::Params& p_;
   const Buffers<G>& buffers_;
   Barriers& barriers_;
+  Ring &keys_, &values_;
   const int group_row_, warp_row_;  // the first of this warpgroup, and warp
   Query* const described_;          // of the warp's rows
   Work work_{};

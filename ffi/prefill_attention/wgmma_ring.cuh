@@ -43,19 +43,20 @@ struct WgmmaGeometry {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
+struct Ring {
+  uint64_t full[kStages], empty[kStages];
+};
+
 struct Barriers {
   uint64_t queries_full, queries_empty;
-  uint64_t keys_full[kStages], keys_empty[kStages];
-  uint64_t values_full[kStages], values_empty[kStages];
+  Ring rings[2];  // of each half
 
   __device__ void init() {
     mbarrier_init(&queries_full, kGroupThreads + 1);  // and who wrote the work
     mbarrier_init(&queries_empty, kConsumerWarps);
-    for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(&keys_full[stage], kGroupThreads);
-      mbarrier_init(&keys_empty[stage], kConsumerWarps);
-      mbarrier_init(&values_full[stage], kGroupThreads);
-      mbarrier_init(&values_empty[stage], kConsumerWarps);
+    for (Ring& ring : rings) {
+      for (uint64_t& full : ring.full) mbarrier_init(&full, kGroupThreads);
+      for (uint64_t& empty : ring.empty) mbarrier_init(&empty, kConsumerWarps);
     }
     mbarrier_init_fence();
   }
@@ -67,10 +68,9 @@ struct Buffers {
   Barriers* barriers;
   Work* work;  // whose queries these are; without tokens: there is no more
 
-  __device__ uint32_t keys(int stage) const {
-    return queries + G::kQueryBytes + stage * 2 * G::kKeyBytes;
+  __device__ uint32_t half(Half half, int stage) const {
+    return queries + G::kQueryBytes + (2 * stage + half) * G::kKeyBytes;
   }
-  __device__ uint32_t values(int stage) const { return keys(stage) + G::kKeyBytes; }
 };
 
 // Fills the buffers, item after item. The items of a block are a grid apart, in order
@@ -96,34 +96,25 @@ class Producer {
   // Keys are one tile ahead of values, as their consumers are. The first of them need
   // not wait until the last item's queries are done with.
   __device__ void load(const Work& work) {
-    Loader<G> keys(p_, work, 0), values(p_, work, 1);
+    Loader<G> keys(p_, work, kKeys), values(p_, work, kValues);
     const int begin = work.key_begin / G::kTileKeys * G::kTileKeys;
-    load_keys(keys);
+    fetch(kKeys, keys);
     hand_over(work);
     for (int first = begin + G::kTileKeys; first < work.key_end;
          first += G::kTileKeys) {
-      load_keys(keys);
-      load_values(values);
+      fetch(kKeys, keys);
+      fetch(kValues, values);
     }
-    load_values(values);
+    fetch(kValues, values);
   }
 
-  __device__ void load_keys(Loader<G>& keys) {
-    Barriers& barriers = *buffers_.barriers;
-    const int stage = keys_cursor_.stage;
-    mbarrier_wait(&barriers.keys_empty[stage], keys_cursor_.parity ^ 1);
-    keys.fetch(buffers_.keys(stage));
-    mbarrier_arrive_copies(&barriers.keys_full[stage]);
-    keys_cursor_.advance(kStages);
-  }
-
-  __device__ void load_values(Loader<G>& values) {
-    Barriers& barriers = *buffers_.barriers;
-    const int stage = values_cursor_.stage;
-    mbarrier_wait(&barriers.values_empty[stage], values_cursor_.parity ^ 1);
-    values.fetch(buffers_.values(stage));
-    mbarrier_arrive_copies(&barriers.values_full[stage]);
-    values_cursor_.advance(kStages);
+  __device__ void fetch(Half half, Loader<G>& loader) {
+    Ring& ring = buffers_.barriers->rings[half];
+    Cursor& cursor = cursors_[half];
+    mbarrier_wait(&ring.empty[cursor.stage], cursor.parity ^ 1);
+    loader.fetch(buffers_.half(half, cursor.stage));
+    mbarrier_arrive_copies(&ring.full[cursor.stage]);
+    cursor.advance(kStages);
   }
 
   __device__ void hand_over(const Work& work) {
@@ -141,7 +132,7 @@ class Producer {
   const Params& params_;
   const decode_attention::Params& p_;
   const Buffers<G>& buffers_;
-  Cursor keys_cursor_, values_cursor_;
+  Cursor cursors_[2];    // of each half
   uint32_t parity_ = 0;  // of the queries
 };
 
