@@ -9,14 +9,13 @@
 
 namespace fdjax::draw {
 
-inline constexpr int kThreads = 1024;
+inline constexpr int kThreads = 512;
 
 // Few blocks a row where rows alone fill the machine; more than they can hold take
 // more.
 inline int blocks_of(const Params& p) {
-  int blocks = p.vocab <= 4 * kThreads ? 1 : kMaxBlocks;
-  while (blocks < kMaxBlocks && p.vocab > blocks * kMaxBlockVocab) blocks *= 2;
-  return blocks;
+  if (p.vocab <= 4 * kLoads * kThreads) return 1;
+  return p.rows <= 8 ? kMaxBlocks : kSafeBlocks;
 }
 
 template <int kThreads>

@@ -8,40 +8,43 @@ namespace fdjax::draw {
 inline constexpr float kMaxNoise = 22.9f;  // that of the bits 0 is 22.874
 
 // Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy
-// as 1, 2, 3").
-__device__ inline uint2 threefry(uint2 key, uint2 x) {
+// as 1, 2, 3") of (0, counter), (0, counter + 1) ...: their rounds are interleaved, as
+// each waits for the one before.
+template <int kCount>
+__device__ void threefry(uint2 key, uint32_t counter, uint2 (&x)[kCount]) {
   constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
   const uint32_t keys[3] = {key.x, key.y, key.x ^ key.y ^ 0x1bd11bda};
-  x.x += keys[0];
-  x.y += keys[1];
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) x[n] = make_uint2(keys[0], counter + n + keys[1]);
 #pragma unroll
   for (int i = 0; i < 5; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int rotation = kRotations[i % 2][j];
-      x.x += x.y;
-      x.y = __funnelshift_l(x.y, x.y, rotation) ^ x.x;
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        x[n].x += x[n].y;
+        x[n].y = __funnelshift_l(x[n].y, x[n].y, kRotations[i % 2][j]) ^ x[n].x;
+      }
     }
-    x.x += keys[(i + 1) % 3];
-    x.y += keys[(i + 2) % 3] + i + 1;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      x[n].x += keys[(i + 1) % 3];
+      x[n].y += keys[(i + 2) % 3] + i + 1;
+    }
   }
-  return x;
 }
 
 // jax.random.fold_in.
 __device__ inline uint2 fold_in(uint2 key, uint32_t step) {
-  return threefry(key, make_uint2(0, step));
+  uint2 folded[1];
+  threefry(key, step, folded);
+  return folded[0];
 }
 
-// Word `token` of jax.random.bits, as jax_threefry_partitionable lays them out.
-__device__ inline uint32_t bits_of(uint2 key, int token) {
-  const uint2 x = threefry(key, make_uint2(0, token));
-  return x.x ^ x.y;
-}
-
-// See fdjax/kernels/draw/noise.py.
-__device__ inline float uniform_of(uint32_t bits) {
-  const float uniform = (__uint2float_rn(bits) + 0.5f) * 0x1p-32f;
+// See fdjax/kernels/draw/noise.py. Of jax.random.bits, as jax_threefry_partitionable
+// lays them out, a word is the two of a counter's hash, combined.
+__device__ inline float uniform_of(uint2 hash) {
+  const float uniform = (__uint2float_rn(hash.x ^ hash.y) + 0.5f) * 0x1p-32f;
   return fminf(uniform, 1.0f - 0x1p-24f);
 }
 

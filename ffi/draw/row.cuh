@@ -10,10 +10,10 @@
 
 namespace fdjax::draw {
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
 inline constexpr uint32_t kInfinity = 0x7f800000;  // the key of an infinite gap
 inline constexpr int kLoads = 4;                   // of a thread, at the same time
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 // Four neighbouring tokens, aligned in memory: a pack. The first and the last one of a
 // row may lie in part outside of it; the tokens there count as impossible ones.

@@ -17,25 +17,24 @@
 namespace fdjax::draw {
 
 inline constexpr int kLogBins = 10, kBins = 1 << kLogBins;
-inline constexpr int kRoom = 1024;            // of a list, in tokens
-inline constexpr float kBinsOfGap = 32.0f;    // a power of two: products are exact
-inline constexpr float kOne = 4294967296.0f;  // a weight of 1 in fixed point, 2^32
+inline constexpr int kRoom = 512;           // of a list, in tokens
+inline constexpr float kBinsOfGap = 32.0f;  // a power of two: products are exact
 
-// What the blocks of a row have in common.
+// What a block of a row holds beside its gaps.
 struct alignas(16) Shared {
-  // Of each bin, in this block: the sums of the halves of its tokens' weights. A block
-  // has at most kMaxBlockVocab tokens, so that neither half overflows.
-  uint32_t low[kBins], high[kBins];
-  uint64_t sums[kBins];  // of each bin, in all blocks
-  uint64_t warps[32];
-  struct Found {
-    uint64_t below, upto;  // weight before its bin, and with it
-    int bin;
-  } found;
+  uint32_t bins[kBins];  // of this block's tokens: the weight in each bin
+  union {
+    uint32_t sums[kBins];  // of all blocks' tokens
+    uint2 found[kRoom];    // keys and tokens that this block adds to the list
+  };
+  uint32_t warps[32];
+  struct Bin {
+    uint32_t below, upto;  // weight before it, and with it
+    int index;
+  } bin;
   Exchange exchange;
-  uint2 own[kRoom];  // keys and tokens that this block has found for the list
-  int count;         // of those
-  uint32_t bound;    // some token's score, as `ordered`: lower ones cannot win
+  int count;       // of `found`
+  uint32_t bound;  // some token's score, as `ordered`: lower ones cannot win
 
   template <int kThreads>
   __device__ void init() {
@@ -48,27 +47,11 @@ struct alignas(16) Shared {
 
   template <int kThreads>
   __device__ void clear() {
-    for (int bin = threadIdx.x; bin < kBins; bin += kThreads) low[bin] = high[bin] = 0;
+    for (int i = threadIdx.x; i < kBins; i += kThreads) bins[i] = 0;
   }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-// The tokens that a team still looks at: a row's, or the few of a list.
-struct Tokens {
-  Row row;
-  const uint2* list = nullptr;
-  int listed = 0;
-
-  template <int kThreads, typename F>
-  __device__ void each(F f) const {
-    if (list == nullptr) return row.each<kThreads>(f);
-    for (int i = threadIdx.x; i < listed; i += kThreads) {
-      const uint2 entry = list[i];
-      f(entry.x, static_cast<int>(entry.y));
-    }
-  }
-};
 
 // Keys from `first` to `last`, and how they are cut into bins.
 struct Bins {
@@ -99,17 +82,20 @@ struct Bins {
 };
 
 struct Count {
-  __device__ static uint32_t of(uint32_t) { return 1; }
+  __device__ uint32_t operator()(uint32_t) const { return 1; }
 };
 
+// Probabilities in fixed point; the best token's is `one`.
 struct Mass {
-  __device__ static uint32_t of(uint32_t key) {
-    return __float2uint_rn(expf(-__uint_as_float(key)) * kOne);  // at most 2^32 - 1
+  float one;
+
+  __device__ uint32_t operator()(uint32_t key) const {
+    return __float2uint_rn(expf(-__uint_as_float(key)) * one);
   }
 };
 
-// Adds the blocks' sums of each bin up, in every block, and empties the bins: a block
-// adds its share of them and sends every block the result.
+// Adds the blocks' bins up, in every block, and empties them: a block adds its share of
+// the bins, and sends every block the sums.
 template <int kThreads>
 __device__ void add_up(const Team& team, Shared& shared) {
   team.sync();
@@ -117,8 +103,7 @@ __device__ void add_up(const Team& team, Shared& shared) {
   const int first = team.rank << (kLogBins - log_blocks);
   for (int i = threadIdx.x; i < kBins; i += kThreads) {
     const int other = i & (team.blocks - 1), bin = first + (i >> log_blocks);
-    uint64_t sum = *in_block(&shared.low[bin], other);
-    sum += uint64_t{*in_block(&shared.high[bin], other)} << 16;
+    uint32_t sum = *in_block(&shared.bins[bin], other);
     for (int lanes = team.blocks / 2; lanes > 0; lanes /= 2) {
       sum += __shfl_xor_sync(kWarp, sum, lanes);
     }
@@ -128,38 +113,35 @@ __device__ void add_up(const Team& team, Shared& shared) {
   shared.clear<kThreads>();
 }
 
-// The first bin up to which the weight reaches target_of(all weight), which is
-// positive; false where none is. Ends with the block's threads at one point, if it is
-// true.
-template <int kThreads, typename Target>
-__device__ bool find(Target target_of, Shared& shared, uint64_t* target) {
+// Finds the first bin up to which the weight reaches `target`, which is positive; false
+// where none is.
+template <int kThreads>
+__device__ bool find(uint32_t target, Shared& shared) {
   constexpr int kOwn = kBins / kThreads;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint64_t sums[kOwn], own = 0;
+  uint32_t sums[kOwn], own = 0;
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) own += sums[i] = shared.sums[threadIdx.x * kOwn + i];
-  uint64_t upto = own;
+  for (int i = 0; i < kOwn; ++i) {
+    sums[i] = shared.sums[threadIdx.x * kOwn + i];
+    own += sums[i];
+  }
+  uint32_t upto = own;
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const uint64_t before = __shfl_up_sync(kWarp, upto, lanes);
+    const uint32_t before = __shfl_up_sync(kWarp, upto, lanes);
     if (lane >= lanes) upto += before;
   }
   if (lane == 31) shared.warps[warp] = upto;
   __syncthreads();
-  uint64_t all = 0, below = upto - own;
-#pragma unroll
-  for (int other = 0; other < kThreads / 32; ++other) {
-    const uint64_t sum = shared.warps[other];
-    if (other < warp) below += sum;
-    all += sum;
-  }
-  *target = target_of(all);
-  if (*target > all) return false;
+  const uint32_t of_warp = lane < kThreads / 32 ? shared.warps[lane] : 0;
+  const uint32_t all = __reduce_add_sync(kWarp, of_warp);
+  uint32_t below = upto - own + __reduce_add_sync(kWarp, lane < warp ? of_warp : 0);
+  if (target > all) return false;
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    const uint64_t next = below + sums[i];
-    if (below < *target && *target <= next) {
-      shared.found = {below, next, static_cast<int>(threadIdx.x) * kOwn + i};
+    const uint32_t next = below + sums[i];
+    if (below < target && target <= next) {
+      shared.bin = {below, next, static_cast<int>(threadIdx.x) * kOwn + i};
     }
     below = next;
   }
@@ -169,72 +151,31 @@ __device__ bool find(Target target_of, Shared& shared, uint64_t* target) {
 
 // One round: narrows `bins` to the bin that holds the cutoff, and takes what lies
 // before it off the target; false, and nothing is changed, where all tokens are not
-// enough.
-template <int kThreads, typename Weight, typename Target>
-__device__ bool narrow(const Tokens& tokens, const Team& team, Shared& shared,
-                       Target target_of, Bins* bins, uint64_t* target) {
-  tokens.each<kThreads>([&](uint32_t key, int) {
-    if (key < bins->first || key > bins->last) return;
-    const uint32_t weight = Weight::of(key);
-    const int bin = bins->bin_of(key);
-    if ((weight & 0xffff) != 0) atomicAdd(&shared.low[bin], weight & 0xffff);
-    if (weight >> 16 != 0) atomicAdd(&shared.high[bin], weight >> 16);
+// enough. Weights of all tokens together are less than 2^32.
+template <int kThreads, typename Weight>
+__device__ bool narrow(const Row& row, const Team& team, Shared& shared, Weight weight,
+                       Bins* bins, uint32_t* target) {
+  const Bins cut = *bins;
+  row.each<kThreads>([&](uint32_t key, int) {
+    if (key < cut.first || key > cut.last) return;
+    atomicAdd(&shared.bins[cut.bin_of(key)], weight(key));
   });
   add_up<kThreads>(team, shared);
-  if (!find<kThreads>(target_of, shared, target)) return false;
-  *target -= shared.found.below;
-  *bins = bins->within(shared.found.bin);
+  if (!find<kThreads>(*target, shared)) return false;
+  *target -= shared.bin.below;
+  *bins = cut.within(shared.bin.index);
   return true;
 }
 
 // The remaining rounds: the smallest key of `bins` up to which the weight reaches
 // target.
 template <int kThreads, typename Weight>
-__device__ uint32_t settle(const Tokens& tokens, const Team& team, Shared& shared,
-                           Bins bins, uint64_t target) {
+__device__ uint32_t settle(const Row& row, const Team& team, Shared& shared,
+                           Weight weight, Bins bins, uint32_t target) {
   while (bins.first < bins.last) {
-    const uint64_t wanted = target;
-    const auto same = [=](uint64_t) { return wanted; };
-    if (!narrow<kThreads, Weight>(tokens, team, shared, same, &bins, &target)) break;
+    if (!narrow<kThreads>(row, team, shared, weight, &bins, &target)) break;
   }
   return bins.last;
-}
-
-// Puts the tokens with keys up to `last`, at most kRoom of them, into a list, and the
-// first block alone goes on with them: true there, false in all others.
-template <int kThreads>
-__device__ bool gather(Tokens* tokens, Team* team, Shared& shared, uint32_t last) {
-  tokens->each<kThreads>([&](uint32_t key, int token) {
-    if (key > last) return;
-    const int at = atomicAdd(&shared.count, 1);
-    if (at < kRoom) shared.own[at] = make_uint2(key, token);
-  });
-  team->sync();
-  if (team->rank == 0) {
-    constexpr int kReaders = kThreads / kMaxBlocks;  // of each block's list
-    const int source = threadIdx.x / kReaders;
-    int all = 0, start = 0, count = 0;
-#pragma unroll
-    for (int block = 0; block < kMaxBlocks; ++block) {
-      if (block >= team->blocks) break;
-      const int listed = *in_block(&shared.count, block);
-      if (block < source) start += listed;
-      if (block == source) count = listed;
-      all += listed;
-    }
-    // In the place of the gaps, which nobody needs any more.
-    uint2* list = reinterpret_cast<uint2*>(tokens->row.packs);
-    for (int i = threadIdx.x % kReaders; i < count && start + i < kRoom;
-         i += kReaders) {
-      list[start + i] = in_block(shared.own, source)[i];
-    }
-    tokens->list = list;
-    tokens->listed = min(all, kRoom);
-  }
-  team->sync();  // no block leaves while its list is read
-  const bool first = team->rank == 0;
-  *team = {1, 0};
-  return first;
 }
 
 #endif

@@ -31,14 +31,30 @@ __device__ inline float value_of(uint64_t ranked) {
   return unordered(static_cast<uint32_t>(ranked >> 32));
 }
 
-__device__ inline uint64_t warp_largest(uint64_t value) {
-  const uint32_t high = value >> 32;
-  const uint32_t most = __reduce_max_sync(kWarp, high);
-  const uint32_t low = high == most ? static_cast<uint32_t>(value) : 0;
-  return uint64_t{most} << 32 | __reduce_max_sync(kWarp, low);
-}
+// Ways to make one value of two, and of those of a warp. 0 changes nothing.
+struct Largest {
+  __device__ static uint64_t pair(uint64_t a, uint64_t b) { return max(a, b); }
 
-// Room for what `largest` exchanges; it takes turns between two.
+  __device__ static uint64_t warp(uint64_t value) {
+    const uint32_t high = value >> 32;
+    const uint32_t most = __reduce_max_sync(kWarp, high);
+    const uint32_t low = high == most ? static_cast<uint32_t>(value) : 0;
+    return uint64_t{most} << 32 | __reduce_max_sync(kWarp, low);
+  }
+};
+
+struct Sum {
+  __device__ static uint64_t pair(uint64_t a, uint64_t b) { return a + b; }
+
+  __device__ static uint64_t warp(uint64_t value) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      value += __shfl_xor_sync(kWarp, value, lanes);
+    }
+    return value;
+  }
+};
+
+// Room for what `combine` exchanges; calls take turns between two.
 struct Exchange {
   uint64_t warps[2][32];
   uint64_t blocks[2][kMaxBlocks];
@@ -49,6 +65,7 @@ struct Exchange {
 // The blocks of a cluster; or one block alone, whose `rank` is then 0.
 struct Team {
   int blocks, rank;
+  int turn = 0;
 
   // What the blocks have written, here or in each other's memory, is visible after it.
   __device__ void sync() const {
@@ -61,24 +78,24 @@ struct Team {
   }
 };
 
-// The largest of the values of all threads of all blocks, in each of them. `turn` is 0
-// in the first call and 1 in the second. Every block has started when it is called.
-template <int kThreads>
-__device__ uint64_t largest(uint64_t value, const Team& team, int turn,
-                            Exchange& exchange) {
-  value = warp_largest(value);
-  const int lane = threadIdx.x % 32;
+// The values of all threads of all blocks made one, in each of them. Every block has
+// started when it is called.
+template <int kThreads, typename Way>
+__device__ uint64_t combine(uint64_t value, Team& team, Exchange& exchange) {
+  const int lane = threadIdx.x % 32, turn = team.turn;
+  team.turn ^= 1;
+  value = Way::warp(value);
   if (lane == 0) exchange.warps[turn][threadIdx.x / 32] = value;
   __syncthreads();
-  value = warp_largest(lane < kThreads / 32 ? exchange.warps[turn][lane] : 0);
+  value = Way::warp(lane < kThreads / 32 ? exchange.warps[turn][lane] : 0);
   if (team.blocks == 1) return value;
   if (threadIdx.x < team.blocks) {
     *in_block(&exchange.blocks[turn][team.rank], threadIdx.x) = value;
   }
   team.sync();
+  value = 0;
   for (int block = 0; block < team.blocks; ++block) {
-    const uint64_t other = exchange.blocks[turn][block];
-    value = other > value ? other : value;
+    value = Way::pair(value, exchange.blocks[turn][block]);
   }
   return value;
 }
