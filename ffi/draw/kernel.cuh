@@ -54,21 +54,23 @@ struct Kept {
 };
 
 // Narrows what is kept to the k likeliest tokens, and those that tie with the last;
-// false in blocks that have nothing more to do.
+// false in threads that have nothing more to do.
 template <int kThreads>
-__device__ bool keep_top_k(const Row& row, uint32_t top_k, Team& team, Shared& shared,
-                           Kept* kept) {
+__device__ bool keep_top_k(const Row& row, uint32_t top_k, const Team& team,
+                           Shared& shared, Kept* kept) {
   Bins bins = Bins::of_gaps(kept->cutoff);
   uint32_t target = top_k;
-  if (!narrow<kThreads>(row, team, shared, Count{}, &bins, &target)) return true;
+  // Of fewer tokens all are kept, and bins.last is where it was.
+  const bool enough = narrow<kThreads>(row, team, shared, Count{}, &bins, &target);
   if (shared.bin.upto > kRoom) {
-    kept->cutoff = settle<kThreads>(row, team, shared, Count{}, bins, target);
+    if (enough) {
+      kept->cutoff = settle<kThreads>(row, team, shared, Count{}, bins, target);
+    }
     return true;
   }
   if (!gather<kThreads>(row, bins.last, team, shared, &kept->list)) return false;
   const auto wanted = [=](uint64_t) { return uint64_t{top_k}; };
-  kept->cutoff =
-      smallest<kThreads>(kept->list, kept->cutoff, Count{}, wanted, team, shared);
+  kept->cutoff = smallest(kept->list, kept->cutoff, Count{}, wanted, shared);
   return true;
 }
 
@@ -83,8 +85,7 @@ __device__ bool keep_top_p(const Row& row, float top_p, Team& team, Shared& shar
                            Kept* kept) {
   if (kept->list.exists()) {
     const auto wanted = [=](uint64_t all) { return share_of(all, top_p); };
-    kept->cutoff = smallest<kThreads>(kept->list, kept->cutoff, Mass{0x1p31f}, wanted,
-                                      team, shared);
+    kept->cutoff = smallest(kept->list, kept->cutoff, Mass{0x1p31f}, wanted, shared);
     return true;
   }
   uint64_t all = 0;
@@ -111,7 +112,7 @@ __device__ bool keep_top_p(const Row& row, float top_p, Team& team, Shared& shar
   }
   if (!gather<kThreads>(row, bins.last, team, shared, &kept->list)) return false;
   const auto same = [=](uint64_t) { return uint64_t{total}; };
-  kept->cutoff = smallest<kThreads>(kept->list, kept->cutoff, mass, same, team, shared);
+  kept->cutoff = smallest(kept->list, kept->cutoff, mass, same, shared);
   return true;
 }
 
@@ -145,20 +146,18 @@ struct Search {
 };
 
 template <int kThreads>
-__device__ uint64_t best_score(const Row& row, const Kept& kept, uint2 key,
-                               Shared& shared) {
-  Search search{key, __uint_as_float(kept.cutoff), &shared.bound};
-  if (kept.list.exists()) {
-    for (int i = threadIdx.x; i < kept.list.count; i += kThreads) {
-      const uint2 entry = kept.list.entries[i];
-      search.meet<1>({__uint_as_float(entry.x)}, static_cast<int>(entry.y));
-    }
-    return search.best;
-  }
+__device__ uint64_t best_score(const Row& row, Search search) {
   for (int pack = threadIdx.x; pack < row.count; pack += kThreads) {
     const float4 gaps = row.packs[pack];
     search.meet<4>({gaps.x, gaps.y, gaps.z, gaps.w}, row.first + 4 * pack);
   }
+  return search.best;
+}
+
+__device__ inline uint64_t best_score(const List& list, Search search) {
+  list.each([&](int, uint32_t gap, int token) {
+    search.meet<1>({__uint_as_float(gap)}, token);
+  });
   return search.best;
 }
 
@@ -201,7 +200,13 @@ __global__ void __launch_bounds__(kThreads)
   if (top_p < 1.0f && !keep_top_p<kThreads>(row, top_p, team, shared, &kept)) return;
   const uint2 key = fold_in(make_uint2(p.keys[2 * at], p.keys[2 * at + 1]),
                             static_cast<uint32_t>(p.steps[at]));
-  const uint64_t best = best_score<kThreads>(row, kept, key, shared);
+  const Search search{key, __uint_as_float(kept.cutoff), &shared.bound};
+  if (kept.list.exists()) {
+    write_token(p, at, team, Largest::warp(best_score(kept.list, search)));
+    if (blocks > 1) cluster_wait();
+    return;
+  }
+  const uint64_t best = best_score<kThreads>(row, search);
   write_token(p, at, team, combine<kThreads, Largest>(best, team, shared.exchange));
 #endif
 }

@@ -11,11 +11,13 @@ namespace fdjax::draw {
 
 inline constexpr int kThreads = 512;
 
-// Few blocks a row where rows alone fill the machine; more than they can hold take
-// more.
+// Blocks of a row, a power of two. What a cluster's blocks cost is measured: with many
+// rows the fewest that hold a row, or keep a multiprocessor's threads, are the fastest.
 inline int blocks_of(const Params& p) {
-  if (p.vocab <= 4 * kLoads * kThreads) return 1;
-  return p.rows <= 8 ? kMaxBlocks : kSafeBlocks;
+  if (p.vocab <= 4 * kLoads * kThreads) return 1;  // read at once
+  if (p.rows <= 4) return kMaxBlocks;
+  if (p.keys != nullptr || p.rows <= 16) return kSafeBlocks;
+  return p.rows <= 32 ? 4 : 2;
 }
 
 template <int kThreads>

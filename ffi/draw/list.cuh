@@ -1,4 +1,5 @@
-// The few tokens that a cutoff is known to leave, as a list in the first block.
+// The few tokens that a cutoff is known to leave: a list, with which one warp of the
+// first block goes on alone. It waits for nobody.
 #pragma once
 
 #include <cstdint>
@@ -13,79 +14,84 @@ namespace fdjax::draw {
 
 struct List {
   uint2* entries;  // keys and tokens, in no order
-  int count = -1;  // there is none
+  int count = -1;  // there is no list
 
   __device__ bool exists() const { return count >= 0; }
+
+  // f(i, key, token) for every entry of this thread.
+  template <typename F>
+  __device__ void each(F f) const {
+    for (int i = threadIdx.x; i < count; i += 32) {
+      f(i, entries[i].x, static_cast<int>(entries[i].y));
+    }
+  }
 };
 
-// Puts the tokens with keys up to `last`, at most kRoom of them, into a list, and the
-// first block alone goes on with them: true there, false in all others.
+// Makes a list of the tokens with keys up to `last`, at most kRoom of them. True in the
+// warp that goes on; if the row has several blocks, it ends with cluster_wait.
 template <int kThreads>
-__device__ bool gather(const Row& row, uint32_t last, Team& team, Shared& shared,
+__device__ bool gather(const Row& row, uint32_t last, const Team& team, Shared& shared,
                        List* list) {
+  static_assert(kThreads / 32 >= kMaxBlocks);
   row.each<kThreads>([&](uint32_t key, int token) {
     if (key > last) return;
     const int at = atomicAdd(&shared.count, 1);
     if (at < kRoom) shared.found[at] = make_uint2(key, token);
   });
   team.sync();
-  if (team.rank == 0) {
-    constexpr int kReaders = kThreads / kMaxBlocks;  // of each block's tokens
-    const int source = threadIdx.x / kReaders;
-    int all = 0, start = 0, count = 0;
-#pragma unroll
-    for (int block = 0; block < kMaxBlocks; ++block) {
-      if (block >= team.blocks) break;
-      const int found = *in_block(&shared.count, block);
-      if (block < source) start += found;
-      if (block == source) count = found;
-      all += found;
-    }
-    // In the place of the gaps, which nobody needs any more.
-    list->entries = reinterpret_cast<uint2*>(row.packs);
-    list->count = min(all, kRoom);
-    for (int i = threadIdx.x % kReaders; i < count && start + i < kRoom;
-         i += kReaders) {
-      list->entries[start + i] = in_block(shared.found, source)[i];
-    }
+  // In the place of the gaps, which nobody needs any more.
+  list->entries = reinterpret_cast<uint2*>(row.packs);
+  const int lane = threadIdx.x % 32, source = threadIdx.x / 32;
+  if (team.rank == 0 && source < team.blocks) {
+    const uint2* found = in_block(shared.found, source);
+    const uint2 early = found[lane];  // an entry or not, before it is known
+    const int count = lane < team.blocks ? *in_block(&shared.count, lane) : 0;
+    const int start = __reduce_add_sync(kWarp, lane < source ? count : 0);
+    const int end = min(kRoom, start + __shfl_sync(kWarp, count, source));
+    if (start + lane < end) list->entries[start + lane] = early;
+    for (int i = lane + 32; start + i < end; i += 32)
+      list->entries[start + i] = found[i];
+    list->count = min(kRoom, __reduce_add_sync(kWarp, count));
   }
-  team.sync();  // no block leaves while its tokens are read
-  const bool first = team.rank == 0;
-  team.blocks = 1;
-  return first;
+  __syncthreads();
+  const bool goes_on = team.rank == 0 && source == 0;
+  if (team.blocks > 1) {
+    cluster_arrive();  // no block leaves while its tokens are read
+    if (!goes_on) cluster_wait();
+  }
+  return goes_on;
 }
 
 // The smallest key of a list up to which the weight reaches target_of(all weight), of
 // keys up to `cutoff`; that where none is. Every entry adds up those before it.
-template <int kThreads, typename Weight, typename Target>
+template <typename Weight, typename Target>
 __device__ uint32_t smallest(const List& list, uint32_t cutoff, Weight weight,
-                             Target target_of, Team& team, Shared& shared) {
-  static_assert(kRoom <= kThreads && kRoom <= kBins);
-  uint32_t* weights = shared.bins;  // which are empty, and not used again
-  for (int i = threadIdx.x; i < list.count; i += kThreads) {
-    const uint32_t key = list.entries[i].x;
-    weights[i] = key <= cutoff ? weight(key) : 0;
-  }
-  __syncthreads();
-  int lanes = 1;  // that share an entry
-  while (lanes < 32 && 2 * lanes * list.count <= kThreads) lanes *= 2;
-  const int entry = threadIdx.x / lanes;
-  const uint32_t key = entry < list.count ? list.entries[entry].x : 0xffffffffu;
-  uint64_t upto = 0;
-  if (key <= cutoff) {
-    for (int i = threadIdx.x % lanes; i < list.count; i += lanes) {
-      if (list.entries[i].x <= key) upto += weights[i];
+                             Target target_of, Shared& shared) {
+  static_assert(kRoom * (sizeof(uint2) + sizeof(uint64_t)) <= sizeof(shared.bins));
+  uint2* weighed = reinterpret_cast<uint2*>(shared.bins);  // which are not used again
+  uint64_t* weight_upto = reinterpret_cast<uint64_t*>(weighed + kRoom);
+  __syncwarp();
+  list.each([&](int i, uint32_t key, int) {
+    weighed[i] = make_uint2(key, key <= cutoff ? weight(key) : 0);
+  });
+  __syncwarp();
+  uint64_t all = 0;
+  list.each([&](int i, uint32_t key, int) {
+    uint64_t upto = 0;
+#pragma unroll 4
+    for (int j = 0; j < list.count; ++j) {
+      const uint2 other = weighed[j];
+      upto += other.x <= key ? other.y : 0;
     }
-  }
-  for (int other = lanes / 2; other > 0; other /= 2) {
-    upto += __shfl_xor_sync(kWarp, upto, other);
-  }
-  const uint64_t all = combine<kThreads, Largest>(upto, team, shared.exchange);
-  const uint64_t target = target_of(all);
-  const bool enough = key <= cutoff && upto >= target;
-  const uint64_t least =
-      combine<kThreads, Largest>(enough ? ~key : 0, team, shared.exchange);
-  return min(cutoff, ~static_cast<uint32_t>(least));
+    weight_upto[i] = upto;
+    all = max(all, upto);
+  });
+  const uint64_t target = target_of(Largest::warp(all));
+  uint32_t least = cutoff;
+  list.each([&](int i, uint32_t key, int) {
+    if (weight_upto[i] >= target) least = min(least, key);
+  });
+  return __reduce_min_sync(kWarp, least);
 }
 
 #endif

@@ -17,7 +17,7 @@
 namespace fdjax::draw {
 
 inline constexpr int kLogBins = 10, kBins = 1 << kLogBins;
-inline constexpr int kRoom = 512;           // of a list, in tokens
+inline constexpr int kRoom = 256;           // of a list, in tokens
 inline constexpr float kBinsOfGap = 32.0f;  // a power of two: products are exact
 
 // What a block of a row holds beside its gaps.
@@ -114,7 +114,7 @@ __device__ void add_up(const Team& team, Shared& shared) {
 }
 
 // Finds the first bin up to which the weight reaches `target`, which is positive; false
-// where none is.
+// where none is: `bin` is then what lies after the last, and `upto` all weight.
 template <int kThreads>
 __device__ bool find(uint32_t target, Shared& shared) {
   constexpr int kOwn = kBins / kThreads;
@@ -136,7 +136,7 @@ __device__ bool find(uint32_t target, Shared& shared) {
   const uint32_t of_warp = lane < kThreads / 32 ? shared.warps[lane] : 0;
   const uint32_t all = __reduce_add_sync(kWarp, of_warp);
   uint32_t below = upto - own + __reduce_add_sync(kWarp, lane < warp ? of_warp : 0);
-  if (target > all) return false;
+  if (target > all && threadIdx.x == 0) shared.bin = {all, all, kBins};
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const uint32_t next = below + sums[i];
@@ -146,7 +146,7 @@ __device__ bool find(uint32_t target, Shared& shared) {
     below = next;
   }
   __syncthreads();
-  return true;
+  return target <= all;
 }
 
 // One round: narrows `bins` to the bin that holds the cutoff, and takes what lies
