@@ -72,13 +72,14 @@ def microseconds(implementation: str, draws: Sequence[Draw], expected_us: float)
     """Of one draw, in each repeat."""
     rounds = math.ceil(RUN_US / expected_us / len(draws))
 
-    def run(draws: Sequence[Draw]) -> list[Array]:
+    def run(draws: Sequence[Draw]) -> Array:
         def one_round(_: Any, carry: Any) -> Any:
-            draws, _ = carry
-            tokens = [OP(call) for call in draws]
+            draws, tokens = carry
+            for call in draws:  # each waits for the one before
+                tokens = OP(jax.lax.optimization_barrier((call, tokens))[0])
             return jax.lax.optimization_barrier((draws, tokens))
 
-        tokens = [jnp.zeros(len(call.logits), jnp.int32) for call in draws]
+        tokens = jnp.zeros(len(draws[0].logits), jnp.int32)
         return jax.lax.fori_loop(0, rounds, one_round, (draws, tokens))[1]
 
     with OP.using(implementation):

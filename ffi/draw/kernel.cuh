@@ -176,8 +176,9 @@ __global__ void __launch_bounds__(kThreads)
 #endif
 }
 
+// Three blocks a multiprocessor, as their shared memory allows.
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     draw_rows(FDJAX_GRID_CONSTANT const Params p, const int blocks) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ float4 dynamic[];

@@ -67,6 +67,8 @@ __device__ bool gather(const Row& row, uint32_t last, const Team& team, Shared& 
 template <typename Weight, typename Target>
 __device__ uint32_t smallest(const List& list, uint32_t cutoff, Weight weight,
                              Target target_of, Shared& shared) {
+  constexpr int kBatch = 8;
+  static_assert(kRoom % kBatch == 0);
   static_assert(kRoom * (sizeof(uint2) + sizeof(uint64_t)) <= sizeof(shared.bins));
   uint2* weighed = reinterpret_cast<uint2*>(shared.bins);  // which are not used again
   uint64_t* weight_upto = reinterpret_cast<uint64_t*>(weighed + kRoom);
@@ -74,14 +76,21 @@ __device__ uint32_t smallest(const List& list, uint32_t cutoff, Weight weight,
   list.each([&](int i, uint32_t key, int) {
     weighed[i] = make_uint2(key, key <= cutoff ? weight(key) : 0);
   });
+  const int end = (list.count + kBatch - 1) / kBatch * kBatch;
+  for (int i = list.count + threadIdx.x; i < end; i += 32) {
+    weighed[i] = make_uint2(0xffffffffu, 0);
+  }
   __syncwarp();
   uint64_t all = 0;
   list.each([&](int i, uint32_t key, int) {
     uint64_t upto = 0;
-#pragma unroll 4
-    for (int j = 0; j < list.count; ++j) {
-      const uint2 other = weighed[j];
-      upto += other.x <= key ? other.y : 0;
+#pragma unroll 1
+    for (int j = 0; j < list.count; j += kBatch) {
+      uint2 others[kBatch];  // read together
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) others[n] = weighed[j + n];
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) upto += others[n].x <= key ? others[n].y : 0;
     }
     weight_upto[i] = upto;
     all = max(all, upto);

@@ -101,13 +101,21 @@ __device__ void add_up(const Team& team, Shared& shared) {
   team.sync();
   const int log_blocks = __popc(team.blocks - 1);
   const int first = team.rank << (kLogBins - log_blocks);
-  for (int i = threadIdx.x; i < kBins; i += kThreads) {
-    const int other = i & (team.blocks - 1), bin = first + (i >> log_blocks);
-    uint32_t sum = *in_block(&shared.bins[bin], other);
+  constexpr int kEach = kBins / kThreads;
+  const int other = threadIdx.x & (team.blocks - 1);
+  int bins[kEach];
+  uint32_t sums[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {  // all loads before the first store
+    bins[i] = first + ((threadIdx.x + i * kThreads) >> log_blocks);
+    sums[i] = in_block(shared.bins, other)[bins[i]];
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
     for (int lanes = team.blocks / 2; lanes > 0; lanes /= 2) {
-      sum += __shfl_xor_sync(kWarp, sum, lanes);
+      sums[i] += __shfl_xor_sync(kWarp, sums[i], lanes);
     }
-    *in_block(&shared.sums[bin], other) = sum;
+    in_block(shared.sums, other)[bins[i]] = sums[i];
   }
   team.sync();
   shared.clear<kThreads>();
@@ -117,12 +125,12 @@ __device__ void add_up(const Team& team, Shared& shared) {
 // where none is: `bin` is then what lies after the last, and `upto` all weight.
 template <int kThreads>
 __device__ bool find(uint32_t target, Shared& shared) {
-  constexpr int kOwn = kBins / kThreads;
+  constexpr int kEach = kBins / kThreads;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t sums[kOwn], own = 0;
+  uint32_t sums[kEach], own = 0;
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    sums[i] = shared.sums[threadIdx.x * kOwn + i];
+  for (int i = 0; i < kEach; ++i) {
+    sums[i] = shared.sums[threadIdx.x * kEach + i];
     own += sums[i];
   }
   uint32_t upto = own;
@@ -138,10 +146,10 @@ __device__ bool find(uint32_t target, Shared& shared) {
   uint32_t below = upto - own + __reduce_add_sync(kWarp, lane < warp ? of_warp : 0);
   if (target > all && threadIdx.x == 0) shared.bin = {all, all, kBins};
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
+  for (int i = 0; i < kEach; ++i) {
     const uint32_t next = below + sums[i];
     if (below < target && target <= next) {
-      shared.bin = {below, next, static_cast<int>(threadIdx.x) * kOwn + i};
+      shared.bin = {below, next, static_cast<int>(threadIdx.x) * kEach + i};
     }
     below = next;
   }
