@@ -11,8 +11,9 @@ namespace fdjax::draw {
 
 inline constexpr int kThreads = 512;
 
-// Blocks of a row, a power of two. What a cluster's blocks cost is measured: with many
-// rows the fewest that hold a row, or keep a multiprocessor's threads, are the fastest.
+// Blocks of a row, a power of two. On an H200, with 128,256 tokens, 16 are the fastest
+// for 1 row and 8 for 8, greedy or not; 2 for 64 and 256 greedy rows, 8 if they draw.
+// What lies between was not measured.
 inline int blocks_of(const Params& p) {
   if (p.vocab <= 4 * kLoads * kThreads) return 1;  // read at once
   if (p.rows <= 4) return kMaxBlocks;
