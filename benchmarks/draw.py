@@ -110,7 +110,7 @@ def measure(num_rows: int, spread: str, asked: str) -> dict[str, Any]:
         slow = name == "reference" and asked not in ("greedy", "temperature")
         repeats = microseconds(name, draws, 500.0 if slow else 5.0 + floor_us)
         us = statistics.median(repeats)
-        # XLA leaves out draws whose tokens nobody asks for: none is faster than reading.
+        # XLA leaves out draws whose tokens nobody asks for: reading is the least.
         assert us > floor_us, f"{name}: {us} us, and reading takes {floor_us}"
         row[f"{name}_us"] = round(us, 2)
         row[f"{name}_spread"] = round((max(repeats) - min(repeats)) / us, 3)

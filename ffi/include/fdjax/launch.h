@@ -32,8 +32,8 @@ gpu_error launch(const Launch& how, void (*kernel)(Args...), Args... args) {
     if (error != cudaSuccess) return error;
   }
   if (how.cluster > 8) {  // the most that every device with clusters has
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attributes[2];
