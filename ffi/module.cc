@@ -12,6 +12,7 @@
   X(matmul)                      \
   X(decode_attention)            \
   X(decoder_stack)               \
+  X(draw)                        \
   X(prefill_attention)
 #else
 #define FDJAX_CUDA_OPERATIONS(X)

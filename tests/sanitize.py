@@ -19,11 +19,13 @@ LARGE = "bench or beyond or llama3_8b_head or llama3_8b_down or two_runs"
 TOOLS = {
     "memcheck": f"not ({LARGE})",
     "racecheck": "(cuda and agrees and (odd_group or tales or llama2_7b))"
-    " or (cuda_equals and packed and (everything or d64))",
+    " or (cuda_equals and packed and (everything or d64))"
+    " or (test_draw and agrees_with and 64-1000)",
 }
 # Not the chain: the tool itself ends by a signal in its fifth test.
 TESTS = (
     "tests/kernels/test_decode_attention_impls.py",
+    "tests/kernels/test_draw.py",
     "tests/kernels/test_matmul.py",
     "tests/kernels/test_prefill_attention.py",
     "tests/kernels/test_rope_kv_write.py",

@@ -4,17 +4,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from fdjax.generate.filters import kept
 from fdjax.generate.masks import masked
 from fdjax.generate.penalties import add_bias, count_tokens, penalise
 from fdjax.generate.plan import SamplingPlan
-from fdjax.generate.randomness import Randomness, gumbel
 from fdjax.generate.sampling_state import (
     SamplingProgress,
     SamplingRules,
     SamplingState,
 )
 from fdjax.generate.stopping import FinishReason, forbid_early_stops, update_finished
+from fdjax.kernels.draw import draw
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree
 
@@ -47,7 +46,7 @@ def sample(
     The order is vLLM's: masks, logit bias, `min_tokens` (no stop tokens), repetition,
     frequency and presence penalty, temperature, min-p, top-k, top-p, draw. Rows of
     temperature 0 take the highest logit after the penalties. Where logits tie for it,
-    the lowest id wins; see `fdjax.generate.filters.kept` for ties elsewhere.
+    the lowest id wins; see `fdjax.kernels.draw.filters.kept` for ties elsewhere.
 
     Log-probabilities are vLLM's default "raw_logprobs": the log-softmax of `logits`
     after the masks and before all other stages.
@@ -99,30 +98,18 @@ def _adjust(
 def _choose(
     logits: Float[Array, "B V"], state: SamplingState, plan: SamplingPlan
 ) -> Int32[Array, " B"]:
-    scores = logits
-    if state.rules.randomness is not None:
-        scores = _perturbed(logits, state.rules.randomness, state, plan)
-    return lax.argmax(scores, axis=1, index_dtype=jnp.int32)
-
-
-def _perturbed(
-    logits: Float[Array, "B V"],
-    randomness: Randomness,
-    state: SamplingState,
-    plan: SamplingPlan,
-) -> Float[Array, "B V"]:
-    """Scores whose maximum is a draw from each row's distribution."""
-    greedy = randomness.temperature[:, None] == 0
-    temperature = jnp.where(greedy, 1.0, randomness.temperature[:, None])
-    gaps = (jnp.max(logits, axis=-1, keepdims=True) - logits) / temperature
-    noise = gumbel(
-        randomness.keys, state.progress.generated, vocab_size=logits.shape[-1]
+    randomness, filters = state.rules.randomness, state.rules.filters
+    if randomness is None:
+        return draw(logits)
+    return draw(
+        logits,
+        randomness.keys,
+        state.progress.generated,
+        randomness.temperature,
+        filters.top_k if filters is not None and plan.top_k else None,
+        filters.top_p if filters is not None and plan.top_p else None,
+        filters.min_p if filters is not None and plan.min_p else None,
     )
-    scores = noise - gaps
-    if state.rules.filters is not None:
-        keep = kept(gaps, state.rules.filters, plan=plan)
-        scores = jnp.where(keep, scores, -jnp.inf)
-    return jnp.where(greedy, logits, scores)
 
 
 def _advance(

@@ -40,18 +40,11 @@ __device__ inline void cluster_barrier() {
 #endif
 }
 
-// What `pointer` of this block's shared memory is in block `rank` of the cluster.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 template <typename V>
 __device__ V* in_block(V* pointer, int rank) {
-#if __CUDA_ARCH__ >= 900
-  uint64_t out;
-  asm("mapa.u64 %0, %1, %2;"
-      : "=l"(out)
-      : "l"(reinterpret_cast<uint64_t>(pointer)), "r"(rank));
-  return reinterpret_cast<V*>(out);
-#else
   return pointer;
-#endif
 }
+#endif
 
 }  // namespace fdjax::decode_attention

@@ -168,3 +168,8 @@ def test_bad_calls_come_back_as_errors(name: str):
     spoil(arrays)
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         _call(arrays)
+
+
+@pytest.mark.cpu
+def test_what_needs_hopper_does_not_run_on_a_cpu():
+    assert "needs sm_90" in str(ffi.refuse_below_sm90())

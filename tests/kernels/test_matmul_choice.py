@@ -10,7 +10,7 @@ import pytest
 from fdjax.kernels.cases import struct, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.matmul import OP, Product, cases, config, handler, matmul, table
+from fdjax.kernels.matmul import OP, Product, cases, config, matmul, table
 from fdjax.notation import Array
 
 IMPLS = [name for name in OP.names if name != "reference"]
@@ -58,11 +58,6 @@ def test_refuses_what_the_handler_does_not_take(name: str):
     assert "bfloat16, float16" in _refusal(name, weight=jnp.float16)
     assert "bfloat16, float32" in _refusal(name, bias=jnp.float32)
     assert "the result is float16" in _refusal(name, out=jnp.float16)
-
-
-@pytest.mark.cpu
-def test_wgmma_needs_hopper():
-    assert "needs sm_90" in str(handler.refuse_below_sm90())
 
 
 @pytest.mark.usefixtures("on_h200")

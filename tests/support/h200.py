@@ -6,7 +6,6 @@ import pytest
 
 from fdjax import device
 from fdjax.kernels import ffi
-from fdjax.kernels.matmul import handler
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, config_home: pathlib.Path) -> None:
@@ -19,5 +18,5 @@ def pretend(monkeypatch: pytest.MonkeyPatch, config_home: pathlib.Path) -> None:
     monkeypatch.setattr(device, "platform", lambda: "gpu")
     monkeypatch.setattr(device, "kind", lambda: "NVIDIA H200")
     monkeypatch.setattr(ffi, "refuse", lambda operation, platform: None)
-    monkeypatch.setattr(handler, "refuse_below_sm90", lambda: None)
+    monkeypatch.setattr(ffi, "refuse_below_sm90", lambda: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config_home))

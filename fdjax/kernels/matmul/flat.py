@@ -1,5 +1,6 @@
 """B: products on Hopper's tensor cores, M up to 64 padded to 8, 16, 32 or 64."""
 
+from fdjax.kernels import ffi
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Product
 from fdjax.kernels.matmul.config import MAX_FLAT_M, flat_config
@@ -15,7 +16,7 @@ def run(call: Product) -> Float[Array, "M columns"]:
 
 def refuse(call: Product) -> str | None:
     """Why B cannot serve this call, or `None`."""
-    return handler.refuse(call, max_m=MAX_FLAT_M) or handler.refuse_below_sm90()
+    return handler.refuse(call, max_m=MAX_FLAT_M) or ffi.refuse_below_sm90()
 
 
 IMPL = Impl(run, refuse)

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import get_abstract_mesh
 
 from fdjax.kernels import ffi
 from fdjax.kernels.matmul.arguments import Product
@@ -77,17 +76,4 @@ def _refuse_arguments(call: Product, max_m: int) -> str | None:
         return f"the operands are {names}; it takes all bfloat16 or all float16"
     if out not in (x, jnp.float32):
         return f"the result is {out}; it takes {x} and float32"
-    return None
-
-
-def refuse_below_sm90() -> str | None:
-    """Why wgmma and TMA cannot run on the device traced for, or `None`."""
-    described = get_abstract_mesh().abstract_device
-    if described is not None:
-        # Only the name is known; these are all of compute capability 9.0.
-        hopper = any(name in described.device_kind for name in ("H100", "H200", "H800"))
-        return None if hopper else f"needs sm_90, the target is {described.device_kind}"
-    capability = str(getattr(jax.devices()[0], "compute_capability", "unknown"))
-    if capability != "9.0":
-        return f"needs sm_90, the device's compute capability is {capability}"
     return None

@@ -28,6 +28,16 @@ __device__ inline uint32_t cluster_address(const void* pointer, int rank) {
   return address;
 }
 
+// The same as a pointer, for ordinary loads and stores.
+template <typename V>
+__device__ V* in_block(V* pointer, int rank) {
+  uint64_t out;
+  asm("mapa.u64 %0, %1, %2;"
+      : "=l"(out)
+      : "l"(reinterpret_cast<uint64_t>(pointer)), "r"(rank));
+  return reinterpret_cast<V*>(out);
+}
+
 __device__ inline float4 cluster_load(uint32_t address) {
   float4 value;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -31,6 +31,11 @@ gpu_error launch(const Launch& how, void (*kernel)(Args...), Args... args) {
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes);
     if (error != cudaSuccess) return error;
   }
+  if (how.cluster > 8) {  // the most that every device with clusters has
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) return error;
+  }
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   config.gridDim = how.grid;

@@ -7,17 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdjax.generate.filters import init_filters, kept
+from fdjax.generate.filters import init_filters
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
+from fdjax.kernels.draw.filters import kept
+from fdjax.notation import Array, Bool, Float
 from tests.support.sampling import asked, expected_probabilities
+
+
+def kept_of(gaps: Float[Array, "B V"], params: SamplingParams) -> Bool[Array, "B V"]:
+    filters, plan = init_filters([params]), plan_of([params])
+    return kept(
+        gaps,
+        filters.top_k if plan.top_k else None,
+        filters.top_p if plan.top_p else None,
+        filters.min_p if plan.min_p else None,
+    )
 
 
 def kept_by(logits: np.ndarray, params: SamplingParams) -> list[bool]:
     gaps = jnp.asarray((logits.max() - logits) / params.temperature, jnp.float32)
-    keep = jax.jit(kept, static_argnames="plan")(
-        gaps[None], init_filters([params]), plan=plan_of([params])
-    )
+    keep = jax.jit(kept_of, static_argnames="params")(gaps[None], params=params)
     return np.asarray(keep[0]).tolist()
 
 
@@ -79,6 +89,5 @@ def test_top_p_sees_what_min_p_left():
 
 def test_program_has_no_sort():
     params = SamplingParams(top_p=0.5, top_k=2, min_p=0.1)
-    plan = plan_of([params])
-    jaxpr = jax.make_jaxpr(lambda gaps: kept(gaps, init_filters([params]), plan=plan))
+    jaxpr = jax.make_jaxpr(lambda gaps: kept_of(gaps, params))
     assert "sort" not in str(jaxpr(jnp.zeros((1, 8))))
