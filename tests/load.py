@@ -7,6 +7,7 @@ over the second quarter (in the first, buffers and caches fill).
 
 import argparse
 import asyncio
+import collections
 import contextlib
 import pathlib
 import re
@@ -14,6 +15,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 from tests.support.load import Load, load
@@ -79,6 +81,8 @@ def main() -> int:
     )
     try:
         url = started(process)
+        # A line a request: a pipe that nobody reads would stop the server.
+        threading.Thread(target=collections.deque, args=(process.stderr, 0)).start()
         print(f"ready after {time.monotonic() - start:.1f} s", flush=True)
         done, resident = asyncio.run(
             watched(process, url, clients=arguments.clients, seconds=arguments.seconds)
@@ -88,7 +92,7 @@ def main() -> int:
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        process.communicate()
+        process.wait()
     return report(done, resident, status)
 
 
