@@ -6,8 +6,7 @@
 // * A cutoff is found from sums over bins of gaps, which the blocks add up through
 //   distributed shared memory (select.cuh). Where a cutoff is known to leave few
 //   tokens, the first block gathers them and goes on alone.
-// * Noise is made for the tokens that are kept, and can still win: its bits are those
-// of
+// * Noise is made for the tokens that are kept and can still win: its bits are those of
 //   the definition, its largest value is known, and so is some token's score.
 //
 // A row's result depends on the row alone: sums are of integers, maxima have no order,

@@ -99,7 +99,7 @@ def test_what_is_copied_may_be_donated():
     donated = counts(3, [1, 2])
     watch.look(donated, at_once=True)
     jax.tree.map(lambda leaf: leaf.delete(), donated)
-    assert watch.read() == SoftmaxStatistics(12, (1, 2))
+    assert copied(watch) == SoftmaxStatistics(12, (1, 2))
 
 
 def test_copies_that_a_failed_device_lost_are_given_up():

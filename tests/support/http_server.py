@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import httpx2
@@ -53,9 +53,11 @@ class Served:
         async with self.client as client:
             return await client.post(path, json=body)
 
-    async def get(self, path: str) -> httpx2.Response:
+    async def get(
+        self, path: str, *, headers: Mapping[str, str] | None = None
+    ) -> httpx2.Response:
         async with self.client as client:
-            return await client.get(path)
+            return await client.get(path, headers=headers)
 
 
 @contextlib.contextmanager

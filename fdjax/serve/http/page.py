@@ -2,11 +2,14 @@
 
 import base64
 import hashlib
+import html
 import importlib.resources
 import re
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
+
+_FIELD = '<input id="key"'
 
 
 def router() -> APIRouter:
@@ -17,13 +20,16 @@ def router() -> APIRouter:
         "Content-Security-Policy": policy(text),
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
-        "Cache-Control": "no-cache",
+        "Cache-Control": "no-store",
     }
     routes = APIRouter()
 
     @routes.get("/", response_model=None, include_in_schema=False)
-    async def page() -> Response:
-        return HTMLResponse(text, headers=headers)
+    async def page(request: Request) -> Response:
+        # Who opened it with a key need not type it again.
+        key = html.escape(getattr(request.state, "api_key", ""))
+        filled = text.replace(_FIELD, f'{_FIELD} value="{key}"')
+        return HTMLResponse(filled, headers=headers)
 
     return routes
 

@@ -11,8 +11,8 @@ from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENIZER, TOKENS, ser
 pytestmark = pytest.mark.anyio
 
 COMPLETIONS = "/v1/completions"
-OPEN = ["/", "/health", "/metrics"]
-CLOSED = ["/v1/models", "/openapi.json", "/no/such", "/Health", "/health/"]
+OPEN = ["/health", "/metrics"]
+CLOSED = ["/", "/v1/models", "/openapi.json", "/no/such", "/Health", "/health/"]
 WRONG = [
     {},
     {"authorization": "Bearer "},

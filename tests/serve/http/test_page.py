@@ -1,7 +1,8 @@
-"""The page: whole, from here alone, and open to those who have yet to type a key."""
+"""The page: whole, from here alone, and for those who know a key."""
 
 import base64
 import hashlib
+import html
 import re
 
 import pytest
@@ -12,13 +13,47 @@ from tests.support.http_server import served
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_is_served_without_a_key():
-    with served(api_keys=["secret"]) as server:
+def basic(password: str, *, name: str = "") -> dict[str, str]:
+    """What a browser sends of what was typed."""
+    typed = base64.b64encode(f"{name}:{password}".encode()).decode()
+    return {"authorization": f"Basic {typed}"}
+
+
+async def test_without_keys_anybody_gets_it():
+    with served() as server:
         response = await server.get("/")
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert response.text.startswith("<!doctype html>")
-    assert "secret" not in response.text
+    assert response.text.count('<input id="key" value=""') == 1
+
+
+@pytest.mark.parametrize("key", ["first", 'a:b&<">'])
+async def test_a_key_as_password_opens_it_and_fills_its_field(key: str):
+    with served(api_keys=["first", 'a:b&<">']) as server:
+        response = await server.get("/", headers=basic(key, name="anybody"))
+    assert response.status_code == 200
+    assert f'<input id="key" value="{html.escape(key)}"' in response.text
+    assert response.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, basic("other"), {"authorization": "Basic first"}], ids=str
+)
+async def test_a_browser_is_asked_for_a_key(headers: dict[str, str]):
+    with served(api_keys=["first"]) as server:
+        response = await server.get("/", headers=headers)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"].startswith("Basic realm=")
+    assert "first" not in response.text
+
+
+async def test_a_password_opens_nothing_else():
+    # Browsers send it unasked, on behalf of any site.
+    with served(api_keys=["first"]) as server:
+        response = await server.get("/v1/models", headers=basic("first"))
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
 
 
 async def test_a_browser_runs_its_own_script_and_asks_nobody_else():

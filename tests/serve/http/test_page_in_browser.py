@@ -58,6 +58,7 @@ def page(tmp_path: pathlib.Path) -> "Generator[Page]":
             chromium_sandbox=False,
             args=FLAGS,
             viewport={"width": 1280, "height": 800},
+            http_credentials={"username": "", "password": KEY},
         )
         yield browser.pages[0]
         browser.close()
@@ -76,7 +77,7 @@ def test_a_chat_streams_and_the_plots_move(page: "Page", url: str):
     page.goto(url)
     page.wait_for_selector("#state[data-state=ready]", timeout=SECONDS)
     assert page.locator("#model").inner_text() == "tales-5m"
-    page.fill("#key", KEY)
+    assert page.input_value("#key") == KEY
     page.fill("#max-tokens", "100")
     page.fill("#prompt", "Once upon a time there was a king")
     page.evaluate(WATCH_ANSWER)
@@ -100,6 +101,7 @@ def test_a_chat_streams_and_the_plots_move(page: "Page", url: str):
 
 def test_a_wrong_key_is_told_and_the_next_question_answered(page: "Page", url: str):
     page.goto(url)
+    page.fill("#key", "another")
     page.fill("#prompt", "Once")
     page.click("#send")
     page.wait_for_selector(".failed", timeout=SECONDS)
@@ -113,5 +115,6 @@ def test_a_wrong_key_is_told_and_the_next_question_answered(page: "Page", url: s
     page.click("#fresh")
     assert page.locator(".turn").count() == 0
     assert page.evaluate("localStorage.length + sessionStorage.length") == 0
+    page.fill("#prompt", "Once")
     page.reload()
-    assert page.input_value("#key") == ""
+    assert page.input_value("#prompt") == ""
