@@ -26,6 +26,18 @@ def kind() -> str:
     return jax.devices()[0].device_kind
 
 
+# All of compute capability 9.0; "H20" stands for the H200 too.
+_HOPPER = ("H100", "H20", "H800", "GH200")
+
+
+def is_hopper() -> bool:
+    """Whether it has wgmma, TMA and clusters: compute capability 9.0."""
+    described = get_abstract_mesh().abstract_device
+    if described is not None:  # only the name is known
+        return any(name in described.device_kind for name in _HOPPER)
+    return str(getattr(jax.devices()[0], "compute_capability", "")) == "9.0"
+
+
 def claim_memory(fraction: float) -> None:
     """Asks JAX for a fraction of the accelerator's memory, where it is not too late.
 

@@ -10,6 +10,9 @@ SMALLEST_PREFILL = 16
 PREFILL_ROWS = 64
 # A call of so few tokens takes as long as reading the weights: padding costs nothing.
 CHEAP_TOKENS = 256
+# Of more tokens than that, this part may be padding: else what fills the next smaller
+# call goes first, and the rest into another one.
+MAX_PADDING = 1 / 8
 
 
 def ladder(smallest: int, largest: int, ratio: int) -> tuple[int, ...]:
@@ -25,11 +28,6 @@ def ladder(smallest: int, largest: int, ratio: int) -> tuple[int, ...]:
 def smallest_fitting(steps: tuple[int, ...], size: int) -> int:
     """The first step that is at least `size`; the caller has checked that one is."""
     return next(step for step in steps if step >= size)
-
-
-# Of more tokens than that, this part may be padding: else what fills the next smaller
-# call goes first, and the rest into another one.
-MAX_PADDING = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Buckets:
     ) -> "Buckets":
         """The ladders that reach `max_num_seqs` rows of `max_model_len` tokens."""
         widest = -(-max_model_len // page_size)
-        smallest = max(min(width_ratio, widest), min(smallest_width, widest))
+        smallest = min(max(width_ratio, smallest_width), widest)
         return Buckets(
             rows=ladder(1, max_num_seqs, 2),
             prefills=ladder(

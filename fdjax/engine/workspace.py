@@ -48,7 +48,7 @@ def workspace_bytes(
     per_token = 4 * config.hidden_size + max(heads * attention.head_dim, wide)
     activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
-    # Raw logits, changed ones, noise and one more while sorting.
+    # Raw logits and changed ones; noise and scores, where the definition draws.
     sampling = 4 * logits
     layout = _one_page(config, dtype, page_size)
     gathered = 0

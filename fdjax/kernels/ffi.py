@@ -3,7 +3,6 @@
 from typing import Literal
 
 import jax
-from jax.sharding import get_abstract_mesh
 
 from fdjax import device
 
@@ -53,15 +52,7 @@ def refuse(operation: str, *, platform: Platform) -> str | None:
 
 def refuse_below_sm90() -> str | None:
     """Why wgmma, TMA and clusters cannot run on the device traced for, or `None`."""
-    described = get_abstract_mesh().abstract_device
-    if described is not None:
-        # Only the name is known; these are all of compute capability 9.0.
-        hopper = any(name in described.device_kind for name in ("H100", "H200", "H800"))
-        return None if hopper else f"needs sm_90, the target is {described.device_kind}"
-    capability = str(getattr(jax.devices()[0], "compute_capability", "unknown"))
-    if capability != "9.0":
-        return f"needs sm_90, the device's compute capability is {capability}"
-    return None
+    return None if device.is_hopper() else f"needs sm_90, and this is {device.kind()}"
 
 
 def _register() -> None:

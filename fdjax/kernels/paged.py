@@ -69,9 +69,15 @@ def by_head(numbers: Float[Array, " Hq"] | None) -> Float[Array, " _"]:
     return numbers.astype(jnp.float32)
 
 
-def window_of(scores: ScoreSpec) -> np.int64:
-    """The window, for a handler."""
-    return np.int64(min(scores.window or ALL_TOKENS, ALL_TOKENS))
+def attributes(call: PagedAttention) -> dict[str, np.generic]:
+    """What a handler is told besides arrays; a soft cap of 0 is none."""
+    scores = call.scores
+    return {
+        "layer": np.int64(call.layer),
+        "scale": np.float32(scores.scale),
+        "soft_cap": np.float32(scores.soft_cap or 0.0),
+        "window": np.int64(min(scores.window or ALL_TOKENS, ALL_TOKENS)),
+    }
 
 
 def gather_pages(
@@ -89,6 +95,14 @@ def gather_pages(
     pages = kv.at[page_table, layer].get(mode="clip")
     shape = (rows, width * page_size, num_kv_heads, head_dim)
     return pages[:, :, 0].reshape(shape), pages[:, :, 1].reshape(shape)
+
+
+def row_of_queries(
+    firsts: Int32[Array, " B"], *, num_queries: int
+) -> Int32[Array, " T"]:
+    """The row that each query belongs to, if to any: the last that has begun."""
+    begun = firsts <= jnp.arange(num_queries, dtype=jnp.int32)[:, None]
+    return jnp.maximum(jnp.sum(begun, axis=1, dtype=jnp.int32) - 1, 0)
 
 
 def visible(

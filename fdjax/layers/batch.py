@@ -4,7 +4,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from fdjax.kernels.prefill_attention.reference import row_of_queries
+from fdjax.kernels.paged import row_of_queries
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree, static
 

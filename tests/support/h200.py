@@ -18,5 +18,5 @@ def pretend(monkeypatch: pytest.MonkeyPatch, config_home: pathlib.Path) -> None:
     monkeypatch.setattr(device, "platform", lambda: "gpu")
     monkeypatch.setattr(device, "kind", lambda: "NVIDIA H200")
     monkeypatch.setattr(ffi, "refuse", lambda operation, platform: None)
-    monkeypatch.setattr(ffi, "refuse_below_sm90", lambda: None)
+    monkeypatch.setattr(device, "is_hopper", lambda: True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config_home))

@@ -7,7 +7,7 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.kernels.paged import by_head, window_of
+from fdjax.kernels.paged import attributes, by_head
 
 NAME = "decode_attention"
 
@@ -31,10 +31,7 @@ def run(call: DecodeAttention, **launch: np.int64) -> Attended:
         call.lengths,
         by_head(scores.slopes),
         by_head(scores.sinks),
-        layer=np.int64(call.layer),
-        scale=np.float32(scores.scale),
-        soft_cap=np.float32(scores.soft_cap or 0.0),
-        window=window_of(scores),
+        **attributes(call),
         scheme="synchronised" if call.unified is None else "unified",
         phi=np.float32(bounds.phi),
         low=np.float32(bounds.low),

@@ -2,12 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
-from fdjax.kernels.paged import by_head, window_of
+from fdjax.kernels.paged import attributes, by_head
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.kernels.prefill_attention.tiles import tiles_of
 from fdjax.notation import Array, Float
@@ -48,10 +47,7 @@ def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
         ),
         by_head(scores.slopes),
         by_head(scores.sinks),
-        layer=np.int64(call.layer),
-        scale=np.float32(scores.scale),
-        soft_cap=np.float32(scores.soft_cap or 0.0),
-        window=window_of(scores),
+        **attributes(call),
     )
 
 

@@ -3,20 +3,12 @@
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.kernels.paged import attend, gather_pages
+from fdjax.kernels.paged import attend, gather_pages, row_of_queries
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Float
 
 # Queries at a time: each brings the pages of its whole sequence.
 BLOCK_QUERIES = 16
-
-
-def row_of_queries(
-    firsts: Int32[Array, " B"], *, num_queries: int
-) -> Int32[Array, " T"]:
-    """The row that each query belongs to, if to any: the last that has begun."""
-    begun = firsts <= jnp.arange(num_queries, dtype=jnp.int32)[:, None]
-    return jnp.maximum(jnp.sum(begun, axis=1, dtype=jnp.int32) - 1, 0)
 
 
 def prefill_attention(call: PrefillAttention) -> Float[Array, "T Hq D"]:

@@ -23,7 +23,6 @@ LIMITS = Limits(
     queries=range(1, 65_536),
 )
 MAX_HALVES = 2**31 - 1  # of pages, in all layers
-HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 
 
 def attend_with_scores(
@@ -185,7 +184,7 @@ def refuse_arguments(call: DecodeAttention) -> str | None:
 
 def refuse(call: DecodeAttention) -> str | None:
     """Why the Pallas kernel cannot serve this call, or `None`."""
-    if device.platform() != "gpu" or not any(n in device.kind() for n in HOPPER):
+    if device.platform() != "gpu" or not device.is_hopper():
         return f"Mosaic GPU's wgmma needs a Hopper GPU, and this is {device.kind()}"
     return refuse_arguments(call)
 
