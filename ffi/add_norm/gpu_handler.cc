@@ -62,7 +62,9 @@ ffi::Error handle(gpu_stream stream, float epsilon, float scale_offset,
                   ffi::AnyBuffer x, ffi::AnyBuffer delta, ffi::AnyBuffer scale,
                   ffi::AnyBuffer bias, ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::AnyBuffer> sum) {
-  Params p{.epsilon = epsilon, .scale_offset = scale_offset};
+  Params p{};
+  p.epsilon = epsilon;
+  p.scale_offset = scale_offset;
   FDJAX_RETURN_IF_ERROR(read({x, delta, scale, bias, out, sum}, &p));
   if (p.rows == 0 || p.size == 0) return ffi::Error::Success();
   return dispatch_float<GpuFloats>("x", x.element_type(), [&](auto type) {

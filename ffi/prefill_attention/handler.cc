@@ -33,7 +33,7 @@ ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_c
                   ffi::Buffer<ffi::S32> tiles, ffi::Buffer<ffi::F32> slopes,
                   ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out) {
   decode_attention::Dims d;
-  Params p;
+  Params p{};
   FDJAX_RETURN_IF_ERROR(read({layer, scale, soft_cap, window},
                              {{q, kv, page_table, lengths, slopes, sinks}, tiles, out},
                              &d, &p));
