@@ -31,6 +31,9 @@ FDJAX_CPU_OPERATIONS(FDJAX_DECLARE_CPU)
 #ifdef FDJAX_GPU_PLATFORM
 FDJAX_GPU_OPERATIONS(FDJAX_DECLARE_GPU)
 #endif
+#ifdef FDJAX_GPU_IS_CUDA
+extern "C" XLA_FFI_Error* fdjax_decoder_stack_gpu_initialize(XLA_FFI_CallFrame*);
+#endif
 
 namespace nb = nanobind;
 
@@ -49,6 +52,12 @@ nb::dict targets() {
   nb::dict gpu;
 #define FDJAX_ADD_GPU(name) gpu[#name] = encapsulate(fdjax_##name##_gpu);
   FDJAX_GPU_OPERATIONS(FDJAX_ADD_GPU)
+#ifdef FDJAX_GPU_IS_CUDA
+  nb::dict stages;
+  stages["initialize"] = encapsulate(fdjax_decoder_stack_gpu_initialize);
+  stages["execute"] = gpu["decoder_stack"];
+  gpu["decoder_stack"] = stages;
+#endif
   platforms[FDJAX_GPU_PLATFORM] = gpu;
 #endif
   return platforms;

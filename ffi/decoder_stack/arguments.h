@@ -29,7 +29,7 @@ struct Operands {
 };
 
 struct Results {
-  ffi::Result<ffi::AnyBuffer> x, kv, middle, normal, qkv, mixed, gated;
+  ffi::Result<ffi::AnyBuffer> x, kv, middle, normal, qkv, mixed, gated, wide;
   ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
 };
 
@@ -76,8 +76,8 @@ inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d)
     return invalid("the result kv must alias the operand");
   }
   const ffi::DataType dtype = in.x.element_type();
-  for (const auto& buffer :
-       {out.x, out.middle, out.normal, out.qkv, out.mixed, out.gated, out.kv}) {
+  for (const auto& buffer : {out.x, out.middle, out.normal, out.qkv, out.mixed,
+                             out.gated, out.wide, out.kv}) {
     FDJAX_RETURN_IF_ERROR(check_dtype("a result", buffer->element_type(), "x", dtype));
   }
   return ffi::Error::Success();
@@ -131,6 +131,25 @@ inline matmul::FlatConfig product_from(const Attributes& a, size_t index) {
           .tile_rows = static_cast<int>(numbers[2]),
           .splits = static_cast<int>(numbers[3]),
           .stages = static_cast<int>(numbers[4])};
+}
+
+inline bool uses_library(const Attributes& a) {
+  bool uses = false;
+  for (size_t i = 0; i < kProducts; ++i) {
+    uses = uses || product_from(a, i).tiles == matmul::kByLibrary;
+  }
+  return uses;
+}
+
+// What the library's products need beside the others.
+inline ffi::Error check_library(const Results& out, Dims* d) {
+  Dim up{"2 * F", 2 * *d->gated};
+  FDJAX_RETURN_IF_ERROR(check_shape("wide", out.wide->dimensions(), {&d->rows, &up}));
+  int device = 0;
+  cudaGetDevice(&device);
+  const std::string problem = matmul::library_problem(device);
+  if (problem.empty()) return ffi::Error::Success();
+  return ffi::Error::Internal("decoder_stack: " + problem);
 }
 
 }  // namespace fdjax::decoder_stack

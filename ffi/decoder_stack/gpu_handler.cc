@@ -67,6 +67,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
     return invalid("the attribute products has " + std::to_string(a.products.size()) +
                    " numbers");
   }
+  if (uses_library(a)) FDJAX_RETURN_IF_ERROR(check_library(out, &d));
   const Sizes size = sizes_of(d);
   const int64_t layer_elements = 2 * *d.page_size * *d.kv_heads * *d.head_dim;
   const Stack stack{
@@ -77,7 +78,8 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                   .normal = out.normal->untyped_data(),
                   .qkv = out.qkv->untyped_data(),
                   .mixed = out.mixed->untyped_data(),
-                  .gated = out.gated->untyped_data()},
+                  .gated = out.gated->untyped_data(),
+                  .wide = out.wide->untyped_data()},
       .plan = {.qkv = product_from(a, 0),
                .out = product_from(a, 1),
                .up = product_from(a, 2),
@@ -133,6 +135,7 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                   ffi::Result<ffi::AnyBuffer> middle,
                   ffi::Result<ffi::AnyBuffer> normal, ffi::Result<ffi::AnyBuffer> qkv,
                   ffi::Result<ffi::AnyBuffer> mixed, ffi::Result<ffi::AnyBuffer> gated,
+                  ffi::Result<ffi::AnyBuffer> wide,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   const Attributes attributes{interleaved,
                               has_qkv_bias,
@@ -151,11 +154,21 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                               attention_warps,
                               products};
   return run(stream, attributes, {x, kv, slots, page_table, lengths, angles, weights},
-             {x_out, kv_out, middle, normal, qkv, mixed, gated, recomputed});
+             {x_out, kv_out, middle, normal, qkv, mixed, gated, wide, recomputed});
+}
+
+// The library's handle cannot be made while XLA captures the chain.
+ffi::Error prepare(int32_t device) {
+  matmul::prepare_library(device);
+  return ffi::Error::Success();
 }
 
 }  // namespace
 }  // namespace fdjax::decoder_stack
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fdjax_decoder_stack_gpu_initialize, fdjax::decoder_stack::prepare,
+    xla::ffi::Ffi::BindInitialize().Ctx<xla::ffi::DeviceOrdinal>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::handle,
                               xla::ffi::Ffi::Bind()
@@ -183,6 +196,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::han
                                   .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
                                   .RemainingArgs()
+                                  .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()

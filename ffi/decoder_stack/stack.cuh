@@ -16,6 +16,7 @@
 #include "add_norm/launch.h"
 #include "decode_attention/launch.h"
 #include "matmul/launch.h"
+#include "matmul/library.h"
 
 namespace fdjax::decoder_stack {
 
@@ -45,9 +46,10 @@ struct Buffers {
   void* qkv;         // [rows, qkv_columns]
   void* mixed;       // [rows, mixed_columns]
   void* gated;       // [rows, intermediate]
+  void* wide;        // [rows, 2 * intermediate], if the library multiplies
 };
 
-// How the work is cut. A product of no tiles is A's (gemv), any other B's (flat).
+// How the work is cut. What multiplies by the library does it with every product.
 struct Plan {
   matmul::FlatConfig qkv, out, up, down;
   decode_attention::Launch attention;
@@ -68,7 +70,10 @@ template <typename T>
 cudaError_t multiply(const Stack& s, const matmul::Params& p,
                      const matmul::FlatConfig& config) {
   const matmul::How how{.stream = s.stream, .programmatic = true};
-  if (config.tiles == 0) return matmul::launch_gemv<T>(p, how);
+  if (config.tiles == matmul::kByLibrary) {
+    return matmul::launch_library<T>(p, /*candidate=*/config.boxes, s.stream);
+  }
+  if (config.tiles == matmul::kByGemv) return matmul::launch_gemv<T>(p, how);
   return matmul::launch_flat<T>(p, config, how);
 }
 
@@ -131,6 +136,27 @@ cudaError_t attend(const Stack& s, const Layer& layer, int index) {
   return multiply<T>(s, out, s.plan.out);
 }
 
+// normal -> gated. The library writes the product whole, and a kernel gates it.
+template <typename T>
+cudaError_t multiply_gated(const Stack& s, const Layer& layer) {
+  const Sizes& size = s.sizes;
+  const Buffers& b = s.buffers;
+  matmul::Params p =
+      product_of(s, b.normal, layer.up, b.gated, 2 * size.intermediate, size.hidden);
+  const bool by_library = s.plan.up.tiles == matmul::kByLibrary;
+  if (by_library) {
+    p.y = b.wide;
+    FDJAX_RETURN_IF_CUDA_ERROR(multiply<T>(s, p, s.plan.up));
+    p.x = b.wide;
+    p.y = b.gated;
+  }
+  p.columns = size.intermediate;
+  p.gated = true;
+  p.activation = s.activation;
+  if (!by_library) return multiply<T>(s, p, s.plan.up);
+  return matmul::launch_gate<T>(p, {.stream = s.stream, .programmatic = true});
+}
+
 // middle -> x.
 template <typename T>
 cudaError_t feed_forward(const Stack& s, const Layer& layer) {
@@ -138,12 +164,7 @@ cudaError_t feed_forward(const Stack& s, const Layer& layer) {
   const Buffers& b = s.buffers;
   FDJAX_RETURN_IF_CUDA_ERROR(
       normalise<T>(s, b.middle, layer.mlp_norm, /*programmatic=*/true));
-  matmul::Params up =
-      product_of(s, b.normal, layer.up, b.gated, 2 * size.intermediate, size.hidden);
-  up.columns = size.intermediate;
-  up.gated = true;
-  up.activation = s.activation;
-  FDJAX_RETURN_IF_CUDA_ERROR(multiply<T>(s, up, s.plan.up));
+  FDJAX_RETURN_IF_CUDA_ERROR(multiply_gated<T>(s, layer));
   matmul::Params down =
       product_of(s, b.gated, layer.down, b.x, size.hidden, size.intermediate);
   down.residual = b.middle;

@@ -19,7 +19,7 @@ template <typename T>
 ffi::Error run(gpu_stream stream, const Params& p, const FlatConfig& config) {
   const How how{.stream = stream, .programmatic = false};
   const cudaError_t error =
-      config.tiles == 0 ? launch_gemv<T>(p, how) : launch_flat<T>(p, config, how);
+      config.tiles == kByGemv ? launch_gemv<T>(p, how) : launch_flat<T>(p, config, how);
   if (error == cudaSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("matmul: ") + cudaGetErrorString(error));
 }
@@ -32,7 +32,7 @@ ffi::Error handle(gpu_stream stream, bool gated, bool has_bias, bool has_residua
   const FlatConfig config{static_cast<int>(tiles), static_cast<int>(boxes),
                           static_cast<int>(tile_rows), static_cast<int>(splits),
                           static_cast<int>(stages)};
-  Params p;
+  Params p{};
   FDJAX_RETURN_IF_ERROR(
       read({gated, has_bias, has_residual, activation, x, weight, rest, y}, &p));
   if (p.m == 0 || p.columns == 0) return ffi::Error::Success();

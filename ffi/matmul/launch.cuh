@@ -8,6 +8,7 @@
 #include "fdjax/launch.h"
 #include "fdjax/tensor_map.h"
 #include "matmul/flat.cuh"
+#include "matmul/gate.cuh"
 #include "matmul/gemv.cuh"
 #include "matmul/launch.h"
 #include "matmul/params.h"
@@ -36,6 +37,15 @@ cudaError_t launch_gemv(const Params& p, const How& how) {
   if (p.m == 2) return launch_gemv_of<T, 2>(p, how);
   if (p.m <= 4) return launch_gemv_of<T, 4>(p, how);
   return cudaErrorInvalidValue;
+}
+
+template <typename T>
+cudaError_t launch_gate(const Params& p, const How& how) {
+  return launch({.stream = how.stream,
+                 .grid = dim3(blocks_for(p.columns, kGateThreads * kGateColumns), p.m),
+                 .threads = kGateThreads,
+                 .programmatic = how.programmatic},
+                gate<T>, p);
 }
 
 template <typename T, int kTiles, int kM, int kBoxes>

@@ -14,4 +14,9 @@ cudaError_t launch_gemv(const Params& p, const How& how);
 template <typename T>
 cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how);
 
+// y = activation(gate) * up of a product x [m, n] that stands in memory: gate columns,
+// then up columns. `columns` is a multiple of 8, weight and k are not read.
+template <typename T>
+cudaError_t launch_gate(const Params& p, const How& how);
+
 }  // namespace fdjax::matmul

@@ -29,12 +29,17 @@ struct Params {
 // How B cuts a product up. A block computes `tiles * tile_rows` weight rows (of a gated
 // product, half of them are up rows), 64 * boxes columns at a time.
 struct FlatConfig {
-  int tiles;      // 1 or 2; gated: 2
+  int tiles;      // 1 or 2; gated: 2; or kByGemv or kByLibrary
   int boxes;      // 1 or 2
   int tile_rows;  // a multiple of 8 up to 64
   int splits;     // of K, over the blocks of a cluster
   int stages;     // of the ring
 };
+
+// What else may multiply, as a number of tiles. For the library, `boxes` is the
+// candidate that library.h counts.
+inline constexpr int kByLibrary = -1;
+inline constexpr int kByGemv = 0;
 
 struct How {
   cudaStream_t stream;

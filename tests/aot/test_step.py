@@ -26,6 +26,7 @@ pytestmark = [
 
 MODEL = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
 BATCH, WIDTH, PAGE_SIZE, NUM_PAGES, PROMPT = 64, 80, 16, 5120, 128
+MANY = 256  # rows, more than the products of the package take
 MIB = 2**20
 
 
@@ -71,6 +72,13 @@ def counted() -> tuple[jax.stages.Compiled, KVLayout]:
         _int32(BATCH, WIDTH),
         unified=UnifiedMax(0.0, -20.0, 20.0),
     )
+
+
+@pytest.fixture(scope="module")
+def many_rows() -> tuple[jax.stages.Compiled, KVLayout]:
+    """One decode step of 256 rows."""
+    rows = _int32(MANY)
+    return _compile(steps.decode, rows, rows, _int32(MANY, WIDTH))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +131,9 @@ def _copies(compiled: jax.stages.Compiled, layout: KVLayout) -> list[str]:
     return [line.strip() for line in _hlo(compiled).splitlines() if copy.search(line)]
 
 
-@pytest.mark.parametrize("program", ["decode", "counted", "prefill", "extend"])
+@pytest.mark.parametrize(
+    "program", ["decode", "counted", "many_rows", "prefill", "extend"]
+)
 def test_the_kv_array_is_updated_in_place(program: str, request: pytest.FixtureRequest):
     compiled, layout = request.getfixturevalue(program)
     assert _copies(compiled, layout) == []
@@ -136,6 +146,14 @@ def test_decode_keeps_activations_only(
     compiled, _ = decode
     # A row of everything a layer makes, for 64 rows: 3.8 MiB.
     assert _temporaries(compiled) < 8 * MIB
+
+
+def test_many_rows_keep_a_layer_and_the_logits(
+    many_rows: tuple[jax.stages.Compiled, KVLayout],
+):
+    compiled, _ = many_rows
+    # Logits are a result. A layer's gate and up columns are 14 MiB, all else as much.
+    assert _temporaries(compiled) < 48 * MIB
 
 
 def test_prefill_keeps_no_score_matrix(
@@ -155,7 +173,7 @@ def test_ragged_prefill_reads_pages_where_they_lie(
     assert _temporaries(compiled) < 100 * MIB
 
 
-@pytest.mark.parametrize("program", ["decode", "counted"])
+@pytest.mark.parametrize("program", ["decode", "counted", "many_rows"])
 def test_a_step_is_one_call_of_the_stack(program: str, request: pytest.FixtureRequest):
     compiled, _ = request.getfixturevalue(program)
     calls = _calls(compiled, "decoder_stack")

@@ -23,7 +23,7 @@ from fdjax.kernels.decoder_stack import (
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
-PAGE_SIZE, NUM_PAGES, WIDTH = 16, 64 * 4 + 3, 4
+PAGE_SIZE, NUM_PAGES, WIDTH = 16, 130 * 4 + 3, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,9 @@ SHAPES = [
     Shape("window", 17, window=20),
     Shape("heads_of_their_own", 33, kv_heads=8, dtype="float16"),
     Shape("most_rows", 64, hidden=1024),
+    Shape("library", 65),
+    Shape("library_bias", 130, qkv_bias=True, window=20),
+    Shape("library_float16", 100, hidden=576, intermediate=1536, dtype="float16"),
     Shape("uneven", 3, hidden=576, intermediate=1536),
     Shape("unified", 5, unified=UnifiedMax(0.5, -20.0, 20.0)),
     Shape("recomputed", 8, unified=UnifiedMax(1.0, -0.8, 0.8)),
@@ -188,7 +191,7 @@ def test_layers_must_match_the_kv_array():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"rows": 65}, "65 rows"),
+        ({"hidden": 2**16}, "a row is 131072 bytes"),
         ({"windows": (None, 4, None)}, "differ in their sliding windows"),
     ],
 )
@@ -196,12 +199,13 @@ def test_refusals_say_why(
     change: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cuda.ffi, "refuse", lambda *_, **__: None)
-    shape = dataclasses.replace(SHAPES[0], rows=change.get("rows", 1))
-    shapes = jax.eval_shape(lambda: _draw(dataclasses.replace(shape, rows=1)))
+    monkeypatch.setattr(cuda.ffi, "refuse_below_sm90", lambda: None)
+    shape = SHAPES[0]
+    shapes = jax.eval_shape(lambda: _draw(shape))
     windows = change.get("windows", (None,) * shape.layers)
     call = dataclasses.replace(
         shapes,
-        x=struct(shape.rows, shape.hidden, dtype=shape.dtype),
+        x=struct(shape.rows, change.get("hidden", shape.hidden), dtype=shape.dtype),
         spec=dataclasses.replace(shapes.spec, windows=windows),
     )
     said = cuda.refuse(call)
@@ -214,13 +218,15 @@ def test_a_cpu_runs_layers_one_by_one(monkeypatch: pytest.MonkeyPatch):
     assert OP.choice(_draw(SHAPES[0])) == "reference"
 
 
-def test_one_row_is_all_gemv_and_more_are_flat():
+def test_the_rows_decide_what_multiplies():
     layer = _draw(SHAPES[0]).layers[0]
     one = config.choose(1, 2, 64, layer).products
     assert one == config.GEMV * 4
     more = config.choose(2, 2, 64, layer).products
     assert len(more) == len(one)
     assert all(more[i * 5] > 0 for i in range(4))
+    assert not config.choose(64, 2, 64, layer).uses_library
+    assert config.choose(65, 2, 64, layer).uses_library
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -228,5 +234,6 @@ def test_what_cuts_the_products_is_said():
     layer = _draw(SHAPES[0]).layers[0]
     assert config.source(1, layer) == "products by gemv, for one row"
     n = layer.qkv.shape[0]
+    assert config.source(65, layer) == "products by cuBLASLt, for more than 64 rows"
     told = config.source(2, layer)
     assert told.startswith(f"products by a heuristic: no table of NVIDIA H200 has [{n}")

@@ -6,8 +6,15 @@ from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decoder_stack.weights import LayerWeights
 from fdjax.kernels.matmul import config as matmul_config
 
-GEMV = (0, 0, 0, 0, 0)  # a product of no tiles is A's
+GEMV = (0, 0, 0, 0, 0)  # instead of a `FlatConfig`, as in ffi/matmul/params.h
+LIBRARY = -1  # tiles of a product by cuBLASLt, called by the handler
 PRODUCTS = 4
+
+# Which of cuBLASLt's candidates multiplies, where the step is faster by another than
+# its first: (M, N, K), on an H200 with cuBLASLt 13.1. Measured in the step, where power
+# and clocks are what they are: alone the first takes 92 us, in the step 99 to 104, and
+# the second 91 to 94.
+CANDIDATES = {(256, 28672, 4096): 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,11 +24,16 @@ class Cuts:
     Attributes:
         attention: of `decode_attention`.
         products: of each of a layer's four products in order, the fields of its
-            `FlatConfig`, or `GEMV`.
+            `FlatConfig`, or `GEMV`, or what `_library` returns.
     """
 
     attention: attention_config.Config
     products: tuple[int, ...]
+
+    @property
+    def uses_library(self) -> bool:
+        """Whether cuBLASLt multiplies, which it then does in every product."""
+        return self.products[0] == LIBRARY
 
 
 def choose(rows: int, num_kv_heads: int, max_tokens: int, layer: LayerWeights) -> Cuts:
@@ -41,6 +53,8 @@ def source(rows: int, layer: LayerWeights) -> str:
     """What chose how the products are cut, in words."""
     if rows == 1:
         return "products by gemv, for one row"
+    if rows > matmul_config.MAX_FLAT_M:
+        return f"products by cuBLASLt, for more than {matmul_config.MAX_FLAT_M} rows"
     weights = (layer.qkv, layer.out, layer.up, layer.down)
     names = dict.fromkeys(matmul_config.source_of(*weight.shape) for weight in weights)
     return f"products by {', '.join(names)}"
@@ -52,12 +66,20 @@ def _products(rows: int, layer: LayerWeights) -> tuple[int, ...]:
         # Llama-3-8B, all by A takes 3,720 us, all by B 4,016, and each product by what
         # is fastest for it alone 4,262.
         return GEMV * PRODUCTS
+    if rows > matmul_config.MAX_FLAT_M:
+        weights = (layer.qkv, layer.out, layer.up, layer.down)
+        return sum((_library(rows, weight.shape) for weight in weights), ())
     return (
         *_flat(rows, layer.qkv.shape),
         *_flat(rows, layer.out.shape),
         *_flat(rows, layer.up.shape, gated=True),
         *_flat(rows, layer.down.shape),
     )
+
+
+def _library(rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    n, k = shape
+    return (LIBRARY, CANDIDATES.get((rows, n, k), 0), 0, 0, 0)
 
 
 def _flat(rows: int, shape: tuple[int, ...], *, gated: bool = False) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from fdjax.kernels.decode_attention import cuda as attention_cuda
 from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.kernels.decoder_stack import config
 from fdjax.kernels.decoder_stack.arguments import DecoderStack, Stacked
-from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import ScoreSpec
 from fdjax.notation import Array, Float, Int32
@@ -41,6 +40,9 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
     def buffer(columns: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((rows, columns), x.dtype)
 
+    # The library writes gate and up columns, the package's kernels their product alone.
+    wide_rows = rows if cuts.uses_library else 0
+    wide = jax.ShapeDtypeStruct((wide_rows, first.up.shape[0]), x.dtype)
     counts = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
     chain = jax.ffi.ffi_call(
         ffi.target(NAME),
@@ -52,6 +54,7 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
             buffer(first.qkv.shape[0]),
             buffer(mixed),
             buffer(gated),
+            wide,
             counts,
         ),
         input_output_aliases={1: 1},
@@ -96,14 +99,16 @@ def angles(
 
 def refuse(call: DecoderStack) -> str | None:
     """Why the chain cannot serve this call, or `None`."""
-    return ffi.refuse(NAME, platform="gpu") or _refuse_arguments(call)
+    return (
+        ffi.refuse(NAME, platform="gpu")
+        or ffi.refuse_below_sm90()
+        or _refuse_arguments(call)
+    )
 
 
 def _refuse_arguments(call: DecoderStack) -> str | None:
     x, spec, first = call.x, call.spec, call.layers[0]
     half = call.frequencies.shape[0]
-    if x.shape[0] > matmul_config.MAX_FLAT_M:
-        return f"{x.shape[0]} rows; the flat products take {matmul_config.MAX_FLAT_M}"
     if len(set(spec.windows)) > 1:
         return "layers differ in their sliding windows"
     if (row_bytes := x.shape[1] * x.dtype.itemsize) > MAX_ROW_BYTES:
