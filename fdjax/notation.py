@@ -5,6 +5,7 @@
 | `B` | rows of a batch: one request each |
 | `S` | query tokens of a row in one prefill call (padded to a bucket) |
 | `T` | tokens of a call, rows and positions flattened (`T = B * S`) |
+| `U` | tokens of a call whose hidden states are wanted: all, or one of each row |
 | `E` | hidden size |
 | `F` | intermediate (feed-forward) size |
 | `V` | vocabulary size |

@@ -4,9 +4,11 @@ For people who bring their own loop. Jit them with the KV array donated; the mod
 pytree and may be an argument. Sizes are static, values are not.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 
-from fdjax.layers import decode_batch, packed_batch, prefill_batch
+from fdjax.layers import Batch, decode_batch, packed_batch, prefill_batch
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
 
@@ -35,11 +37,9 @@ def prefill(
     """
     rows, width = tokens.shape
     batch = prefill_batch(tokens, lengths, page_table, starts, page_size=kv.shape[3])
-    hidden, kv, _ = model(kv, batch)
     new = lengths if starts is None else lengths - starts
-    last = jnp.maximum(new - 1, 0)[:, None, None]
-    hidden = jnp.take_along_axis(hidden.reshape(rows, width, -1), last, axis=1)
-    return model.logits(hidden[:, 0]), kv
+    first = jnp.arange(rows, dtype=jnp.int32) * width
+    return _logits_of(model, kv, batch, first + jnp.maximum(new - 1, 0))
 
 
 def extend(
@@ -66,9 +66,25 @@ def extend(
         tokens), and the KV array with their keys and values.
     """
     batch = packed_batch(tokens, lengths, page_table, starts, page_size=kv.shape[3])
-    hidden, kv, _ = model(kv, batch)
     last = jnp.maximum(jnp.cumsum(lengths - starts) - 1, 0)
-    return model.logits(hidden[last]), kv
+    return _logits_of(model, kv, batch, last)
+
+
+def _logits_of(
+    model: Decoder,
+    kv: Float[Array, "P L 2 Z Hkv D"],
+    batch: Batch,
+    wanted: Int32[Array, " B"],
+) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
+    """Logits of one token a row; of the others only keys and values.
+
+    The last layer's output and feed-forward products are left out for the others: 1/32
+    of the products of Llama-3-8B.
+    """
+    fewer = wanted.shape[0] < batch.tokens.shape[0]
+    batch = dataclasses.replace(batch, wanted=wanted if fewer else None)
+    hidden, kv, _ = model(kv, batch)
+    return model.logits(hidden if fewer else hidden[wanted]), kv
 
 
 def score(

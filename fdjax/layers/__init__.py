@@ -1,7 +1,13 @@
 """Flax modules: weights, and the kernels they call."""
 
 from fdjax.layers.attention import SelfAttention
-from fdjax.layers.batch import Batch, decode_batch, packed_batch, prefill_batch
+from fdjax.layers.batch import (
+    Batch,
+    decode_batch,
+    packed_batch,
+    prefill_batch,
+    select,
+)
 from fdjax.layers.embedding import Embedder, Head, PositionTable
 from fdjax.layers.linear import Linear
 from fdjax.layers.mlp import FeedForward
@@ -19,4 +25,5 @@ __all__ = [
     "decode_batch",
     "packed_batch",
     "prefill_batch",
+    "select",
 ]

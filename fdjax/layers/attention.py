@@ -8,7 +8,7 @@ from fdjax.config import Alibi, Attention, Positions, Rope
 from fdjax.kernels.decode_attention import UnifiedMax, decode_attention
 from fdjax.kernels.prefill_attention import prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
-from fdjax.layers.batch import Batch
+from fdjax.layers.batch import Batch, select
 from fdjax.layers.linear import Linear
 from fdjax.layers.norm import Normalisation
 from fdjax.layers.positions import alibi_slopes, rope_frequencies
@@ -61,8 +61,15 @@ class SelfAttention(nnx.Module):
         x: Float[Array, "T E"],
         kv: Float[Array, "P L 2 Z Hkv D"],
         batch: Batch,
-    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
+        wanted: Int32[Array, " U"] | None = None,
+    ) -> tuple[Float[Array, "U E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
         """Attends, and writes this layer's keys and values into `kv`.
+
+        Args:
+            x: what attention reads.
+            kv: the KV array.
+            batch: the tokens.
+            wanted: those whose result is wanted; `None`: all.
 
         Returns:
             What attention adds, the updated KV array, and how many query heads of each
@@ -70,7 +77,8 @@ class SelfAttention(nnx.Module):
         """
         q, kv = self.project(x, kv, batch)
         mixed, recomputed = self._attend(q, kv, batch)
-        return self.out(mixed.reshape(x.shape[0], -1)), kv, recomputed
+        mixed = select(mixed.reshape(x.shape[0], -1), wanted)
+        return self.out(mixed), kv, recomputed
 
     def project(
         self,

@@ -5,7 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from fdjax.kernels.paged import row_of_queries
-from fdjax.notation import Array, Int32
+from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree, static
 
 
@@ -24,6 +24,8 @@ class Batch:
         starts: position of each row's first token in a prefill; `None` says 0.
         firsts: where in a prefill's tokens those of each row begin; `None` says that
             every row has room for `T / B`.
+        wanted: tokens whose hidden states are wanted, fewer than `T`; `None`: all.
+            The last layer computes nothing but keys and values for the others.
     """
 
     tokens: Int32[Array, " T"]
@@ -34,11 +36,19 @@ class Batch:
     phase: Literal["prefill", "decode"] = static()
     starts: Int32[Array, " B"] | None = None
     firsts: Int32[Array, " B"] | None = None
+    wanted: Int32[Array, " U"] | None = None
 
     @property
     def num_rows(self) -> int:
         """`B`."""
         return self.page_table.shape[0]
+
+
+def select(
+    x: Float[Array, "T N"], wanted: Int32[Array, " U"] | None
+) -> Float[Array, "U N"]:
+    """The rows of the tokens wanted; `None`: of all."""
+    return x if wanted is None else x[wanted]
 
 
 def prefill_batch(

@@ -41,13 +41,13 @@ class Decoder(nnx.Module):
 
     def __call__(
         self, kv: Float[Array, "P L 2 Z Hkv D"], batch: Batch
-    ) -> tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+    ) -> tuple[Float[Array, "U E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
         """Runs all layers.
 
         Returns:
-            The normalised last hidden state of every token, the updated KV array, and
-            how many query heads of each row every layer computed again (decoding with a
-            unified maximum; else zeros).
+            The normalised last hidden state of every token, or of those that the batch
+            wants, the updated KV array, and how many query heads of each row every
+            layer computed again (decoding with a unified maximum; else zeros).
         """
         x = self.embedded(batch)
         stacked = run_stack(self.config, tuple(self.layers), x, kv, batch)
@@ -57,7 +57,8 @@ class Decoder(nnx.Module):
         counts: list[Array] = []
         stream = Stream(x, None)
         for layer in self.layers:
-            stream, kv, recomputed = layer(stream, kv, batch)
+            wanted = batch.wanted if layer is self.layers[-1] else None
+            stream, kv, recomputed = layer(stream, kv, batch, wanted)
             counts.append(recomputed)
         return self.final_norm.add(*stream).normal, kv, jnp.stack(counts)
 

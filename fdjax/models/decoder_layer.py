@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
-from fdjax.layers import Batch, FeedForward, Normalisation, SelfAttention
+from fdjax.layers import Batch, FeedForward, Normalisation, SelfAttention, select
 from fdjax.models.config import ModelConfig
 from fdjax.notation import Array, Float, Int32
 
@@ -55,15 +55,24 @@ class DecoderLayer(nnx.Module):
         stream: Stream,
         kv: Float[Array, "P L 2 Z Hkv D"],
         batch: Batch,
+        wanted: Int32[Array, " U"] | None = None,
     ) -> tuple[Stream, Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
         """Runs the layer.
+
+        Args:
+            stream: the residual stream.
+            kv: the KV array.
+            batch: the tokens.
+            wanted: those that the stream goes on with; `None`: all. Of the others only
+                keys and values are computed.
 
         Returns:
             The residual stream, the updated KV array, and how many query heads of each
             row attention computed again.
         """
         normal, x = self.attention_norm.add(*stream)
-        delta, kv, recomputed = self.attention(normal, kv, batch)
+        delta, kv, recomputed = self.attention(normal, kv, batch, wanted)
+        normal, x = select(normal, wanted), select(x, wanted)
         if self.mlp_norm is None:
             return Stream(x, delta + self.mlp(normal)), kv, recomputed
         normal, x = self.mlp_norm.add(x, maybe(self.attention_post_norm, delta))

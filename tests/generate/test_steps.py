@@ -1,6 +1,7 @@
 """`prefill`, `extend`, `score` and `decode`: where things lie changes no result."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdjax.generate import steps
+from fdjax.kernels.matmul import matmul
 from tests.support.engines import PROMPTS, layout_of, tiny_model
 from tests.support.numerics import assert_close
 
@@ -110,6 +112,29 @@ def test_prefill_is_the_last_token_of_score():
     logits, _ = score(tiny_model(), empty(), tokens, lengths, table)
     last = jnp.stack([row[n - 1] for row, n in zip(logits, lengths, strict=True)])
     assert_close(last, expected()[:, 0], reduction=REDUCTION)
+
+
+@pytest.mark.parametrize("width", [PADDED, 1])
+def test_the_last_layer_goes_on_with_one_token_a_row(
+    width: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Of the others it makes keys and values alone."""
+    rows: list[int] = []
+
+    def recorded(x: jax.Array, *rest: Any, **options: Any) -> jax.Array:
+        rows.append(x.shape[0])
+        return matmul(x, *rest, **options)
+
+    monkeypatch.setattr("fdjax.layers.linear.matmul", recorded)
+    tokens, lengths = padded(list(PROMPTS))
+    table = tables(list(range(NUM_PAGES)))
+    jax.eval_shape(
+        functools.partial(steps.prefill),
+        *(tiny_model(), empty(), tokens[:, :width], jnp.minimum(lengths, width), table),
+    )
+    before, last = rows[:-3], rows[-3:]  # the last layer's output, up and down product
+    assert set(before) == {len(PROMPTS) * width}
+    assert last == [len(PROMPTS)] * 3
 
 
 def test_decoding_is_scoring_of_what_was_decoded():
