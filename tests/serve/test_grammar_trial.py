@@ -42,7 +42,7 @@ def test_what_ends_the_process_is_refused(trial: GrammarTrial, grammar: str):
         RequestError, match=r"more than 0.6 seconds, or too much memory"
     ):
         trial.check(grammar)
-    assert time.monotonic() - start < 10  # untried, STALLS takes 16
+    assert time.monotonic() - start < 1
     trial.check(GOOD)
 
 

@@ -145,19 +145,12 @@ MESSAGES: list[Any] = [
 async def refused(
     server: Served, path: str, content: str | bytes, *, status: int = 400
 ) -> dict[str, Any]:
-    """The error object of a request that is refused within a second.
-
-    In one of three tries: on a busy machine a first try may wait longer for the process
-    in which grammars are tried.
-    """
+    """The error object of a request that is refused within a second."""
     headers = {"content-type": "application/json"}
-    for last in (False, False, True):
-        start = time.monotonic()
-        async with server.client as client:
-            response = await client.post(path, content=content, headers=headers)
-        if time.monotonic() - start < 1:
-            break
-        assert not last
+    start = time.monotonic()
+    async with server.client as client:
+        response = await client.post(path, content=content, headers=headers)
+    assert time.monotonic() - start < 1
     assert response.status_code == status, response.text
     assert not server.engine.added
     error = response.json()["error"]

@@ -88,8 +88,8 @@ async def test_what_does_not_end_is_ended(signals: int):
             for _ in range(signals):
                 draining.handle_exit(signal.SIGTERM, None)
             await asyncio.to_thread(thread.join, 10)
-            assert not thread.is_alive()  # long before the 60 s of the second case
-            assert signals == 2 or time.monotonic() - start >= 1
+            assert not thread.is_alive()
+            assert (time.monotonic() - start >= 1) == (signals == 1)
             with contextlib.suppress(httpx2.HTTPError):
                 assert (await request).status_code >= 500
         await asyncio.to_thread(wait_until, lambda: not engine.jobs)
