@@ -148,7 +148,7 @@ def test_decode_keeps_activations_only(
     assert _temporaries(compiled) < 8 * MIB
 
 
-def test_many_rows_keep_a_layer_and_the_logits(
+def test_many_rows_keep_activations_of_one_layer(
     many_rows: tuple[jax.stages.Compiled, KVLayout],
 ):
     compiled, _ = many_rows
