@@ -81,6 +81,8 @@ class AsyncLLM:
     ) -> None:
         self._thread = EngineThread(engine)
         self._grammars = grammars
+        if grammars is not None:
+            grammars.prepare()
         self.tokenizer = tokenizer
 
     @property

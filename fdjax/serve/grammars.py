@@ -73,6 +73,14 @@ class Grammars:
         self._compiling = ThreadPoolExecutor(_COMPILING_THREADS, "fdjax-grammar")
         self._masking = ThreadPoolExecutor(_MASKING_THREADS, "fdjax-mask")
 
+    def prepare(self) -> None:
+        """Does ahead, on a thread, what the first grammar would wait for.
+
+        What fails there fails again for the request that needs it.
+        """
+        self._compiling.submit(self._trial.start)
+        self._compiling.submit(self._loaded_tokens)
+
     def submit(self, params: SamplingParams) -> "Future[TokenGrammar | None]":
         """`compile` on a thread of its own."""
         return self._compiling.submit(self.compile, params)
@@ -100,8 +108,7 @@ class Grammars:
     def _compiled(self, text: str, params: SamplingParams) -> "TokenGrammar":
         from llguidance import LLMatcher
 
-        with self._lock:
-            tokens = self._tokens
+        tokens = self._loaded_tokens()
         matcher = LLMatcher(tokens, text, log_level=0, limits=limits())
         special = [t for t in params.stop_token_ids if tokens.is_special_token(t)]
         bits = _Ends(
@@ -114,6 +121,10 @@ class Grammars:
         if following[0] is None:
             raise RequestError("no token of the model may begin it; ask for some text")
         return TokenGrammar(matcher, bits, following, self._masking)
+
+    def _loaded_tokens(self) -> "LLTokenizer":
+        with self._lock:
+            return self._tokens
 
     @functools.cached_property
     def _tokens(self) -> "LLTokenizer":

@@ -1,5 +1,8 @@
 """What could end or stall a process does it to another one."""
 
+import json
+import os
+import select
 import time
 
 import pytest
@@ -24,9 +27,15 @@ def trial() -> GrammarTrial:
 
 def test_what_is_good_passes(trial: GrammarTrial):
     trial.check(GOOD)
+
+
+def test_it_starts_ahead():
+    trial = GrammarTrial()
+    trial.start()
     process = trial._process
+    assert process is not None
     trial.check(GOOD)
-    assert trial._process is process, "one process for all"
+    assert trial._process is process
 
 
 def test_what_is_wrong_is_said(trial: GrammarTrial):
@@ -35,8 +44,9 @@ def test_what_is_wrong_is_said(trial: GrammarTrial):
 
 
 @pytest.mark.parametrize("grammar", [CRASHES, STALLS], ids=["crashes", "stalls"])
-def test_what_ends_the_process_is_refused(trial: GrammarTrial, grammar: str):
+def test_what_would_end_a_process_is_refused(trial: GrammarTrial, grammar: str):
     trial.check(GOOD)
+    process = trial._process
     start = time.monotonic()
     with pytest.raises(
         RequestError, match=r"more than 0.6 seconds, or too much memory"
@@ -44,6 +54,7 @@ def test_what_ends_the_process_is_refused(trial: GrammarTrial, grammar: str):
         trial.check(grammar)
     assert time.monotonic() - start < 1
     trial.check(GOOD)
+    assert trial._process is process, "one process for all"
 
 
 def test_it_ends_with_its_owner():
@@ -60,5 +71,26 @@ def test_one_that_does_not_start_is_no_fault_of_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(grammar_trial, "__name__", "fdjax.no_such_module")
-    with pytest.raises(RuntimeError, match="did not start"):
-        GrammarTrial().check(GOOD)
+    trial = GrammarTrial()
+    with pytest.raises(RuntimeError, match="did not answer"):
+        trial.check(GOOD)
+    monkeypatch.undo()
+    trial.check(GOOD)
+
+
+def test_nothing_is_left_of_what_stalls():
+    """Not even if the server ends while it is tried."""
+    trial = GrammarTrial()
+    trial.check(GOOD)
+    process = trial._process
+    assert process is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with os.fdopen(os.dup(process.stdout.fileno()), "rb") as pipe:
+        process.stdin.write(json.dumps(STALLS) + "\n")
+        process.stdin.flush()
+        time.sleep(0.1)  # it forks
+        del trial
+        ended, _, _ = select.select([pipe], [], [], 10)
+        assert ended, "a process still holds the pipe"
+        assert pipe.read() == b""

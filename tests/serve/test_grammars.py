@@ -154,6 +154,15 @@ def test_without_a_tokenizer():
     assert lone.compile(GREEDY) is None
 
 
+def test_what_the_first_would_wait_for_is_done_ahead(llm: LLM):
+    grammars = Grammars(llm.tokenizer, vocab_size=96, eos_token_ids=[0])
+    assert vars(grammars).keys().isdisjoint({"_tokens"})
+    grammars.prepare()
+    grammars._compiling.shutdown()
+    assert grammars._trial._process is not None
+    assert "_tokens" in vars(grammars)
+
+
 def test_without_the_package(llm: LLM, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(RequestError, match=r"llguidance: pip install 'fdjax\[serve\]'"):

@@ -24,6 +24,7 @@ TOKENIZER = FastTokenizer(FOLDER / "tokenizer.json")
 TEXT = " upon a time there was a fox"
 TOKENS = TOKENIZER.encode_plain(TEXT)
 GRAMMARS = Grammars(TOKENIZER, vocab_size=VOCAB_SIZE, eos_token_ids=[0])
+GRAMMARS.prepare()  # the servers of tests are up for no time when a request comes
 PROMPT = {"prompt": "Once", "max_tokens": 32}
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
 LIMITS = Limits(body_bytes=2**20, body_seconds=0.5, prompts=8, n=4, samples=16)
