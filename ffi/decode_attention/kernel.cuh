@@ -50,11 +50,17 @@ __device__ void load_queries(const Params& p, const Block& block, char* queries)
   }
 }
 
-// Whether the newest token is among the tiles with which a warp fills its ring.
+// The newest key and value over their slot, if it is in one of the tiles with which this
+// warp has filled its ring: later tiles are copied after they were written.
 template <typename G>
-__device__ bool starts_with_newest(const Work& work) {
-  const int tile = (work.end - 1) / kTileTokens - work.first;
-  return tile >= 0 && tile % work.step == 0 && tile / work.step < G::kStages;
+__device__ void replace_newest(const Block& block, const Work& work,
+                               const NewestSlot<G>& newest, const Loader<G>& loader) {
+  const int token = work.end - 1;  // a row's last tile is the last of one warp's
+  const int stage = work.tiles - 1;
+  const bool is_last = work.first + stage * work.step == token / kTileTokens;
+  if (!newest.is_written() || !is_last || stage < 0 || stage >= G::kStages) return;
+  wait_copies<0>();
+  loader.replace(stage, token % kTileTokens, newest.key(work.kv_head - block.kv_head));
 }
 
 // Everything between a warp's tokens and its block's share of the cluster's sums. The
@@ -115,28 +121,29 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   __shared__ bool ready[G::kMaxWarps * G::kColumns];
   const Block block(p);
   const int warp = threadIdx.x / kLanes;
-  char* rings = shared + block.heads * G::kQueryBytes;
+  char* const kept = shared + block.heads * G::kQueryBytes;
+  char* const rings = kept + block.heads * G::kNewestBytes;
   const uint32_t queries =
       shared_address(shared) + warp / block.warps_per_head * G::kQueryBytes;
 
   // Keys and values of earlier steps are on their way before the predecessor is done;
   // q and the newest token are its results.
   const Work work = assign(p, block);
+  const NewestSlot<G> newest(p, block, kept);
   Loader<G> loader(p, work, shared_address(rings) + warp * G::kRingBytes);
-  const bool waits = starts_with_newest<G>(work);
-  if (!waits) loader.start();
+  if (p.newest.qkv == nullptr) pdl_wait();
+  loader.start();
   pdl_wait();
   pdl_release();
   if (p.newest.qkv == nullptr) {
     load_queries<G>(p, block, shared);
   } else {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // the chain's products need it
-    write_newest<G>(p, block);
-    load_turned_queries<G>(p, block, shared);
+    turn_all<G>(p, block, newest, shared);
 #endif
   }
   __syncthreads();
-  if (waits) loader.start();
+  replace_newest(block, work, newest, loader);
 
   bool pending = threadIdx.x < block.heads * p.group;
   for (Scheme scheme{p.unified};; scheme.unified = false) {

@@ -28,8 +28,8 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
       .stream = stream,
       .grid = dim3(splits, p.kv_heads / heads, p.rows),
       .threads = warps * kLanes,
-      .shared_bytes =
-          heads * G::kQueryBytes + std::max(warps * G::kRingBytes, exchange_bytes),
+      .shared_bytes = heads * (G::kQueryBytes + G::kNewestBytes) +
+                      std::max(warps * G::kRingBytes, exchange_bytes),
       .cluster = splits,
       .programmatic = how.programmatic};
   return fdjax::launch(launch, kernel<G>, in_units_of_log2(p));

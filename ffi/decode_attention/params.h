@@ -78,8 +78,8 @@ struct Launch {
   int splits;           // blocks along a row's tokens, up to 8: a cluster
   int heads_per_block;  // key/value heads of a block: divides kv_heads and warps
   int warps = 8;        // of a block; see Geometry::kMaxWarps
-  // The kernel may start before its predecessor ends. Then the predecessor must write
-  // nothing that is read here but q and the keys and values of the newest tokens.
+  // The kernel may start before its predecessor ends. With Params::newest it then reads
+  // pages at once, of which the predecessor must write none.
   bool programmatic = false;
 };
 

@@ -29,6 +29,12 @@ __device__ inline uint32_t to_tf32(float x) {
   return out;
 }
 
+__device__ inline void store_shared(uint32_t target, const uint4& value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 // --- Clusters (sm_90); before it, a cluster is one block -----------------------------
 
 __device__ inline void cluster_barrier() {

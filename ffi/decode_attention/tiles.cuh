@@ -35,6 +35,7 @@ struct Geometry {
   static constexpr int kHalfTileBytes = kTileTokens * kRowBytes;  // keys or values
   static constexpr int kTileBytes = 2 * kHalfTileBytes;
   static constexpr int kQueryBytes = kColumns * kRowBytes;  // of one key/value head
+  static constexpr int kNewestBytes = 2 * kRowBytes;       // of one: newest.cuh
   static constexpr int kStages = kHeadDim <= 64 ? 2 : 1;
   static constexpr int kRingBytes = kStages * kTileBytes;  // of a warp
   static constexpr int kPartialStride = kHeadDim + 4;      // floats; see combine.cuh
@@ -127,6 +128,19 @@ class Loader {
       fetch_keys(stage);
       fetch_values(stage);
     }
+  }
+
+  // Puts a key and a value, chunks of 16 bytes, over those of row `row` in `stage`. Each
+  // lane over what it has copied itself, which must have arrived.
+  __device__ void replace(int stage, int row, const char* key) const {
+    const int lane = threadIdx.x % kLanes;
+    const int chunk = (lane - row * G::kChunks) & (kLanes - 1);  // as in `copy`
+    if (chunk >= G::kChunks) return;
+    const uint32_t target = this->stage(stage) + swizzled<G>(row, chunk);
+    const char* source = key + chunk * 16;
+    store_shared(target, *reinterpret_cast<const uint4*>(source));
+    store_shared(target + G::kHalfTileBytes,
+                 *reinterpret_cast<const uint4*>(source + G::kRowBytes));
   }
 
   // Starts the copies of the next tile's keys into `stage`.
