@@ -20,6 +20,7 @@
 #define FDJAX_GPU_OPERATIONS(X) \
   X(rope_kv_write)              \
   X(add_norm)                   \
+  X(embedding)                  \
   FDJAX_CUDA_OPERATIONS(X)
 
 // As XLA_FFI_DECLARE_HANDLER_SYMBOL, whose header takes 3 s to compile.

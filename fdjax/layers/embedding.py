@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fdjax.config import Embedding, Learned
+from fdjax.kernels.embedding import embedding
 from fdjax.kernels.matmul import matmul
 from fdjax.layers.parameter import declare
 from fdjax.notation import Array, Float, Int32
@@ -25,11 +26,19 @@ class Embedder(nnx.Module):
         self.spec = spec
         self.weight = declare(spec.vocab_size, hidden_size, dtype=dtype)
 
-    def __call__(self, tokens: Int32[Array, " T"]) -> Float[Array, "T E"]:
-        """The vector of each token; ids outside the vocabulary read its nearest end."""
-        x = self.weight[...].at[tokens].get(mode="clip")
-        return (
-            x if self.spec.scale is None else x * jnp.asarray(self.spec.scale, x.dtype)
+    def __call__(
+        self,
+        tokens: Int32[Array, " T"],
+        position_table: Float[Array, "P E"] | None = None,
+        positions: Int32[Array, " T"] | None = None,
+    ) -> Float[Array, "T E"]:
+        """The vector of each token, and of its place in a table of positions."""
+        return embedding(
+            self.weight[...],
+            tokens,
+            position_table,
+            positions,
+            scale=self.spec.scale,
         )
 
 
@@ -48,9 +57,11 @@ class PositionTable(nnx.Module):
         self.spec = spec
         self.weight = declare(spec.size + spec.offset, hidden_size, dtype=dtype)
 
-    def __call__(self, positions: Int32[Array, " T"]) -> Float[Array, "T E"]:
-        """The vector of each position."""
-        return self.weight[...].at[positions + self.spec.offset].get(mode="clip")
+    def __call__(
+        self, positions: Int32[Array, " T"]
+    ) -> tuple[Float[Array, "P E"], Int32[Array, " T"]]:
+        """The table, and the row of each position."""
+        return self.weight[...], positions + self.spec.offset
 
 
 class Head(nnx.Module):

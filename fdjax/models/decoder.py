@@ -64,9 +64,10 @@ class Decoder(nnx.Module):
 
     def embedded(self, batch: Batch) -> Float[Array, "T E"]:
         """What the first layer reads."""
-        x = self.embed(batch.tokens)
-        if self.positions is not None:
-            x = x + self.positions(batch.positions)
+        if self.positions is None:
+            x = self.embed(batch.tokens)
+        else:
+            x = self.embed(batch.tokens, *self.positions(batch.positions))
         return maybe(self.embed_norm, x)
 
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:

@@ -176,6 +176,7 @@ def test_ragged_prefill_reads_pages_where_they_lie(
 @pytest.mark.parametrize("program", ["decode", "counted", "many_rows"])
 def test_a_step_is_one_call_of_the_stack(program: str, request: pytest.FixtureRequest):
     compiled, _ = request.getfixturevalue(program)
+    assert len(_calls(compiled, "embedding")) == 1
     calls = _calls(compiled, "decoder_stack")
     assert len(calls) == 1
     assert "output_to_operand_aliasing={{1}: (1, {})}" in calls[0]

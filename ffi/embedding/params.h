@@ -1,0 +1,24 @@
+// What the embedding kernel is given. Sizes are in elements.
+#pragma once
+
+#include <cstdint>
+
+namespace fdjax::embedding {
+
+// Vectors, and which of them each token takes; ids beyond an end take the vector there.
+struct Table {
+  const void* vectors;  // [count, size], or nullptr: none are added
+  const int32_t* ids;   // [rows]
+  int count;
+};
+
+struct Params {
+  Table tokens, positions;
+  void* out;  // [rows, size]
+  int rows;
+  int size;
+  bool has_scale;
+  float scale;  // of the tokens' vectors
+};
+
+}  // namespace fdjax::embedding
