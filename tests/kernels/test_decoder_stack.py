@@ -44,6 +44,8 @@ class Shape:
     unified: UnifiedMax | None = None
 
 
+# By how much rounding to 16 bits may move a score, of which most are below 2.
+MARGIN = 0.05
 SHAPES = [
     Shape("one_row", 1),
     Shape("two_rows", 2),
@@ -124,7 +126,7 @@ def test_the_chain_equals_its_operations(shape: Shape):
     wide = jax.tree.map(
         lambda a: a.astype(jnp.float32) if a.dtype == shape.dtype else a, call
     )
-    expected_x, expected_kv, expected_counts = jax.jit(reference.decoder_stack)(wide)
+    expected_x, expected_kv, _ = jax.jit(reference.decoder_stack)(wide)
     run = jax.jit(OP)
     with OP.using("cuda"):
         x, kv, counts = run(call)
@@ -133,9 +135,19 @@ def test_the_chain_equals_its_operations(shape: Shape):
     # Four roundings of a layer add up.
     assert_close(x, expected_x, reduction=shape.hidden)
     assert_close(kv, expected_kv, reduction=shape.hidden)
-    # A score at a bound may fall on either side of it.
-    assert counts.shape == expected_counts.shape
-    assert abs(int(counts.sum()) - int(expected_counts.sum())) <= counts.size // 10
+    # A score near a bound may fall on either side of it, no other.
+    assert np.all(counts >= _counts(wide, margin=MARGIN))
+    assert np.all(counts <= _counts(wide, margin=-MARGIN))
+
+
+def _counts(call: DecoderStack, *, margin: float) -> np.ndarray:
+    """What the definition counts with bounds that are wider by `margin`."""
+    unified = call.spec.unified
+    if unified is not None:
+        unified = UnifiedMax(unified.phi, unified.low - margin, unified.high + margin)
+    spec = dataclasses.replace(call.spec, unified=unified)
+    stack = jax.jit(reference.decoder_stack)
+    return np.asarray(stack(dataclasses.replace(call, spec=spec))[2])
 
 
 @pytest.mark.parametrize(

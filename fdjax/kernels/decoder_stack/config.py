@@ -5,6 +5,7 @@ import dataclasses
 from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decoder_stack.weights import LayerWeights
 from fdjax.kernels.matmul import config as matmul_config
+from fdjax.notation import Array
 
 GEMV = (0, 0, 0, 0, 0)  # instead of a `FlatConfig`, as in ffi/matmul/params.h
 LIBRARY = -1  # tiles of a product by cuBLASLt, called by the handler
@@ -55,8 +56,8 @@ def source(rows: int, layer: LayerWeights) -> str:
         return "products by gemv, for one row"
     if rows > matmul_config.MAX_FLAT_M:
         return f"products by cuBLASLt, for more than {matmul_config.MAX_FLAT_M} rows"
-    weights = (layer.qkv, layer.out, layer.up, layer.down)
-    names = dict.fromkeys(matmul_config.source_of(*weight.shape) for weight in weights)
+    shapes = (weight.shape for weight in _weights(layer))
+    names = dict.fromkeys(matmul_config.source_of(*shape) for shape in shapes)
     return f"products by {', '.join(names)}"
 
 
@@ -67,14 +68,18 @@ def _products(rows: int, layer: LayerWeights) -> tuple[int, ...]:
         # is fastest for it alone 4,262.
         return GEMV * PRODUCTS
     if rows > matmul_config.MAX_FLAT_M:
-        weights = (layer.qkv, layer.out, layer.up, layer.down)
-        return sum((_library(rows, weight.shape) for weight in weights), ())
+        return sum((_library(rows, weight.shape) for weight in _weights(layer)), ())
     return (
         *_flat(rows, layer.qkv.shape),
         *_flat(rows, layer.out.shape),
         *_flat(rows, layer.up.shape, gated=True),
         *_flat(rows, layer.down.shape),
     )
+
+
+def _weights(layer: LayerWeights) -> tuple[Array, ...]:
+    """Of the products, in their order."""
+    return layer.qkv, layer.out, layer.up, layer.down
 
 
 def _library(rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
