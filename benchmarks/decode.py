@@ -149,6 +149,17 @@ class Bench:
             )
         jax.block_until_ready(self.progress.tokens)
 
+    def softmax(self) -> dict[str, Any]:
+        """The scheme, and which share of all query heads was computed again."""
+        unified, counts = self._config.unified, self.progress.softmax
+        if unified is None or counts is None:
+            return {"softmax": "synchronised"}
+        statistics = counts.read(num_heads=self._config.attention.num_heads)
+        return {
+            "softmax": f"phi {unified.phi:g}, {unified.low:g} to {unified.high:g}",
+            "recomputed": statistics.rate,
+        }
+
     def seconds_per_step(self, repeats: int) -> list[float]:
         """Of several runs of all steps, after one that compiles them."""
         self.rewind()
@@ -180,6 +191,7 @@ def measure(
         "gigabytes": round(gigabytes, 4),
         "fraction_of_ceiling": round(gigabytes / median / READ_CEILING_GB_S, 4),
         "spread": round((max(per_step) - min(per_step)) / median, 4),
+        **bench.softmax(),
         **results.provenance(),
     }
 

@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import pathlib
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import results
+from benchmarks.timeline import kernels_of
 from fdjax.kernels.cases import Case, noise, struct, tagged
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
 from fdjax.kernels.decode_attention.pallas import Cut, attend_with_scores, config
@@ -90,13 +92,33 @@ def microseconds(run: Decode, call: DecodeAttention) -> list[float]:
     return repeats
 
 
+def device_microseconds(run: Decode, call: DecodeAttention) -> float:
+    """Of one layer, from the first kernel of a program to its last, by a trace.
+
+    The host writes each call's addresses into the program's graph before it launches
+    it. With calls of a few microseconds that takes longer than the calls.
+    """
+    launches, layers = 16, call.kv.shape[1]
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(launches):
+                jax.block_until_ready(run(call))
+        kernels = kernels_of(folder)
+    each, rest = divmod(len(kernels), launches)
+    if each < layers or rest:
+        raise RuntimeError(f"{len(kernels)} kernels in {launches} runs of {layers}")
+    runs = [kernels[i : i + each] for i in range(0, len(kernels), each)]
+    return statistics.median(k[-1].end - k[0].start for k in runs) / 1e3 / layers
+
+
 def measure(
     case: Case[DecodeAttention], scheme: str, implementation: str
 ) -> dict[str, Any]:
     """One row of the results."""
     kv, batch, context = case.call.kv, case.call.q.shape[0], case.call.max_tokens
     with OP.using(implementation):
-        repeats = microseconds(program(SCHEMES[scheme]), full(case))
+        run, call = program(SCHEMES[scheme]), full(case)
+        repeats, device_us = microseconds(run, call), device_microseconds(run, call)
     us = statistics.median(repeats)
     row_bytes = 2 * kv.shape[4] * kv.shape[5] * kv.dtype.itemsize
     gb_s = batch * context * row_bytes / us / 1e3
@@ -106,6 +128,7 @@ def measure(
         "context": context,
         "scheme": scheme,
         "us": round(us, 2),
+        "device_us": round(device_us, 2),
         "gb_s": round(gb_s),
         "fraction_of_ceiling": round(gb_s / READ_CEILING_GB_S, 3),
         "flashinfer_us": FLASHINFER_US.get((batch, context)),
