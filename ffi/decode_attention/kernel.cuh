@@ -50,8 +50,8 @@ __device__ void load_queries(const Params& p, const Block& block, char* queries)
   }
 }
 
-// The newest key and value over their slot, if it is in one of the tiles with which this
-// warp has filled its ring: later tiles are copied after they were written.
+// The newest key and value over their slot, if it is in one of the tiles with which
+// this warp has filled its ring: later tiles are copied after they were written.
 template <typename G>
 __device__ void replace_newest(const Block& block, const Work& work,
                                const NewestSlot<G>& newest, const Loader<G>& loader) {

@@ -2,9 +2,9 @@
 //
 // In the chain of decoder_stack the product's q, k and v would need a kernel between
 // the product and attention: 3 to 4 us a layer. But each query head is read by the
-// blocks of its group alone, and a row's newest key and value by one of them. That block
-// need not wait for its own writing: it copies the tile that has the newest slot with
-// the others, and puts the newest key and value over what came.
+// blocks of its group alone, and a row's newest key and value by one of them. That
+// block need not wait for its own writing: it copies the tile that has the newest slot
+// with the others, and puts the newest key and value over what came.
 #pragma once
 
 #include "decode_attention/tiles.cuh"
@@ -98,14 +98,16 @@ __device__ void turn_newest(const Params& p, const Block& block,
   const bool is_value = index / kUnits % 2;
   const int head = index / kUnits / 2;
   const ChunkPair pair = pair_of(p.newest, index % kUnits, !is_value);
-  const V* source = head_of<G>(p, block.row,
-                               (p.group + is_value) * p.kv_heads + block.kv_head + head);
+  const V* source = head_of<G>(
+      p, block.row, (p.group + is_value) * p.kv_heads + block.kv_head + head);
   V first = source[pair.first], second = source[pair.second];
   turn(p.newest, block.row, pair, first, second);
-  V* page = reinterpret_cast<V*>(static_cast<char*>(p.newest.kv) +
-                                 (newest.slot + is_value * p.page_size) * p.slot_bytes) +
-            (block.kv_head + head) * G::kChunks;
-  V* kept = reinterpret_cast<V*>(newest.kept + head * G::kNewestBytes + is_value * G::kRowBytes);
+  V* page =
+      reinterpret_cast<V*>(static_cast<char*>(p.newest.kv) +
+                           (newest.slot + is_value * p.page_size) * p.slot_bytes) +
+      (block.kv_head + head) * G::kChunks;
+  V* kept = reinterpret_cast<V*>(newest.kept + head * G::kNewestBytes +
+                                 is_value * G::kRowBytes);
   page[pair.first] = kept[pair.first] = first;
   page[pair.second] = kept[pair.second] = second;
 }

@@ -35,7 +35,7 @@ struct Geometry {
   static constexpr int kHalfTileBytes = kTileTokens * kRowBytes;  // keys or values
   static constexpr int kTileBytes = 2 * kHalfTileBytes;
   static constexpr int kQueryBytes = kColumns * kRowBytes;  // of one key/value head
-  static constexpr int kNewestBytes = 2 * kRowBytes;       // of one: newest.cuh
+  static constexpr int kNewestBytes = 2 * kRowBytes;        // of one: newest.cuh
   static constexpr int kStages = kHeadDim <= 64 ? 2 : 1;
   static constexpr int kRingBytes = kStages * kTileBytes;  // of a warp
   static constexpr int kPartialStride = kHeadDim + 4;      // floats; see combine.cuh
@@ -130,8 +130,8 @@ class Loader {
     }
   }
 
-  // Puts a key and a value, chunks of 16 bytes, over those of row `row` in `stage`. Each
-  // lane over what it has copied itself, which must have arrived.
+  // Puts a key and a value, chunks of 16 bytes, over those of row `row` in `stage`.
+  // Each lane over what it has copied itself, which must have arrived.
   __device__ void replace(int stage, int row, const char* key) const {
     const int lane = threadIdx.x % kLanes;
     const int chunk = (lane - row * G::kChunks) & (kLanes - 1);  // as in `copy`

@@ -34,8 +34,8 @@ ffi::Error handle(gpu_stream stream, bool has_scale, float scale, ffi::AnyBuffer
   FDJAX_RETURN_IF_ERROR(check_dtype("out", out->element_type(), "table", dtype));
   FDJAX_RETURN_IF_ERROR(read_table("table", table, tokens, &rows, &size, &p.tokens));
   if (position_table.element_count() != 0) {
-    FDJAX_RETURN_IF_ERROR(check_dtype(
-        "position_table", position_table.element_type(), "table", dtype));
+    FDJAX_RETURN_IF_ERROR(
+        check_dtype("position_table", position_table.element_type(), "table", dtype));
     FDJAX_RETURN_IF_ERROR(read_table("position_table", position_table, positions, &rows,
                                      &size, &p.positions));
   }

@@ -22,14 +22,12 @@ __device__ const P* vector_of(const Table& table, int row, int packs) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    kernel(FDJAX_GRID_CONSTANT const Params p) {
+__global__ void __launch_bounds__(kThreads) kernel(FDJAX_GRID_CONSTANT const Params p) {
   using P = Vec<T, kVec<T>>;
   const int row = blockIdx.x, packs = p.size / kVec<T>;
   const P* token = vector_of<P>(p.tokens, row, packs);
-  const P* position = p.positions.vectors == nullptr
-                          ? nullptr
-                          : vector_of<P>(p.positions, row, packs);
+  const P* position =
+      p.positions.vectors == nullptr ? nullptr : vector_of<P>(p.positions, row, packs);
   const float scale = to_float(from_float<T>(p.scale));
   P* out = static_cast<P*>(p.out) + int64_t{row} * packs;
   for (int at = threadIdx.x; at < packs; at += kThreads) {
