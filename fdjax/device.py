@@ -1,6 +1,7 @@
 """Facts about the device a computation is traced for."""
 
 import os
+import re
 
 import jax
 from jax.sharding import get_abstract_mesh
@@ -35,7 +36,16 @@ def is_hopper() -> bool:
     described = get_abstract_mesh().abstract_device
     if described is not None:  # only the name is known
         return any(name in described.device_kind for name in _HOPPER)
-    return str(getattr(jax.devices()[0], "compute_capability", "")) == "9.0"
+    return compute_capability() == (9, 0)
+
+
+def compute_capability() -> tuple[int, int] | None:
+    """That of an NVIDIA GPU; `None` of others, and where only the name is known."""
+    if get_abstract_mesh().abstract_device is not None:
+        return None
+    text = str(getattr(jax.devices()[0], "compute_capability", ""))
+    match = re.fullmatch(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def claim_memory(fraction: float) -> None:

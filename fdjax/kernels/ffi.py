@@ -5,6 +5,7 @@ from typing import Literal
 import jax
 
 from fdjax import device
+from fdjax.kernels.architectures import refuse_architectures
 
 try:
     import fdjax._ffi as _ffi  # noqa: PLR0402  (`from` raises a plain ImportError)
@@ -47,7 +48,17 @@ def refuse(operation: str, *, platform: Platform) -> str | None:
         return f"the extension fdjax._ffi has no {platform} handler for {operation}"
     if device.platform() != platform:
         return f"it runs on {platform}, and the call is traced for {device.platform()}"
-    return None
+    return _refuse_device() if platform == "gpu" else None
+
+
+def _refuse_device() -> str | None:
+    """Why no code of the extension runs on the GPU traced for, or `None`."""
+    capability = device.compute_capability()
+    if _ffi is None or capability is None:  # a described device has no more than a name
+        return None
+    return refuse_architectures(
+        _ffi.build_info()["gpu_architectures"], capability, device.kind()
+    )
 
 
 def refuse_below_sm90() -> str | None:
