@@ -18,6 +18,7 @@ class Runs:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._boxes: dict[Job, deque[tuple[Job, Increment]]] = {}
+        self._lost: set[Job] = set()
 
     def add(self, requests: Iterable[Request]) -> list[Job]:
         """Queues several requests, or none of them.
@@ -40,6 +41,10 @@ class Runs:
 
         A run that is closed before its end ends its jobs. A job that is aborted on the
         way may have increments left that were made before.
+
+        Raises:
+            RuntimeError: a step that another run asked for failed, or was interrupted,
+                and some of these jobs ended with it.
         """
         box: deque[tuple[Job, Increment]] = deque()
         self._boxes.update(dict.fromkeys(jobs, box))
@@ -48,6 +53,11 @@ class Runs:
             while left or box:
                 while box:
                     yield box.popleft()
+                if not self._lost.isdisjoint(jobs):
+                    raise RuntimeError(
+                        "a step for other requests failed or was interrupted, and "
+                        "ended all that were under way; ask again"
+                    )
                 left = [job for job in left if not job.ended]
                 if left and not box:
                     self._deliver()
@@ -55,11 +65,13 @@ class Runs:
             for job in jobs:
                 self._engine.abort(job)
                 self._boxes.pop(job, None)
+                self._lost.discard(job)
 
     def _deliver(self) -> None:
         try:
             increments = self._engine.step()
         except BaseException:
+            self._lost.update(job for job in self._boxes if not job.ended)
             self._engine.reset()
             raise
         for job, increment in increments:

@@ -1,5 +1,6 @@
 """Runs of one engine: each is driven by whoever reads it, and ends with its reader."""
 
+import dataclasses
 import itertools
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -97,3 +98,32 @@ def test_an_interrupt_after_donation_does_not_end_the_engine(
     assert not engine.executor.kv.is_deleted()
     assert all_free(engine)
     assert run(engine, [PROMPTS[0]]) == alone[:1]
+
+
+def test_a_step_that_fails_is_told_to_every_run_that_it_ended(
+    engine: Engine, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    runs = Runs(engine)
+    long = dataclasses.replace(GREEDY, max_tokens=28)
+    ended, failing = (start(engine, runs, prompt) for prompt in PROMPTS[1:])
+    tokens = next(ended)
+    jobs = runs.add([engine.request(0, PROMPTS[0], long)])
+    other = runs.follow(jobs)
+    next(other)
+    next(failing)
+    assert not jobs[0].ended
+
+    def fails() -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "step", fails)
+    with pytest.raises(KeyboardInterrupt):
+        list(failing)
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="ended all that were under way; ask again"):
+        list(other)
+    # What had ended before has lost nothing.
+    assert tokens + [token for more in ended for token in more] == alone[1]
+    assert all_free(engine)
+    again = start(engine, runs, PROMPTS[1])
+    assert [token for more in again for token in more] == alone[1]
