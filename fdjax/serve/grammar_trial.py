@@ -7,6 +7,7 @@ loaded, and no threads. Its own start takes 0.15 seconds, for which no request s
 wait.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -69,14 +70,14 @@ class GrammarTrial:
             process = self._started()
             error = _answer(process, grammar)
             if error is None:
-                _end(process)
                 self._process = None
+                _end(process)
                 raise RuntimeError("the process that tries grammars did not answer")
         if error:
             raise RequestError(error)
 
     def _started(self) -> "subprocess.Popen[str]":
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__],
                 stdin=subprocess.PIPE,
@@ -92,7 +93,8 @@ class GrammarTrial:
 def _end(process: "subprocess.Popen[str]") -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)  # with the one that it has forked
-    with process:  # closes the pipes and waits
+    # It closes the pipes and waits. What was not read of a question is flushed first.
+    with contextlib.suppress(BrokenPipeError), process:
         pass
 
 
