@@ -150,6 +150,14 @@ def test_without_the_extra_it_says_what_to_install(
     assert "fdjax[serve]" in result.stderr
 
 
+@pytest.mark.parametrize("key", ["", " "])
+def test_an_empty_key_is_refused(invoke: Invoke, key: str):
+    """A variable that was not set: all would be served where a key was meant."""
+    result = invoke("serve", "--api-key", "first", "--api-key", key)
+    assert result.exit_code == 1
+    assert "--api-key is empty" in result.stderr
+
+
 def test_the_docs_say_what_each_option_does():
     command: Any = typer.main.get_command(app)
     parameters = command.commands["serve"].params

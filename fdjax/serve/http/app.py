@@ -41,7 +41,7 @@ def create_app(
     Args:
         llm: serves the requests; whoever made it closes it.
         model: what the API says of it.
-        api_keys: one of them is required on every path but `/`, `/health` and
+        api_keys: one of them is required on every path but `/health` and
             `/metrics`; none is if there are none.
         limits: of one request.
         tracer_provider: of OpenTelemetry; the process's own by default.

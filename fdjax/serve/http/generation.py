@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -28,6 +29,8 @@ from fdjax.serve.prompts import Prompt
 
 # nginx's status for a client that closed the connection; only logs see it.
 _CLIENT_CLOSED = 499
+_FAILED = 500
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
@@ -158,6 +161,8 @@ class Generation:
                         yield event(self.format.delta(index, chunk))
         except Exception as error:  # the status is sent: only an event can tell
             told = error_of(error)
+            if told.status == _FAILED:  # nobody else will tell of it
+                _LOGGER.exception("a stream ended with an error")
             told.note(self.scope)
             yield _event(told.body)
         else:

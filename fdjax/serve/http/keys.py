@@ -26,9 +26,14 @@ class ApiKeys:
     Args:
         app: what is protected.
         keys: without any, everything is let through.
+
+    Raises:
+        ValueError: a key is empty or blank: who sends none would bring it.
     """
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
+        if any(not key.strip() for key in keys):
+            raise ValueError("an API key is empty; leave it out, or give one")
         self._app = app
         self._digests = [_digest(key.encode()) for key in keys]
 

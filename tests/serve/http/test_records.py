@@ -127,6 +127,21 @@ async def test_a_fault_of_the_server_has_its_traceback_in_the_log(
     assert any(record.exc_info for record in caplog.records)
 
 
+async def test_a_fault_in_a_stream_has_its_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, lines: Any
+):
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fdjax.serve.http.chat._Chat.delta", fails)
+    with served(FakeEngine(TOKENS)) as server:
+        response = await server.post("/v1/chat/completions", CHAT | {"stream": True})
+    assert "the server failed; its log says why" in response.text
+    assert lines()[0]["error"] == "internal_error"
+    (logged,) = (one.exc_info for one in caplog.records if one.exc_info)
+    assert logged[0] is ZeroDivisionError
+
+
 async def test_what_machines_watch_is_no_news(lines: Any):
     with served() as server:
         await server.get("/health")
