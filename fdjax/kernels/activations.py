@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 
+# Handlers know them by their place here, that of the enum Activation of params.h.
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
     "gelu": partial(jax.nn.gelu, approximate=False),
@@ -23,3 +24,8 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"no activation {name!r}; there are {known}")
     return ACTIVATIONS[name]
+
+
+def place(name: str) -> int:
+    """What handlers call the function called `name`."""
+    return list(ACTIVATIONS).index(name)

@@ -79,8 +79,9 @@ inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
                      {&d->rows, &d->kv_heads});
 }
 
-inline ffi::Error check_values(const Attributes& a, const Dims& d) {
-  constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
+inline constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
+
+inline ffi::Error check_sizes(const Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, kInt32));
   if (*d.q_heads % *d.kv_heads != 0) {
     return invalid("q has Hq = " + std::to_string(*d.q_heads) +
@@ -90,8 +91,12 @@ inline ffi::Error check_values(const Attributes& a, const Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 1, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d.width * *d.page_size, 0, 1 << 25));
-  FDJAX_RETURN_IF_ERROR(
-      check_range("P * L * 2 * Z", *d.pages * *d.layers * 2 * *d.page_size, 1, kInt32));
+  return check_range("P * L * 2 * Z", *d.pages * *d.layers * 2 * *d.page_size, 1,
+                     kInt32);
+}
+
+inline ffi::Error check_values(const Attributes& a, const Dims& d) {
+  FDJAX_RETURN_IF_ERROR(check_sizes(d));
   FDJAX_RETURN_IF_ERROR(check_range("layer", a.layer, 0, *d.layers - 1));
   FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kInt32));
   if (a.scheme != "unified" && a.scheme != "synchronised") {

@@ -1,47 +1,9 @@
 // decode_attention on a GPU: checks and launch.
-#include "decode_attention/arguments.h"
+#include "decode_attention/gpu_check.h"
 #include "decode_attention/launch.h"
 
 namespace fdjax::decode_attention {
 namespace {
-
-// How the work is cut; config.py says how it is chosen.
-struct Cut {
-  int64_t splits, heads_per_block, warps;
-};
-
-ffi::Error check_head_dim(int64_t size) {
-  for (const int64_t served : {64, 80, 96, 128, 256}) {
-    if (size == served) return ffi::Error::Success();
-  }
-  return invalid("D is " + std::to_string(size) +
-                 "; the handler takes 64, 80, 96, 128 and 256");
-}
-
-// What the kernel's tiles and grid have room for.
-ffi::Error check_kernel(const Dims& d) {
-  const bool large = *d.head_dim == 64 || *d.head_dim == 128;
-  FDJAX_RETURN_IF_ERROR(
-      check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, large ? 16 : 8));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
-  return check_head_dim(*d.head_dim);
-}
-
-ffi::Error check_cut(const Cut& cut, const Dims& d) {
-  FDJAX_RETURN_IF_ERROR(check_range("splits", cut.splits, 1, 8));
-  if (cut.warps != 4 && cut.warps != 8 && cut.warps != 16) {
-    return invalid("warps is " + std::to_string(cut.warps) +
-                   "; the handler takes 4, 8 and 16");
-  }
-  FDJAX_RETURN_IF_ERROR(check_range("heads_per_block", cut.heads_per_block, 1, 8));
-  if (cut.warps % cut.heads_per_block != 0 || *d.kv_heads % cut.heads_per_block != 0) {
-    return invalid("heads_per_block is " + std::to_string(cut.heads_per_block) +
-                   "; it must divide warps = " + std::to_string(cut.warps) +
-                   " and Hkv = " + std::to_string(*d.kv_heads));
-  }
-  return ffi::Error::Success();
-}
 
 ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
                const Arguments& arguments) {

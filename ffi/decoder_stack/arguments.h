@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "decode_attention/gpu_check.h"
 #include "decoder_stack/stack.cuh"
 #include "fdjax/check.h"
 
@@ -38,10 +39,9 @@ inline ffi::Error invalid(std::string message) {
 }
 
 // Every size by its letter (fdjax/notation.py); the first buffer with it binds it.
-struct Dims {
-  Dim rows{"B"}, hidden{"E"}, pages{"P"}, layers{"L"}, two{"2", 2}, page_size{"Z"},
-      kv_heads{"Hkv"}, head_dim{"D"}, width{"W"}, frequencies{"R2"}, qkv{"N"},
-      mixed{"Hq * D"}, gated{"F"};
+// Attention's q_heads follow from `mixed`.
+struct Dims : decode_attention::Dims {
+  Dim hidden{"E"}, frequencies{"R2"}, qkv{"N"}, mixed{"Hq * D"}, gated{"F"};
 };
 
 inline ffi::Error check_buffers(const Operands& in, const Results& out, Dims* d) {
@@ -139,6 +139,29 @@ inline bool uses_library(const Attributes& a) {
     uses = uses || product_from(a, i).tiles == matmul::kByLibrary;
   }
   return uses;
+}
+
+// Sizes that no buffer has by itself, and how attention is cut: kernels trust them.
+inline ffi::Error check_values(const Attributes& a, Dims* d) {
+  using decode_attention::check_range, decode_attention::kInt32;
+  const int64_t head_dim = *d->head_dim;
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_head_dim(head_dim));
+  if (*d->mixed % head_dim != 0) {
+    return invalid("mixed has " + std::to_string(*d->mixed) +
+                   " columns, no multiple of D = " + std::to_string(head_dim));
+  }
+  d->q_heads = Dim("Hq", *d->mixed / head_dim);
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_sizes(*d));
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_kernel(*d));
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_cut(
+      {a.attention_splits, a.attention_heads, a.attention_warps}, *d));
+  const int64_t qkv = (*d->q_heads + 2 * *d->kv_heads) * head_dim;
+  FDJAX_RETURN_IF_ERROR(check_range("N", *d->qkv, qkv, qkv));
+  FDJAX_RETURN_IF_ERROR(check_range("E", *d->hidden, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(check_range("F", *d->gated, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 0, kInt32));
+  return check_range("activation", a.activation, 0,
+                     static_cast<int64_t>(matmul::Activation::kRelu));
 }
 
 // What the library's products need beside the others.

@@ -9,7 +9,7 @@ namespace {
 Sizes sizes_of(const Dims& d) {
   return {.rows = static_cast<int>(*d.rows),
           .hidden = static_cast<int>(*d.hidden),
-          .heads = static_cast<int>(*d.mixed / *d.head_dim),
+          .heads = static_cast<int>(*d.q_heads),
           .kv_heads = static_cast<int>(*d.kv_heads),
           .head_dim = static_cast<int>(*d.head_dim),
           .intermediate = static_cast<int>(*d.gated)};
@@ -61,6 +61,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                const Results& out) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(in, out, &d));
+  FDJAX_RETURN_IF_ERROR(check_values(a, &d));
   std::vector<Layer> layers;
   FDJAX_RETURN_IF_ERROR(read_layers(in, a.has_qkv_bias, &d, &layers));
   if (a.products.size() != kProducts * kProductNumbers) {

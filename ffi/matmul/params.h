@@ -7,6 +7,7 @@
 
 namespace fdjax::matmul {
 
+// In the order of fdjax/kernels/activations.py.
 enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu };
 
 // y = x * weight^T + bias + residual, or, gated, with the two halves of the product:

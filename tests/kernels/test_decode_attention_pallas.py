@@ -132,6 +132,15 @@ def test_every_kind_of_call_agrees(changes: dict[str, Any]):
     check(small(**changes), Cut(tile, 2, 1), NARROW, seed=1)
 
 
+def test_what_has_no_room_for_two_tiles_is_refused():
+    case = small(head_dim=256, page_size=128)
+    assert call.refuse_arguments(case.call) == (
+        "pages of 128 tokens and heads of 256: 2 tiles do not fit in shared memory"
+    )
+    assert call.refuse_arguments(small(head_dim=256, page_size=64).call) is None
+    assert call.refuse_arguments(small(head_dim=128, page_size=128).call) is None
+
+
 def test_lengths_around_a_page_and_a_tile():
     case = small(rows=8, q_heads=8, kv_heads=1)
     drawn = cases.arguments(case)

@@ -201,6 +201,23 @@ def test_layers_must_match_the_kv_array():
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("qkv", r"qkv has \d+ rows; out takes \d+ columns, and \d+ heads of \d+ in kv"),
+        ("up", r"up has \d+ rows, gate and up; down takes \d+ columns"),
+    ],
+)
+def test_products_must_match_each_other(name: str, said: str):
+    call = _draw(SHAPES[0])
+    layer = call.layers[1]
+    short = dataclasses.replace(layer, **{name: getattr(layer, name)[:-16]})
+    fields = {f.name: getattr(call, f.name) for f in dataclasses.fields(call)}
+    fields["layers"] = (call.layers[0], short, *call.layers[2:])
+    with pytest.raises(ValueError, match=said):
+        decoder_stack(*(v for k, v in fields.items() if k != "spec"), spec=call.spec)
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"hidden": 2**16}, "a row is 131072 bytes"),

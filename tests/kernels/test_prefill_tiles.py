@@ -71,6 +71,16 @@ def test_there_are_no_more_queries_than_pages_and_q_hold(
     assert sum(tile[3] for tile in tiles) == taken
 
 
+def test_a_row_that_begins_before_the_queries_has_none():
+    tiles = tiles_of(
+        *(jnp.array(each, jnp.int32) for each in ([40, 8], [0, 0], [-20, 20])),
+        num_queries=32,
+        max_tokens=ROOM,
+        tile_tokens=32,
+    )
+    assert [tile for tile in tiles.tolist() if tile[3]] == [[1, 20, 0, 8]]
+
+
 def test_all_layers_share_one_trace():
     rows = jnp.ones(2, jnp.int32)
 

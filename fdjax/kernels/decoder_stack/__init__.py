@@ -45,13 +45,16 @@ def decoder_stack(
         of `spec.unified`; zeros without one.
 
     Raises:
-        ValueError: the number of layers does not match the KV array or the windows.
+        ValueError: the number of layers does not match the KV array or the windows, or
+            the products' sizes do not match each other.
     """
     if not len(layers) == len(spec.windows) == kv.shape[1]:
         raise ValueError(
             f"decoder_stack: {len(layers)} layers, {len(spec.windows)} windows, and a "
             f"kv array of {kv.shape[1]} layers"
         )
+    for weights in layers:
+        _check_products(weights, kv)
     return OP(
         DecoderStack(
             x,
@@ -65,3 +68,19 @@ def decoder_stack(
             spec=spec,
         )
     )
+
+
+def _check_products(weights: LayerWeights, kv: Array) -> None:
+    num_kv_heads, head_dim = kv.shape[4:6]
+    columns = weights.qkv.shape[0]
+    expected = weights.out.shape[1] + 2 * num_kv_heads * head_dim
+    if columns != expected:
+        raise ValueError(
+            f"decoder_stack: qkv has {columns} rows; out takes {weights.out.shape[1]} "
+            f"columns, and {num_kv_heads} heads of {head_dim} in kv make it {expected}"
+        )
+    if weights.up.shape[0] != 2 * weights.down.shape[1]:
+        raise ValueError(
+            f"decoder_stack: up has {weights.up.shape[0]} rows, gate and up; down "
+            f"takes {weights.down.shape[1]} columns"
+        )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels import ffi
-from fdjax.kernels.activations import ACTIVATIONS
+from fdjax.kernels.activations import place
 from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as attention_cuda
@@ -79,7 +79,7 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
         phi=np.float32(bounds.phi),
         low=np.float32(bounds.low),
         high=np.float32(bounds.high),
-        activation=np.int64(list(ACTIVATIONS).index(spec.activation)),
+        activation=np.int64(place(spec.activation)),
         window=np.int64(window or 0),
         attention_splits=np.int64(cuts.attention.splits),
         attention_heads=np.int64(cuts.attention.heads_per_block),

@@ -5,15 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels import ffi
+from fdjax.kernels.activations import ACTIVATIONS, place
 from fdjax.kernels.matmul.arguments import Product
 from fdjax.kernels.matmul.config import FlatConfig, choose, source_of
 from fdjax.notation import Array, Float
 
 NAME = "matmul"
 DTYPES = (jnp.bfloat16, jnp.float16)
-# By their place in the enum Activation of params.h.
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
-
 GEMV = FlatConfig(tiles=0, boxes=0, tile_rows=0, splits=0, stages=0)
 
 
@@ -24,7 +22,6 @@ def run(call: Product, config: FlatConfig) -> Float[Array, "M columns"]:
         call: the product, gated or not.
         config: how B cuts the product up; `GEMV` asks for A.
     """
-    activation = 0 if call.activation is None else ACTIVATIONS.index(call.activation)
     columns = call.weight.shape[0] // (2 if call.gated else 1)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
@@ -36,7 +33,7 @@ def run(call: Product, config: FlatConfig) -> Float[Array, "M columns"]:
         gated=np.bool_(call.gated),
         has_bias=np.bool_(call.bias is not None),
         has_residual=np.bool_(call.residual is not None),
-        activation=np.int64(activation),
+        activation=np.int64(0 if call.activation is None else place(call.activation)),
         tiles=np.int64(config.tiles),
         boxes=np.int64(config.boxes),
         tile_rows=np.int64(config.tile_rows),

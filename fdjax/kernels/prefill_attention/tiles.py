@@ -43,6 +43,7 @@ def tiles_of(
     num_rows = len(lengths)
     counts = jnp.minimum(lengths, max_tokens) - starts
     counts = jnp.clip(counts, 0, jnp.maximum(num_queries - firsts, 0))
+    counts = jnp.where(firsts < 0, 0, counts)  # kernels trust the tiles
     ends = jnp.cumsum(-(-counts // tile_tokens))  # tiles up to each row
     index = jnp.arange(num_queries // tile_tokens + num_rows, dtype=jnp.int32)
     row = jnp.searchsorted(ends, index, side="right", method="compare_all")

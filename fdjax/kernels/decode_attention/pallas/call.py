@@ -67,14 +67,6 @@ def attend_with_scores(
     num_pages, num_layers, _, page_size, num_kv_heads, _ = kv.shape
     group = num_heads // num_kv_heads
     wide = padded_group(group, num_kv_heads)
-    call = config.Call(
-        rows,
-        num_kv_heads,
-        max(8, wide),
-        head_dim,
-        page_size,
-        page_table.shape[1] * page_size,
-    )
     problem = Problem(
         rows=rows,
         num_kv_heads=num_kv_heads,
@@ -88,7 +80,7 @@ def attend_with_scores(
         num_parameters=len(parameters),
         window=window,
         unified=unified,
-        cut=cut or config.heuristic(call),
+        cut=cut or config.heuristic(_sizes(q, kv, page_table)),
     )
     table = [_padded(p.astype(jnp.float32), num_kv_heads, wide) for p in parameters]
     empty = jnp.zeros((1, max(8, wide)), jnp.float32)
@@ -107,6 +99,14 @@ def attend_with_scores(
         own = _own_columns(highest, wide)[:, :, :group]
         counts = reference.recomputed_rows(own, unified)
     return out.reshape(q.shape), counts
+
+
+def _sizes(q: Array, kv: Array, page_table: Array) -> config.Call:
+    rows, num_heads, head_dim = q.shape
+    page_size, num_kv_heads = kv.shape[3:5]
+    columns = max(8, padded_group(num_heads // num_kv_heads, num_kv_heads))
+    room = page_table.shape[1] * page_size
+    return config.Call(rows, num_kv_heads, columns, head_dim, page_size, room)
 
 
 def padded_group(group: int, num_kv_heads: int) -> int:
@@ -179,7 +179,7 @@ def refuse_arguments(call: DecodeAttention) -> str | None:
         return "a page table of width 0"
     if halves > MAX_HALVES:
         return f"{halves} halves of pages; it takes {MAX_HALVES}"
-    return None
+    return config.refuse(_sizes(call.q, call.kv, call.page_table))
 
 
 def refuse(call: DecodeAttention) -> str | None:

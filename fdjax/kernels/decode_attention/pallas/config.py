@@ -69,6 +69,17 @@ def fits(call: Call, cut: Cut) -> bool:
     )
 
 
+def refuse(call: Call) -> str | None:
+    """Why no cut can serve a call, or `None`."""
+    tile = max(TENSOR_CORE_ROWS, call.page_size)
+    if fits(call, Cut(tile, min(STAGES), 1)):
+        return None
+    return (
+        f"pages of {call.page_size} tokens and heads of {call.head_dim}: "
+        f"{min(STAGES)} tiles do not fit in shared memory"
+    )
+
+
 def candidates(call: Call) -> Iterator[Cut]:
     """Every cut that can serve a call."""
     for tile in TILES:
