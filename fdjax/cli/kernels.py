@@ -17,26 +17,21 @@ from fdjax.serve.setup import Settings
 # Rows of the decode step that is explained; kernels for few rows serve this many.
 NUM_ROWS = 8
 
-# Enough to meet every kind of layer: where kinds differ, they alternate.
-_NUM_LAYERS = 2
-
 
 def explanations(settings: Settings, plan: MemoryPlan) -> list[str]:
     """One line for each operation and each answer to which implementation serves it.
 
-    A decode step of the model's first layers is traced, not run: nothing is allocated.
+    A decode step of a layer of each kind is traced, not run: nothing is allocated.
 
     Args:
         settings: the model and its type.
         plan: gives the KV array's shape.
     """
-    num_layers = min(_NUM_LAYERS, settings.config.num_layers)
+    windows = tuple(dict.fromkeys(settings.config.windows))  # layers differ in no more
     config = dataclasses.replace(
-        settings.config,
-        num_layers=num_layers,
-        windows=settings.config.windows[:num_layers],
+        settings.config, num_layers=len(windows), windows=windows
     )
-    layout = dataclasses.replace(plan.layout, num_layers=num_layers)
+    layout = dataclasses.replace(plan.layout, num_layers=len(windows))
     width = layout.pages_for(plan.max_model_len)
     each = jax.ShapeDtypeStruct((NUM_ROWS,), jnp.int32)
     with _choices() as lines:

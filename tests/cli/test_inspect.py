@@ -10,6 +10,7 @@ import typer
 from fdjax.cli.sizes import parse_bytes
 from tests.cli.conftest import Invoke
 
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 LLAMA = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
 H200 = ("--device", "h200", "--budget", "141GB")
 
@@ -53,6 +54,24 @@ def test_every_operation_of_a_step_is_explained(invoke: Invoke):
     assert {"matmul", "add_norm", "rope_kv_write", "decode_attention"} <= names
     assert "prefill_attention" not in names
     assert len(set(kernels)) == len(kernels)
+
+
+def test_every_kind_of_layer_is_explained(invoke: Invoke, tmp_path: pathlib.Path):
+    """Qwen 2 slides in its last layers alone."""
+    config = {**json.loads((FIXTURES / "qwen2" / "config.json").read_text())}
+    config |= {
+        "num_hidden_layers": 6,
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        "max_window_layers": 4,
+        "layer_types": ["full_attention"] * 4 + ["sliding_attention"] * 2,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    result = invoke("inspect", str(path), *H200, "--json")
+    assert result.exit_code == 0, result.stderr
+    kernels = json.loads(result.stdout)["kernels"]
+    assert any("differ in their sliding windows" in line for line in kernels), kernels
 
 
 def test_the_model_in_numbers(report: dict[str, Any]):
