@@ -27,8 +27,6 @@ from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, case
 from fdjax.kernels.decode_attention.pallas import Cut, attend_with_scores, config
 from fdjax.notation import Array
 
-# Measured on one H200: 12 GiB read by 1,056 blocks.
-READ_CEILING_GB_S = 4669.0
 SCHEMES: dict[str, UnifiedMax | None] = {
     "unified": UnifiedMax(0.0, -40.0, 40.0),
     "synchronised": None,
@@ -130,7 +128,7 @@ def measure(
         "us": round(us, 2),
         "device_us": round(device_us, 2),
         "gb_s": round(gb_s),
-        "fraction_of_ceiling": round(gb_s / READ_CEILING_GB_S, 3),
+        **results.share_of_ceiling(gb_s),
         "flashinfer_us": FLASHINFER_US.get((batch, context)),
         "spread": round((max(repeats) - min(repeats)) / us, 4),
         **results.provenance(),

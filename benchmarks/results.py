@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from fdjax.kernels.matmul.timing import READ_CEILING_GB_S
+
 ROOT = pathlib.Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
 
@@ -27,6 +29,13 @@ def commit() -> str:
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
+
+
+def share_of_ceiling(gb_s: float) -> dict[str, float]:
+    """What a result says of the read ceiling, where it is known: on an H200."""
+    if "H200" not in jax.devices()[0].device_kind:
+        return {}
+    return {"fraction_of_ceiling": round(gb_s / READ_CEILING_GB_S, 4)}
 
 
 def provenance() -> dict[str, str]:

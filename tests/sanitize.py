@@ -24,8 +24,10 @@ TOOLS = {
 }
 # Not the chain: the tool itself ends by a signal in its fifth test.
 TESTS = (
+    "tests/kernels/test_add_norm.py",
     "tests/kernels/test_decode_attention_impls.py",
     "tests/kernels/test_draw.py",
+    "tests/kernels/test_embedding.py",
     "tests/kernels/test_matmul.py",
     "tests/kernels/test_prefill_attention.py",
     "tests/kernels/test_rope_kv_write.py",
