@@ -150,8 +150,7 @@ def _check_extra() -> None:
         import uvicorn
     except ImportError as error:
         raise ConfigError(
-            f"fdjax serve needs {error.name}; install the extra: "
-            "pip install 'fdjax[serve]'"
+            f"fdjax serve needs {error.name}; install fdjax[serve]"
         ) from error
     del fastapi, llguidance, prometheus_client, uvicorn
 

@@ -102,7 +102,7 @@ class Grammars:
             raise RequestError(f"{FIELD}: {error}") from error
         except ImportError as error:
             raise RequestError(
-                f"{FIELD} need the package {error.name}: pip install 'fdjax[serve]'"
+                f"{FIELD} need the package {error.name}: install fdjax[serve]"
             ) from error
 
     def _compiled(self, text: str, params: SamplingParams) -> "TokenGrammar":

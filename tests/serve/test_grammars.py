@@ -165,7 +165,7 @@ def test_what_the_first_would_wait_for_is_done_ahead(llm: LLM):
 
 def test_without_the_package(llm: LLM, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(RequestError, match=r"llguidance: pip install 'fdjax\[serve\]'"):
+    with pytest.raises(RequestError, match=r"llguidance: install fdjax\[serve\]"):
         llm.grammars.compile(replaced(GREEDY, regex="a"))
 
 

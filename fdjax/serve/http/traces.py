@@ -67,8 +67,7 @@ def start_export() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         _LOGGER.warning(
-            "%s is set, but there are no traces without %s; install the extra: "
-            "pip install 'fdjax[traces]'",
+            "%s is set, but there are no traces without %s; install fdjax[traces]",
             next(name for name in _ENDPOINTS if os.environ.get(name)),
             error.name,
         )

@@ -167,4 +167,4 @@ def test_an_endpoint_without_the_package_is_told(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     traces.start_export()
     assert not set_up
-    assert "pip install 'fdjax[traces]'" in caplog.text
+    assert "install fdjax[traces]" in caplog.text
