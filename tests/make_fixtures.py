@@ -24,10 +24,6 @@ from tests.support.hf_reference import SAFE_GAP, Expected
 
 logger = logging.getLogger("make_fixtures")
 
-# A continuation that repeats few tokens would hide a wrong position or window.
-MIN_DISTINCT = 24
-
-
 # In bfloat16 each of their 64 tokens wins by at least 2**-7 of the largest logit, the
 # rounding of bfloat16, so that another order of summation gives the same text.
 TALES_CLEAR = (
@@ -51,7 +47,7 @@ def make(model: HfModel, folder: Path) -> None:
     seed = next(
         s
         for s in itertools.count(model.seed, 1000)
-        if _is_robust(hf_reference.write(model, folder, seed=s))
+        if _is_robust(model, hf_reference.write(model, folder, seed=s))
     )
     expected = hf_reference.write(model, folder, seed=seed)
     tensors = {
@@ -103,9 +99,9 @@ def replace(path: Path, tensors: dict[str, np.ndarray], *, seed: int | None) -> 
     logger.info("%s (seed %s): %s", name, seed, _difference(old, tensors))
 
 
-def _is_robust(expected: Expected) -> bool:
+def _is_robust(model: HfModel, expected: Expected) -> bool:
     distinct = len(np.unique(expected.tokens))
-    return bool(expected.gaps.min() > SAFE_GAP) and distinct >= MIN_DISTINCT
+    return bool(expected.gaps.min() > SAFE_GAP) and distinct >= model.distinct
 
 
 def _difference(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> str:

@@ -18,6 +18,16 @@ from tests.support.numerics import relative_error
 # epsilon, a shifted position or a missing bias is far above this.
 TOLERANCE = 1e-4
 
+# What every family is held against transformers on.
+HEAD_SIZES = {64, 80, 96, 128}
+GROUPS = {1, 3, 8}
+
+# Their classes have a key/value head for every query head.
+UNGROUPED = {"opt", "gptj", "bloom"}
+
+# The published ChatGLM code always has an output layer; the other classes allow both.
+TIED = {"chatglm": {False}}
+
 PAGE_SIZES = itertools.cycle((4, 8))
 
 
@@ -57,15 +67,18 @@ def test_every_fixture_has_a_test():
     assert folders == {m.name for m in MODELS}
 
 
-def test_fixtures_cover_the_shapes_kernels_distinguish():
-    configs = [_config(m) for m in MODELS]
-    attentions = [c.attention for c in configs]
-    groups = {a.num_heads // a.num_kv_heads for a in attentions}
-    assert groups >= {1, 3, 8}
-    assert {a.head_dim for a in attentions} >= {64, 80, 96, 128}
-    assert {c.embedding.tied for c in configs} == {True, False}
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_compared_on_every_shape(family: str):
+    configs = [c for c in map(_config, MODELS) if c.family == family]
+    assert {c.attention.head_dim for c in configs} >= HEAD_SIZES
+    assert {c.embedding.tied for c in configs} == TIED.get(family, {True, False})
+    heads = [(c.attention.num_heads, c.attention.num_kv_heads) for c in configs]
+    assert any(query & (query - 1) for query, _ in heads), "all are powers of two"
+    if family in UNGROUPED:
+        return
+    assert {query // kv for query, kv in heads} >= GROUPS
     # Groups of several heads over several key/value heads: their order matters.
-    assert any(a.num_heads > a.num_kv_heads > 1 for a in attentions)
+    assert any(query > kv > 1 for query, kv in heads)
 
 
 def test_fixtures_cover_what_families_differ_in():

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fdjax.config import (
@@ -17,6 +18,7 @@ from fdjax.config import (
     Norm,
     Rope,
 )
+from fdjax.layers.positions import rope_frequencies
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import FAMILIES
 from tests.support.hf_configs import hf_config
@@ -164,6 +166,35 @@ def test_chatglm_biases():
     config = hf_config("chatglm") | {"add_bias_linear": True, "add_qkv_bias": False}
     model = ModelConfig.from_hf(config)
     assert model.attention.qkv_bias and model.attention.out_bias and model.mlp.bias
+
+
+def published_angles(divisor: float, base: float) -> np.ndarray:
+    """`RotaryEmbedding.forward_impl` of the published code, a row a position."""
+    theta = 1.0 / base ** (np.arange(0, 4, 2) / 4)
+    return np.outer(np.arange(40) / divisor, theta)
+
+
+@pytest.mark.parametrize(
+    ("fields", "divisor", "base"),
+    [
+        ({"_name_or_path": "THUDM/chatglm2-6b-32k"}, 16.0, 1e4),
+        ({"_name_or_path": "/models/CodeGeeX2-6B"}, 16.0, 1e4),
+        ({"_name_or_path": "THUDM/chatglm3-6b-32k"}, 1.0, 16e4),
+        ({"_name_or_path": "THUDM/glm4-9b-chat"}, 1.0, 16e4),
+        ({"_name_or_path": "THUDM/glm-4-9b-chat"}, 1.0, 16e4),
+        ({"_name_or_path": "codegeex4-all-9b"}, 1.0, 16e4),
+        # A model trained further, saved with its own path: GLM-4 by its vocabulary.
+        ({"_name_or_path": "/data/run-7", "padded_vocab_size": 151_552}, 1.0, 16e4),
+        ({"_name_or_path": "/data/run-7", "rope_ratio": 1}, 1.0, 1e4),
+    ],
+)
+def test_rope_ratio_of_each_chatglm(
+    fields: dict[str, Any], divisor: float, base: float
+):
+    config = hf_config("chatglm") | {"rope_ratio": 16} | fields
+    frequencies = rope_frequencies(ModelConfig.from_hf(config).positions)
+    angles = np.outer(np.arange(40), frequencies)
+    np.testing.assert_allclose(angles, published_angles(divisor, base), rtol=1e-6)
 
 
 SCALED: tuple[tuple[dict[str, Any], Rope], ...] = (

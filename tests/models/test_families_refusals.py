@@ -133,6 +133,23 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("chatglm", {"pre_seq_len": 128}, "does not know pre_seq_len = 128"),
     ("chatglm", {"vocab_size": 100}, "vocab_size = 100: contradicts padded_vocab_size"),
     ("chatglm", {"kv_channels": 6}, "kv_channels = 6: rotates 3 dimensions"),
+    ("chatglm", {"_name_or_path": None}, "rope_ratio = 2: ChatGLM2 divides positions"),
+    (
+        "chatglm",
+        {"_name_or_path": "/data/run-7", "rope_ratio": 16},
+        'rope_ratio = 16: .*_name_or_path = "/data/run-7" .*hf_overrides=',
+    ),
+    (
+        "chatglm",
+        {"_name_or_path": "chatglm2-against-chatglm3"},
+        "rope_ratio = 2: .*_name_or_path = .chatglm2-against-chatglm3",
+    ),
+    ("chatglm", {"_name_or_path": "chatglm20"}, "rope_ratio = 2: .*chatglm20"),
+    (
+        "chatglm",
+        {"_name_or_path": "THUDM/chatglm2-6b-32k", "padded_vocab_size": 151_552},
+        "rope_ratio = 2: .*THUDM/chatglm2-6b-32k",
+    ),
 )
 
 

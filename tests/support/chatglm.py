@@ -52,7 +52,7 @@ def config(glm: Mapping[str, Any]) -> dict[str, Any]:
         "post_layer_norm": True,
         "quantization_bit": 0,
         "rmsnorm": True,
-        "rope_ratio": glm["rope_parameters"]["rope_theta"] / 10000,
+        **_rope(glm["rope_parameters"]),
         "seq_length": glm["max_position_embeddings"],
         "use_cache": True,
         "torch_dtype": "float16",
@@ -61,6 +61,15 @@ def config(glm: Mapping[str, Any]) -> dict[str, Any]:
         "eos_token_id": 2,
         "pad_token_id": 0,
     }
+
+
+def _rope(glm: Mapping[str, Any]) -> dict[str, Any]:
+    """What long texts change, and the name, which alone says what the ratio means."""
+    if glm["rope_type"] == "linear":
+        return {"rope_ratio": glm["factor"], "_name_or_path": "THUDM/chatglm2-6b-32k"}
+    ratio = glm["rope_theta"] / 10000
+    named = {} if ratio == 1 else {"_name_or_path": "THUDM/chatglm3-6b-32k"}
+    return {"rope_ratio": ratio} | named
 
 
 def weights(

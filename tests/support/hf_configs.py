@@ -75,8 +75,8 @@ _CHATGLM: dict[str, Any] = {
     **{"num_layers": 3, "padded_vocab_size": 101, "hidden_size": 48},
     **{"ffn_hidden_size": 72, "kv_channels": 8, "num_attention_heads": 6},
     **{"multi_query_group_num": 2, "seq_length": 96, "layernorm_epsilon": 3e-5},
-    **{"rope_ratio": 2, "bos_token_id": 3, "eos_token_id": [4, 5]},
-    "torch_dtype": "float16",
+    **{"rope_ratio": 2, "_name_or_path": "THUDM/chatglm3-6b-32k"},
+    **{"bos_token_id": 3, "eos_token_id": [4, 5], "torch_dtype": "float16"},
 }
 
 

@@ -34,6 +34,8 @@ class HfModel:
         prefix: beginning of tensor names that the published checkpoints leave out.
         chatglm: weights and configuration are renamed to ChatGLM2's; transformers has
             no such class, but its GLM computes the same.
+        distinct: least number of tokens that its continuations must have among them;
+            those that repeat few would hide a wrong position or window.
     """
 
     name: str
@@ -44,6 +46,7 @@ class HfModel:
     published: Mapping[str, Any] = field(default=_NOTHING)
     prefix: str = ""
     chatglm: bool = False
+    distinct: int = 24
 
 
 def sizes(

@@ -1,10 +1,12 @@
 """Small random models, as data: what every family is compared on.
 
 Sizes are odd on purpose: heads that are no power of two, vocabularies and
-feed-forward sizes that fill no tile, windows shorter than the prompts.
+feed-forward sizes that fill no tile, windows shorter than the prompts. `hf_shapes`
+adds the head sizes and groups that are missing here.
 """
 
 from tests.support.hf_model import HfModel, opt_sizes, sizes
+from tests.support.hf_shapes import SHAPES
 
 _LLAMA = (
     HfModel(
@@ -115,7 +117,6 @@ _QWEN = (
         published={"layer_types": None},
     ),
 )
-
 
 _OPT = (
     HfModel(
@@ -294,4 +295,5 @@ MODELS: tuple[HfModel, ...] = (
     *_GPTJ,
     *_BLOOM,
     *_GEMMA2,
+    *SHAPES,
 )

@@ -1,6 +1,8 @@
 """ChatGLM2, ChatGLM3 and GLM-4 as their authors published them (`ChatGLMModel`)."""
 
-from fdjax.config import Attention, Embedding, Mlp, Norm, Rope
+import re
+
+from fdjax.config import Attention, Embedding, LinearScaling, Mlp, Norm, Rope
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
@@ -8,6 +10,13 @@ from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
 _THETA = 10_000.0
+
+# The generations share their fields but not the meaning of "rope_ratio". Their name
+# tells them apart, and GLM-4's vocabulary: the others have 65,024 tokens.
+_CHATGLM2 = re.compile(r"(chatglm|codegeex)2(?!\d)", re.IGNORECASE)
+_LATER = re.compile(r"chatglm3(?!\d)|(glm|codegeex)-?4(?!\d)", re.IGNORECASE)
+_GLM4_VOCABULARY = 151_552
+
 _NAMES = Names(
     embed="transformer.embedding.word_embeddings",
     layer="transformer.encoder.layers.{i}.",
@@ -96,10 +105,34 @@ def _attention(fields: HfConfig, *, linear_bias: bool) -> Attention:
 
 
 def _rope(fields: HfConfig, head_dim: int) -> Rope:
-    """Pairs of neighbours in the first half of each head, the base stretched."""
+    """Pairs of neighbours in the first half of each head, for long texts changed."""
     ratio = fields.take("rope_ratio", float, 1.0)
-    rope = Rope(_THETA * ratio, head_dim // 2, interleaved=True)
+    if ratio == 1.0:
+        rope = Rope(_THETA, head_dim // 2, interleaved=True)
+    elif _divides_positions(fields):
+        rope = Rope(_THETA, head_dim // 2, True, LinearScaling(ratio))
+    else:
+        rope = Rope(_THETA * ratio, head_dim // 2, interleaved=True)
     return common.check_rotary(fields, "kv_channels", rope, head_dim)
+
+
+def _divides_positions(fields: HfConfig) -> bool:
+    """Whether "rope_ratio" divides positions, as in ChatGLM2-6B-32K.
+
+    Raises:
+        ConfigError: the file does not say which generation the model is of.
+    """
+    name = fields.take_optional("_name_or_path", str) or ""
+    vocab_size = fields.take("padded_vocab_size", int, aliases=("vocab_size",))
+    divides = _CHATGLM2.search(name) is not None
+    if divides == (_LATER.search(name) is not None or vocab_size == _GLM4_VOCABULARY):
+        raise fields.error(
+            "rope_ratio",
+            "ChatGLM2 divides positions by it, ChatGLM3 and GLM-4 multiply the base of "
+            f'RoPE, and _name_or_path = "{name}" does not say which model this is; say '
+            'it: hf_overrides={"_name_or_path": "chatglm2"}, or "chatglm3" or "glm-4"',
+        )
+    return divides
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:
