@@ -29,8 +29,10 @@ class Launch:
 
     def start_copy(self) -> "Launch":
         """Asks for the copy to the host, without waiting for it."""
-        for leaf in jax.tree.leaves(self.sampled):
-            leaf.copy_to_host_async()
+        # A guard of transfers takes copies ahead for implicit ones; these are meant.
+        with jax.transfer_guard_device_to_host("allow"):
+            for leaf in jax.tree.leaves(self.sampled):
+                leaf.copy_to_host_async()
         return self
 
     def wait(self) -> None:

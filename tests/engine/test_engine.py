@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fdjax import SamplingParams
+from fdjax import SamplingParams, UnifiedMax
 from fdjax.engine.engine import Engine
+from fdjax.models import random_weights
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
+from tests.support.host_reads import no_host_reads
 
 DRAWN = SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True)
+WIDE = UnifiedMax(0.0, -60.0, 60.0)
 
 
 @pytest.fixture(scope="module")
@@ -155,5 +158,18 @@ def test_a_warm_up_without_a_word_is_for_anything():
 
 
 def test_no_transfer_happens_unasked(engine: Engine, alone: list[list[int]]):
-    with jax.transfer_guard("disallow"):
+    with no_host_reads():
         assert run(engine, PROMPTS) == alone
+
+
+@pytest.mark.gpu
+def test_no_transfer_happens_unasked_on_a_gpu():
+    """Counts of the softmax among them, in launches of one step, as a GPU has them."""
+    config = dataclasses.replace(shallow_model().config, unified=WIDE)
+    model = random_weights(config, dtype=jnp.float32, seed=0)
+    engine = tiny_engine(model, steps_per_launch=1)
+    expected = run(engine, PROMPTS)
+    with no_host_reads():
+        assert run(engine, PROMPTS) == expected
+        engine.statistics()
+        assert engine.softmax_statistics().query_heads > 0

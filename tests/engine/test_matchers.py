@@ -14,6 +14,7 @@ from fdjax.engine.job import Job
 from fdjax.engine.results import Launch
 from fdjax.generate.stopping import FinishReason
 from tests.support.engines import GREEDY, shallow_model, tiny_engine
+from tests.support.host_reads import no_host_reads
 from tests.support.matchers import Places
 
 PROMPTS = ([5], [1, 9, 33], [3, 100])
@@ -194,7 +195,7 @@ def test_a_form_without_a_grammar_is_refused(engine: Engine):
 
 
 def test_nothing_is_traced_or_sent_unasked(engine: Engine):
-    with jax.no_tracing(True), jax.transfer_guard("disallow"):
+    with jax.no_tracing(True), no_host_reads():
         for count in range(1, 4):
             for _ in range(count):
                 add(engine, PROMPTS[0], GREEDY, places(engine))

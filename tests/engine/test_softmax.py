@@ -19,6 +19,7 @@ from tests.support.engines import (
     tiny_engine,
     tiny_model,
 )
+from tests.support.host_reads import no_host_reads
 
 WIDE = UnifiedMax(0.0, -60.0, 60.0)
 NONE_FITS = UnifiedMax(-100.0, -60.0, 60.0)  # every score of this model is above -40
@@ -73,7 +74,7 @@ def test_counting_traces_and_transfers_nothing():
     narrow = tiny_engine(model_with(NONE_FITS), max_num_seqs=2)
     narrow.warm_up()
     assert narrow.softmax_statistics().query_heads == 0, "warming up counts nothing"
-    with jax.no_tracing(True), jax.transfer_guard("disallow"):
+    with jax.no_tracing(True), no_host_reads():
         run(narrow, PROMPTS)
         run(narrow, PROMPTS)
         read = narrow.softmax_statistics()

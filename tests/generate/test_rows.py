@@ -1,0 +1,149 @@
+"""Requests in rows: seated, moved and masked without a trace in the others'."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.generate import rows
+from fdjax.generate.loop import GenerationProgress
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.sampling_state import SamplingRules, SamplingState, init_state
+from tests.support.engines import layout_of, shallow_model
+
+NUM_ROWS, VOCABULARY = 4, 131
+PLAN = SamplingPlan(stochastic=True, penalties=True, masks=True, num_stop_ids=4)
+GREEDY_PLAN = SamplingPlan()
+LENGTHS = (3, 1, 2, 5)
+
+
+def state_of(count: int, *, num_rows: int, plan: SamplingPlan = PLAN) -> SamplingState:
+    """Requests that differ in everything that has a row."""
+    return init_state(
+        [
+            SamplingParams(
+                temperature=0.0 if plan is GREEDY_PLAN else 0.5 + row,
+                max_tokens=20 + row,
+                frequency_penalty=float(row > 0),
+                ignore_eos=True,
+            )
+            for row in range(count)
+        ],
+        [[row, row + 5] for row in range(count)],
+        plan=plan,
+        vocab_size=VOCABULARY,
+        eos_token_ids=[2],
+        default_seeds=list(range(count)),
+        num_rows=num_rows,
+        outputs=[[row] * row for row in range(count)],
+    )
+
+
+def progress_of(state: SamplingState) -> GenerationProgress:
+    """Rows whose pages hold noise, the same in every call."""
+    shape = layout_of(shallow_model(), num_pages=NUM_ROWS, page_size=16).shape
+    kv = np.random.default_rng(0).normal(size=shape)
+    return GenerationProgress(
+        kv=jnp.asarray(kv, jnp.float32),
+        lengths=jnp.asarray(LENGTHS, jnp.int32),
+        tokens=jnp.asarray([11, 12, 13, 14], jnp.int32),
+        sampling=state.progress,
+    )
+
+
+def by_row(*trees: SamplingRules | GenerationProgress) -> list[np.ndarray]:
+    """Everything that has a row as its first axis: all but the pages."""
+    parts = [
+        (tree.lengths, tree.tokens, tree.sampling)
+        if isinstance(tree, GenerationProgress)
+        else tree
+        for tree in trees
+    ]
+    return [np.array(leaf) for leaf in jax.tree.leaves(parts)]
+
+
+def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for actual, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+
+
+def test_exchange_moves_everything_that_a_row_has():
+    state = state_of(4, num_rows=NUM_ROWS)
+    progress = progress_of(state)
+    source = [2, 0, 3, 1]
+    expected = [leaf[source] for leaf in by_row(state.rules, progress)]
+    found = rows.exchange(state.rules, progress, jnp.asarray(source, jnp.int32))
+    assert_same(by_row(*found), expected)
+    np.testing.assert_array_equal(found[1].kv, progress.kv)
+
+
+def test_arrivals_take_their_rows_and_padding_takes_none():
+    state, arrivals = state_of(4, num_rows=NUM_ROWS), state_of(2, num_rows=3)
+    progress = progress_of(state)
+    logits = jnp.asarray(np.random.default_rng(1).normal(size=(3, VOCABULARY)))
+    places = np.array([3, 1, NUM_ROWS], np.int32)
+    rules, after, sampled = rows.seat(
+        logits.astype(jnp.float32),
+        arrivals,
+        jnp.asarray(places),
+        jnp.asarray([7, 8, 9], jnp.int32),
+        state.rules,
+        progress,
+        plan=PLAN,
+    )
+    assert after.lengths.tolist() == [3, 8, 2, 7]
+    first, second, _ = sampled.tokens.tolist()
+    assert after.tokens.tolist() == [11, second, 13, first]
+    # Requests 0 and 1 had emitted 0 tokens and 1; each has one more now.
+    assert after.sampling.generated.tolist() == [0, 2, 2, 1]
+    expected = by_row(state.rules)
+    for leaf, new in zip(expected, by_row(arrivals.rules), strict=True):
+        leaf[places[:2]] = new[:2]
+    assert_same(by_row(rules), expected)
+
+
+def test_masks_are_replaced_row_by_row():
+    before = np.arange(NUM_ROWS * 5, dtype=np.uint32).reshape(NUM_ROWS, 5)
+    masks = np.full((3, 5), 99, np.uint32) + np.arange(3, dtype=np.uint32)[:, None]
+    places = np.array([2, NUM_ROWS, 0], np.int32)
+    after = rows.allow(jnp.asarray(before), jnp.asarray(places), jnp.asarray(masks))
+    expected = before.copy()
+    expected[[2, 0]] = masks[[0, 2]]
+    np.testing.assert_array_equal(after, expected)
+
+
+# --- Decoding -------------------------------------------------------------------------
+
+decode = jax.jit(rows.decode_rows, static_argnames=("plan", "num_steps"))
+
+
+def decoded(
+    rules: SamplingRules, progress: GenerationProgress, steps: list[int]
+) -> tuple[GenerationProgress, list[list[int]]]:
+    """Three steps of the first rows; the tokens of the steps each takes part in."""
+    table = jnp.arange(len(steps), dtype=jnp.int32)[:, None]
+    progress, sampled = decode(
+        shallow_model(),
+        rules,
+        progress,
+        table,
+        jnp.asarray(steps, jnp.int32),
+        plan=GREEDY_PLAN,
+        num_steps=3,
+    )
+    finished = np.asarray(sampled.finished).T
+    still = [[False] * count + [True] * (3 - count) for count in steps]
+    np.testing.assert_array_equal(finished > 0, still)
+    tokens = np.asarray(sampled.tokens).T.tolist()
+    return progress, [row[:count] for row, count in zip(tokens, steps, strict=True)]
+
+
+def test_a_row_that_stands_still_goes_on_where_it_was():
+    state = state_of(4, num_rows=NUM_ROWS, plan=GREEDY_PLAN)
+    whole, expected = decoded(state.rules, progress_of(state), [3, 3, 3])
+    middle, first = decoded(state.rules, progress_of(state), [3, 1, 0])
+    assert middle.lengths.tolist() == [6, 2, 2, 5]
+    end, rest = decoded(state.rules, middle, [0, 2, 3])
+    assert [a + b for a, b in zip(first, rest, strict=True)] == expected
+    assert_same(by_row(end), by_row(whole))
+    assert end.lengths.tolist() == [6, 4, 5, 5], "the last row is in none of the calls"
