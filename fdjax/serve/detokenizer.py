@@ -1,11 +1,10 @@
 """Increments of one request made chunks: text, and its end at a stop string."""
 
-from collections.abc import Callable
-
 from fdjax.engine.request import Increment, Request
 from fdjax.errors import RequestError
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.stop_strings import StopStrings
+from fdjax.serve.text_stream import TextStream
 from fdjax.serve.tokenizer import Tokenizer
 
 
@@ -35,7 +34,7 @@ class Detokenizer:
                 f"stop has {len(params.stop)} strings, but the model has no tokenizer; "
                 "use stop_token_ids"
             )
-        self._to_text = None if tokenizer is None else tokenizer.stream(request.prompt)
+        self._stream = None if tokenizer is None else tokenizer.stream(request.prompt)
         self._stops = StopStrings(
             params.stop, included=params.include_stop_str_in_output
         )
@@ -46,15 +45,15 @@ class Detokenizer:
         """The next chunk."""
         assert not self.ended
         token_ids, text = increment.token_ids, None
-        if self._to_text is not None:
-            count, text = self._text(token_ids, self._to_text)
-            token_ids = token_ids[:count]
         reason = increment.finish_reason
         finish_text = None if reason is None else reason.text
+        if self._stream is not None:
+            count, text = self._text(token_ids, self._stream)
+            token_ids = token_ids[:count]
+            if finish_text is not None and not self._stops.found:
+                text += self._searched(self._stream.rest()) + self._stops.rest()
         if self._stops.found:
             finish_text = "stop"
-        elif finish_text is not None and text is not None:
-            text += self._stops.rest()
         self.ended = finish_text is not None
         logprobs = increment.logprobs
         return Chunk(
@@ -66,17 +65,16 @@ class Detokenizer:
             sample=self._sample,
         )
 
-    def _text(
-        self, token_ids: list[int], to_text: Callable[[int], str]
-    ) -> tuple[int, str]:
+    def _text(self, token_ids: list[int], stream: TextStream) -> tuple[int, str]:
         """Text of the tokens up to a stop string, and how many these are."""
         text = ""
         for count, token in enumerate(token_ids, start=1):
-            if self._num_unsearched:
-                self._num_unsearched -= 1
-                text += to_text(token)
-                continue
-            text += self._stops.add(to_text(token))
+            text += self._searched(stream(token))
+            self._num_unsearched = max(self._num_unsearched - 1, 0)
             if self._stops.found:
                 return count, text
         return len(token_ids), text
+
+    def _searched(self, piece: str) -> str:
+        """What the next piece of text lets through."""
+        return piece if self._num_unsearched else self._stops.add(piece)

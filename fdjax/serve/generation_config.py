@@ -1,21 +1,21 @@
-"""What a model's authors recommend for sampling from it."""
+"""What a model's authors recommend for sampling from it, and what they end it with."""
 
 import pathlib
 from typing import Any
 
 from fdjax.errors import ConfigError
-from fdjax.generate.params import SamplingParams
+from fdjax.generate.checks import Interval, integer
+from fdjax.generate.params import INT32_MAX, SamplingParams
 from fdjax.models.strict_json import read_object
 
 FILE_NAME = "generation_config.json"
 _FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_EOS = "eos_token_id"
+_TOKEN_ID = Interval(0, INT32_MAX)
 
 
 def recommended_sampling(folder: pathlib.Path) -> dict[str, Any]:
     """Arguments of `SamplingParams` that `generation_config.json` gives, as in vLLM.
-
-    Its end-of-sequence tokens become `stop_token_ids`: chat models list there what
-    ends a turn, which `config.json` may not name.
 
     Args:
         folder: the model's; without the file, nothing is recommended.
@@ -23,16 +23,40 @@ def recommended_sampling(folder: pathlib.Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or a value is out of range.
     """
-    path = folder / FILE_NAME
-    if not path.is_file():
-        return {}
     try:
-        fields = read_object(path)
+        fields = _fields(folder)
         recommended = {n: fields[n] for n in _FIELDS if fields.get(n) is not None}
-        stops = fields.get("eos_token_id")
-        if stops is not None:
-            recommended["stop_token_ids"] = [stops] if isinstance(stops, int) else stops
         SamplingParams(**recommended)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be used: {error}") from error
+        raise _unusable(folder, error) from error
     return recommended
+
+
+def eos_token_ids(folder: pathlib.Path) -> tuple[int, ...]:
+    """The end-of-sequence tokens that `generation_config.json` names.
+
+    Chat models list there what ends a turn, which `config.json` may not name.
+
+    Args:
+        folder: the model's; without the file there are none.
+
+    Raises:
+        ConfigError: the file cannot be read, or they are no token ids.
+    """
+    try:
+        value = _fields(folder).get(_EOS)
+        if value is None:
+            return ()
+        values: list[Any] = value if isinstance(value, list) else [value]
+        return tuple(integer(_EOS, each, _TOKEN_ID) for each in values)
+    except (OSError, ValueError) as error:
+        raise _unusable(folder, error) from error
+
+
+def _fields(folder: pathlib.Path) -> dict[str, Any]:
+    path = folder / FILE_NAME
+    return read_object(path) if path.is_file() else {}
+
+
+def _unusable(folder: pathlib.Path, error: Exception) -> ConfigError:
+    return ConfigError(f"{folder / FILE_NAME} cannot be used: {error}")

@@ -171,8 +171,8 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Continues prompts; yields new tokens every few steps.
 
-        Args and errors are those of `generate`; errors are raised by this call, not
-        by the first `next`.
+        Args and errors are those of `generate`. What is wrong with a request is raised
+        by this call; that the queue is full, by the first `next`, which queues them.
         """
         return self._stream(self._prepare(prompts, sampling_params))
 

@@ -28,6 +28,7 @@ from fdjax.models.weights import (
     parameter_bytes,
     parameter_shapes,
 )
+from fdjax.serve.generation_config import eos_token_ids
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
@@ -90,6 +91,7 @@ class Settings:
         folder, fields = _read(model, revision, hf_overrides)
         config = ModelConfig.from_hf(fields)
         config = replace(config, unified=unified_for(softmax, model, folder))
+        config = replace(config, eos_token_ids=_ends(config, folder))
         if not 0.0 < memory_fraction < 1.0:
             raise ConfigError(
                 f"memory_fraction is {memory_fraction}; use a fraction between 0 and 1"
@@ -228,6 +230,12 @@ def _read_file(path: pathlib.Path) -> dict[str, Any]:
         return read_object(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _ends(config: ModelConfig, folder: pathlib.Path) -> tuple[int, ...]:
+    """All end-of-sequence tokens; not those that never come: grammars refuse them."""
+    named = dict.fromkeys((*config.eos_token_ids, *eos_token_ids(folder)))
+    return tuple(id_ for id_ in named if id_ < config.embedding.vocab_size)
 
 
 def kind_of_platform() -> Literal["cpu", "gpu"]:

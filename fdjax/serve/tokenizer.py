@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fdjax.errors import ConfigError
+from fdjax.serve.text_stream import TextStream
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-
-# Tokens of the prompt that a stream of text is given, to know what its first word
-# follows: enough to hold a whole character of byte tokens.
-_CONTEXT_TOKENS = 8
 
 
 @runtime_checkable
@@ -39,8 +36,8 @@ class Tokenizer(Protocol):
         """What a `tokenizer.json` of it holds; `None` where there can be none."""
         ...
 
-    def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
-        """A function from the next token id to the text it completes, often empty.
+    def stream(self, prompt: Sequence[int]) -> TextStream:
+        """What makes text of tokens one by one.
 
         Args:
             prompt: the token ids that come before: whether a word begins with a space
@@ -82,13 +79,9 @@ class FastTokenizer:
         """See `Tokenizer.to_json`."""
         return self._tokenizer.to_str()
 
-    def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
-        """See `Tokenizer.stream`; a character is never split."""
-        from tokenizers.decoders import DecodeStream
-
-        before = list(prompt[-_CONTEXT_TOKENS:])
-        stream = DecodeStream(ids=before, skip_special_tokens=True)
-        return lambda token: stream.step(self._tokenizer, token) or ""
+    def stream(self, prompt: Sequence[int]) -> TextStream:
+        """See `Tokenizer.stream`."""
+        return TextStream(self._tokenizer.decode, prompt)
 
 
 class SlowTokenizer:
@@ -126,21 +119,9 @@ class SlowTokenizer:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         return None if backend is None else backend.to_str()
 
-    def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
-        """See `Tokenizer.stream`; text waits until it ends on a whole character."""
-        seen = list(prompt[-_CONTEXT_TOKENS:])
-        shown = self.decode(seen)
-
-        def step(token: int) -> str:
-            nonlocal shown
-            seen.append(token)
-            text = self.decode(seen)
-            if text.endswith("\ufffd"):
-                return ""
-            new, shown = text[len(shown) :], text
-            return new
-
-        return step
+    def stream(self, prompt: Sequence[int]) -> TextStream:
+        """See `Tokenizer.stream`."""
+        return TextStream(self.decode, prompt)
 
 
 def _piece(decode: Callable[[list[int]], str], token_id: int) -> str:

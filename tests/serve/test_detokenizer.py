@@ -75,6 +75,35 @@ def test_what_was_held_back_comes_at_the_end():
     assert made[-1].text == TEXT
 
 
+def cut_snowman(params: SamplingParams, prompt: list[int]) -> list[Chunk]:
+    """A prompt's chunks of a word, and of a character without its last byte."""
+    tokens = TOKENIZER.encode_plain(" a☃")[:-1]
+    detokenizer = Detokenizer(TOKENIZER, Request(3, tuple(prompt), params, 99))
+    reasons = [*[None] * (len(tokens) - 1), FinishReason.LENGTH]
+    increments = [
+        Increment(3, [token], None, reason)
+        for token, reason in zip(tokens, reasons, strict=True)
+    ]
+    return [detokenizer.chunk(increment) for increment in increments]
+
+
+def test_a_character_cut_by_the_end_is_shown_as_cut():
+    made = cut_snowman(SamplingParams(), PROMPT)
+    assert [chunk.text for chunk in made] == [" a", "", "\ufffd"]
+    assert made[-1].finish_reason == "length"
+    (*_, last) = cut_snowman(SamplingParams(stop="\ufffd"), PROMPT)
+    assert (last.text, last.finish_reason) == ("", "stop")
+
+
+def test_a_stop_string_in_the_prompt_ends_nothing():
+    """Nor where the prompt's last character is completed by the output."""
+    *prompt, last = TOKENIZER.encode("Once upon a time 中")
+    params = SamplingParams(stop="time")
+    detokenizer = Detokenizer(TOKENIZER, Request(3, tuple(prompt), params, 99))
+    chunk = detokenizer.chunk(Increment(3, [last], None, None))
+    assert (chunk.text, chunk.finish_reason) == ("中", None)
+
+
 def test_min_tokens_come_before_any_stop_string():
     early = SamplingParams(stop=" a", max_tokens=99)
     late = SamplingParams(stop=" a", max_tokens=99, min_tokens=4)

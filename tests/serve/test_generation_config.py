@@ -7,7 +7,7 @@ import pytest
 
 from fdjax import ConfigError
 from fdjax.models import SHIPPED, resolve
-from fdjax.serve.generation_config import recommended_sampling
+from fdjax.serve.generation_config import eos_token_ids, recommended_sampling
 
 
 def folder_with(path: pathlib.Path, fields: object) -> pathlib.Path:
@@ -17,10 +17,12 @@ def folder_with(path: pathlib.Path, fields: object) -> pathlib.Path:
 
 def test_without_the_file_nothing_is_recommended(tmp_path: pathlib.Path):
     assert recommended_sampling(tmp_path) == {}
+    assert eos_token_ids(tmp_path) == ()
 
 
 def test_the_shipped_model_only_names_its_end():
-    assert recommended_sampling(resolve(SHIPPED)) == {"stop_token_ids": [1]}
+    assert recommended_sampling(resolve(SHIPPED)) == {}
+    assert eos_token_ids(resolve(SHIPPED)) == (1,)
 
 
 def test_fields_become_parameters(tmp_path: pathlib.Path):
@@ -35,11 +37,22 @@ def test_fields_become_parameters(tmp_path: pathlib.Path):
     assert recommended_sampling(folder_with(tmp_path, fields)) == {
         "temperature": 0.6,
         "top_p": 0.9,
-        "stop_token_ids": [128001, 128009],
     }
+    assert eos_token_ids(tmp_path) == (128001, 128009)
 
 
-@pytest.mark.parametrize("fields", [{"temperature": -1}, {"eos_token_id": "x"}, []])
+@pytest.mark.parametrize("value", [None, []])
+def test_a_model_may_have_no_end(tmp_path: pathlib.Path, value: object):
+    assert eos_token_ids(folder_with(tmp_path, {"eos_token_id": value})) == ()
+
+
+@pytest.mark.parametrize("fields", [{"temperature": -1}, {"top_k": "x"}, []])
 def test_what_cannot_be_used_is_named(tmp_path: pathlib.Path, fields: object):
     with pytest.raises(ConfigError, match=r"generation_config\.json cannot be used"):
         recommended_sampling(folder_with(tmp_path, fields))
+
+
+@pytest.mark.parametrize("value", ["x", -1, 2**31, True, [1, 2.5]])
+def test_ends_that_are_no_token_ids_are_named(tmp_path: pathlib.Path, value: object):
+    with pytest.raises(ConfigError, match=r"cannot be used: eos_token_id is"):
+        eos_token_ids(folder_with(tmp_path, {"eos_token_id": value}))

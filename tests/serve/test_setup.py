@@ -1,14 +1,15 @@
 """Settings: what is decided before anything is allocated."""
 
 import pathlib
+import shutil
 
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
-from fdjax import ConfigError, MemoryBudgetError, SamplingParams
+from fdjax import ConfigError, MemoryBudgetError, SamplingParams, device
 from fdjax.errors import QueueFullError
-from fdjax.models import SHIPPED
+from fdjax.models import SHIPPED, resolve
 from fdjax.serve.setup import Settings, build_engine
 
 LLAMA = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
@@ -20,6 +21,22 @@ def test_a_cpu_computes_in_float32():
     assert settings.dtype == jnp.float32
     assert settings.max_model_len == 1024
     assert settings.weight_bytes == 4 * 5_475_584
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("float16", 2)]
+)
+def test_a_type_asked_for_is_that_of_weights_and_pages(dtype: str, size: int):
+    settings = Settings.of(SHIPPED, dtype=dtype)
+    assert settings.dtype == jnp.dtype(dtype)
+    assert settings.weight_bytes == size * 5_475_584
+    assert settings.memory_plan().layout.dtype == settings.dtype
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5])
+def test_the_budget_is_the_fraction_asked_for(fraction: float):
+    settings = Settings.of(SHIPPED, memory_fraction=fraction)
+    assert settings.memory_plan().budget_bytes == device.memory_budget(fraction)
 
 
 def test_a_gpu_keeps_the_checkpoint_s_type():
@@ -62,6 +79,17 @@ def test_a_budget_too_small_is_refused():
     settings = Settings.of(SHIPPED, max_model_len=64, max_num_seqs=1)
     with pytest.raises(MemoryBudgetError, match="does not fit"):
         settings.memory_plan(settings.weight_bytes)
+
+
+def test_both_files_name_what_ends_a_text(tmp_path: pathlib.Path):
+    shutil.copy(resolve(SHIPPED) / "config.json", tmp_path)
+    assert Settings.of(tmp_path).config.eos_token_ids == (1,)
+    fields = '{"eos_token_id": [7, 1, 4095, 4096]}'
+    (tmp_path / "generation_config.json").write_text(fields)
+    expected = (1, 7, 4095)  # the vocabulary has 4096 tokens: the last never comes
+    assert Settings.of(tmp_path).config.eos_token_ids == expected
+    lone = Settings.of(tmp_path / "config.json", hf_overrides={"eos_token_id": 5})
+    assert lone.config.eos_token_ids == (5, 7, 1, 4095)
 
 
 def test_an_override_reaches_the_model():

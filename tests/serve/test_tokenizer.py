@@ -2,17 +2,20 @@
 
 import json
 import pathlib
+import random
 import shutil
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
+from transformers import ByT5Tokenizer
 
 from fdjax import ConfigError
 from fdjax.models import SHIPPED, resolve
 from fdjax.serve.tokenizer import (
     FastTokenizer,
     SlowTokenizer,
+    Tokenizer,
     chat_prompt,
     chat_token_ids,
     load_tokenizer,
@@ -50,6 +53,87 @@ def test_streamed_text_comes_back_character_by_character(
     assert "".join(pieces) == TEXT
     assert not any("\ufffd" in piece for piece in pieces)
     assert "" in pieces, "some character takes several tokens"
+
+
+def streamed(
+    tokenizer: Tokenizer, prompt: list[int], token_ids: list[int]
+) -> list[str]:
+    """The text of each token, and of the end."""
+    stream = tokenizer.stream(prompt)
+    return [*(stream(token) for token in token_ids), stream.rest()]
+
+
+def test_a_prompt_inside_a_character(tokenizer: FastTokenizer | SlowTokenizer):
+    *prompt, last = tokenizer.encode("Once upon a time 中")
+    assert streamed(tokenizer, prompt, [last]) == ["中", ""]
+
+
+def test_any_tokens_make_the_text_of_all(tokenizer: FastTokenizer | SlowTokenizer):
+    draw, prompt = random.Random(2), tokenizer.encode("Once")
+    broken = [i for i in range(4096) if "\ufffd" in tokenizer.piece(i)]
+    assert len(broken) > 100, "bytes that are no characters"
+    for kind in (range(4096), [*broken, *range(3)]):
+        for _ in range(20):
+            token_ids = draw.choices(kind, k=60)
+            text = "".join(streamed(tokenizer, prompt, token_ids))
+            assert "Once" + text == tokenizer.decode([*prompt, *token_ids])
+
+
+@pytest.fixture
+def fallback(tmp_path: pathlib.Path) -> Tokenizer:
+    """Like Llama 2's: bytes have tokens of their own, after which come three words."""
+    names = ("<s>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)))
+    vocabulary = {name: place for place, name in enumerate((*names, "▁x", "▁", "y"))}
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.add_special_tokens(["<s>", "</s>", "<unk>"])
+    space = decoders.Replace("▁", " ")
+    tokenizer.decoder = decoders.Sequence(
+        [space, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path)
+    assert loaded is not None
+    return loaded
+
+
+def in_bytes(text: str) -> list[int]:
+    return [3 + byte for byte in text.encode()]
+
+
+def test_byte_fallback_may_take_back_what_was_shown(fallback: Tokenizer):
+    token_ids = [3 + 0x0A, 3 + 0xE4, 259, 259]
+    assert fallback.decode(token_ids) == "\ufffd\ufffd x x"
+    made = streamed(fallback, [0, 259], token_ids)
+    assert made == ["\n", "", "\ufffd x", " x", ""]
+
+
+def test_byte_fallback_streams_whole_characters(fallback: Tokenizer):
+    draw = random.Random(3)
+    kinds = [*map(in_bytes, ("中", "🙂", "é", "\n")), [1], [259], [260], [261]]
+    for _ in range(200):
+        parts = [draw.choice(kinds) for _ in range(40)]
+        tokens = [token for part in parts for token in part]
+        cut = draw.randrange(1, 30)
+        prompt, token_ids = [0, 259, *tokens[:cut]], tokens[cut:]
+        made = streamed(fallback, prompt, token_ids)
+        whole, before = fallback.decode([*prompt, *token_ids]), fallback.decode(prompt)
+        assert not any("\ufffd" in piece for piece in made)
+        assert whole.endswith("".join(made))
+        if not before.endswith("\ufffd"):
+            assert before + "".join(made) == whole
+
+
+def test_a_tokenizer_of_python_streams(tmp_path: pathlib.Path):
+    """ByT5's leaves out bytes that are no character."""
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    tokenizer = SlowTokenizer(tmp_path)
+    assert tokenizer.to_json() is None
+    prompt, token_ids = tokenizer.encode_plain("a"), tokenizer.encode_plain("中🙂!")
+    expected = ["", "", "中", "", "", "", "🙂", "!", ""]
+    assert streamed(tokenizer, prompt, token_ids) == expected
+    assert streamed(tokenizer, [*prompt, token_ids[0]], token_ids[1:3])[1] == "中"
 
 
 def test_single_tokens_are_pieces_of_the_text(
