@@ -90,7 +90,7 @@ def test_every_module_stands_in_the_architecture():
     text = (ROOT / "docs" / "architecture.md").read_text()
     listed = set(re.findall(r"`([\w.]+)`", text.partition("## Modules")[2]))
     names = {name.rpartition(".")[2] for name in listed}
-    for layer in ("serve", "engine", "generate", "memory"):
+    for layer in ("serve", "engine", "generate", "memory", "models", "kernels"):
         modules = (ROOT / "fdjax" / layer).glob("*.py")
         written = {path.stem for path in modules if path.stem != "__init__"}
         assert written <= names, f"{layer}: {sorted(written - names)}"
