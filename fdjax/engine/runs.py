@@ -1,7 +1,12 @@
 """`Runs`: jobs of one engine, driven by whoever reads their increments."""
 
+import atexit
+import contextlib
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+
+import jax
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.job import Job
@@ -19,6 +24,7 @@ class Runs:
         self._engine = engine
         self._boxes: dict[Job, deque[tuple[Job, Increment]]] = {}
         self._lost: set[Job] = set()
+        _RUNS.add(self)
 
     def add(self, requests: Iterable[Request]) -> list[Job]:
         """Queues several requests, or none of them.
@@ -67,6 +73,11 @@ class Runs:
                 self._boxes.pop(job, None)
                 self._lost.discard(job)
 
+    def close(self) -> None:
+        """Ends all jobs."""
+        for job in self._boxes:
+            self._engine.abort(job)
+
     def _deliver(self) -> None:
         try:
             increments = self._engine.step()
@@ -77,3 +88,18 @@ class Runs:
         for job, increment in increments:
             if job in self._boxes:
                 self._boxes[job].append((job, increment))
+
+
+_RUNS: weakref.WeakSet[Runs] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Before JAX ends: a thread of jaxlib 0.11 that still works aborts the process.
+
+    And before modules are taken down, which a run that nobody ended would need then.
+    """
+    for runs in list(_RUNS):
+        runs.close()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # told to who reads it
+        jax.block_until_ready(jax.live_arrays())
