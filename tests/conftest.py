@@ -34,15 +34,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what is marked for a machine other than this one."""
     import jax
 
+    from fdjax import device
+
     backend = jax.default_backend()
     if item.get_closest_marker("gpu") and backend != "gpu":
         pytest.skip(f"needs an NVIDIA GPU, and JAX runs on the {backend}")
     if item.get_closest_marker("cpu") and backend != "cpu":
         pytest.skip(f"is about a CPU, and JAX runs on the {backend}")
-    if item.get_closest_marker("hopper"):
-        capability = getattr(jax.devices()[0], "compute_capability", backend)
-        if capability != "9.0":
-            pytest.skip(f"needs compute capability 9.0, and this is {capability}")
+    if item.get_closest_marker("hopper") and not device.is_hopper():
+        pytest.skip(f"needs compute capability 9.0, and this is {device.kind()}")
     if item.get_closest_marker("browser"):
         if importlib.util.find_spec("playwright") is None:
             pytest.skip("needs playwright: the group browser")

@@ -102,11 +102,12 @@ def serve(
     """
     with reported(debug=debug):
         _check_extra()
-        _check_keys(api_key or [])
         from fdjax.serve.http import logs, traces
+        from fdjax.serve.http.keys import check_keys
         from fdjax.serve.http.run import DrainingServer
         from fdjax.serve.http.wiring import application
 
+        check_keys(api_key or [])
         logging.config.dictConfig(logs.log_config(log_format))
         traces.start_export()
         if compilation_cache:
@@ -132,14 +133,6 @@ def serve(
             serving.close()
         if serving.errored:
             raise typer.Exit(FAILED)
-
-
-def _check_keys(keys: list[str]) -> None:
-    if any(not key.strip() for key in keys):
-        raise ConfigError(
-            "--api-key is empty: everybody would be served; name a key, or leave the "
-            "option out"
-        )
 
 
 def _check_extra() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +12,16 @@ from fdjax.engine.request import Increment, Logprob
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.stopping import FinishReason
+
+
+def copy_ahead(tree: Any) -> None:
+    """Asks for copies of arrays to the host, without waiting for them.
+
+    A guard of transfers takes such copies for implicit ones; these are meant.
+    """
+    with jax.transfer_guard_device_to_host("allow"):
+        for leaf in jax.tree.leaves(tree):
+            leaf.copy_to_host_async()
 
 
 @dataclass(frozen=True)
@@ -29,10 +40,7 @@ class Launch:
 
     def start_copy(self) -> "Launch":
         """Asks for the copy to the host, without waiting for it."""
-        # A guard of transfers takes copies ahead for implicit ones; these are meant.
-        with jax.transfer_guard_device_to_host("allow"):
-            for leaf in jax.tree.leaves(self.sampled):
-                leaf.copy_to_host_async()
+        copy_ahead(self.sampled)
         return self
 
     def wait(self) -> None:

@@ -101,5 +101,6 @@ def _end() -> None:
     """
     for runs in list(_RUNS):
         runs.close()
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # told to who reads it
+    # Errors of the device are told to who reads, and an engine's own thread may go on.
+    with contextlib.suppress(RuntimeError):
         jax.block_until_ready(jax.live_arrays())

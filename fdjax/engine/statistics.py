@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 
+from fdjax.engine.results import copy_ahead
 from fdjax.engine.scheduler import Scheduler
 from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
 from fdjax.memory.kv import KVLayout
@@ -88,10 +89,7 @@ class SoftmaxWatch:
             return
         self._next_s = now_s + _COPIES_EVERY_S
         copy = jax.device_put(counts, may_alias=False)
-        # A guard of transfers takes copies ahead for implicit ones; these are meant.
-        with jax.transfer_guard_device_to_host("allow"):
-            for leaf in jax.tree.leaves(copy):
-                leaf.copy_to_host_async()
+        copy_ahead(copy)
         self._copy = copy
 
     def read(self) -> SoftmaxStatistics:

@@ -1,11 +1,12 @@
 """Which GPUs the extension's code was compiled for."""
 
+import functools
 import re
-from collections.abc import Sequence
 
 
+@functools.cache  # every call that is traced asks
 def refuse_architectures(
-    architectures: Sequence[str], capability: tuple[int, int], kind: str
+    architectures: tuple[str, ...], capability: tuple[int, int]
 ) -> str | None:
     """Why code for these architectures does not run on a GPU, or `None`.
 
@@ -13,14 +14,13 @@ def refuse_architectures(
         architectures: as CMake's CUDA_ARCHITECTURES names them: "80-real" is machine
             code, "80-virtual" PTX, which drivers compile for newer GPUs, "80" both.
         capability: the GPU's compute capability, major and minor.
-        kind: its name.
     """
     if any(_runs(architecture, capability) for architecture in architectures):
         return None
     major, minor = capability
     return (
         f"the extension fdjax._ffi has code for {', '.join(architectures)}, and "
-        f"{kind} has compute capability {major}.{minor}: install fdjax again with "
+        f"this GPU has compute capability {major}.{minor}: install fdjax again with "
         f"FDJAX_CUDA_ARCHITECTURES={major}{minor}-real"
     )
 

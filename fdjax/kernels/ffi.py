@@ -24,6 +24,7 @@ type Platform = Literal["cpu", "gpu"]
 # The operations that have a handler, by platform.
 _targets: dict[str, frozenset[str]] = {}
 _build_id = ""
+_architectures: tuple[str, ...] = ()
 
 
 def target(operation: str) -> str:
@@ -54,11 +55,9 @@ def refuse(operation: str, *, platform: Platform) -> str | None:
 def _refuse_device() -> str | None:
     """Why no code of the extension runs on the GPU traced for, or `None`."""
     capability = device.compute_capability()
-    if _ffi is None or capability is None:  # a described device has no more than a name
+    if capability is None:  # a described device has no more than a name
         return None
-    return refuse_architectures(
-        _ffi.build_info()["gpu_architectures"], capability, device.kind()
-    )
+    return refuse_architectures(_architectures, capability)
 
 
 def refuse_below_sm90() -> str | None:
@@ -68,10 +67,11 @@ def refuse_below_sm90() -> str | None:
 
 def _register() -> None:
     """Queues every handler; a backend that starts later takes its own."""
-    global _build_id  # noqa: PLW0603  (set once, at import)
+    global _architectures, _build_id
     if _ffi is None:
         return
-    _build_id = _ffi.build_info()["build_id"]
+    info = _ffi.build_info()
+    _build_id, _architectures = info["build_id"], info["gpu_architectures"]
     for xla_platform, handlers in _ffi.targets().items():
         for operation, handler in handlers.items():
             jax.ffi.register_ffi_target(

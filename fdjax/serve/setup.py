@@ -90,8 +90,11 @@ class Settings:
         """
         folder, fields = _read(model, revision, hf_overrides)
         config = ModelConfig.from_hf(fields)
-        config = replace(config, unified=unified_for(softmax, model, folder))
-        config = replace(config, eos_token_ids=_ends(config, folder))
+        config = replace(
+            config,
+            unified=unified_for(softmax, model, folder),
+            eos_token_ids=_ends(config, folder),
+        )
         if not 0.0 < memory_fraction < 1.0:
             raise ConfigError(
                 f"memory_fraction is {memory_fraction}; use a fraction between 0 and 1"

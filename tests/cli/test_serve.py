@@ -155,7 +155,7 @@ def test_an_empty_key_is_refused(invoke: Invoke, key: str):
     """A variable that was not set: all would be served where a key was meant."""
     result = invoke("serve", "--api-key", "first", "--api-key", key)
     assert result.exit_code == 1
-    assert "--api-key is empty" in result.stderr
+    assert "an API key is empty" in result.stderr
 
 
 def test_the_docs_say_what_each_option_does():

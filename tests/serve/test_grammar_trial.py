@@ -78,31 +78,34 @@ def test_one_that_does_not_start_is_no_fault_of_the_request(
     trial.check(GOOD)
 
 
-def test_one_that_was_killed_meanwhile_is_replaced():
-    """By the system, for want of memory: no request has to do with it."""
+@pytest.fixture
+def killed() -> GrammarTrial:
+    """Its process was, by the system for want of memory: no request's fault."""
     trial = GrammarTrial()
     trial.check(GOOD)
     process = trial._process
     assert process is not None
     process.kill()
     process.wait()
-    trial.check(GOOD)
-    assert trial._process is not process
+    return trial
 
 
-def test_one_that_dies_while_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch):
-    trial = GrammarTrial()
-    trial.check(GOOD)
-    process = trial._process
-    assert process is not None
-    process.kill()
-    process.wait()
+def test_one_that_was_killed_meanwhile_is_replaced(killed: GrammarTrial):
+    process = killed._process
+    killed.check(GOOD)
+    assert killed._process is not process
+
+
+def test_one_that_dies_while_it_is_asked_is_replaced(
+    killed: GrammarTrial, monkeypatch: pytest.MonkeyPatch
+):
+    process = killed._process
     monkeypatch.setattr(process, "poll", lambda: None)  # it was alive a moment ago
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     with pytest.raises(RuntimeError, match="did not answer"):
-        trial.check(GOOD)
+        killed.check(GOOD)
     monkeypatch.undo()
-    trial.check(GOOD)
+    killed.check(GOOD)
 
 
 def test_nothing_is_left_of_what_stalls():

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fdjax.errors import ConfigError
 from fdjax.serve.http.errors import ApiError
 
 WATCHED_PATHS = frozenset({"/health", "/metrics"})
@@ -16,6 +17,18 @@ WATCHED_PATHS = frozenset({"/health", "/metrics"})
 PAGE = "/"
 _HOW = "send 'Authorization: Bearer KEY'"
 _HOW_TO_PAGE = "type it as the password, with any name"
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Checks keys before anything is loaded.
+
+    Raises:
+        ConfigError: a key is empty or blank: whoever sends none would bring it.
+    """
+    if any(not key.strip() for key in keys):
+        raise ConfigError(
+            "an API key is empty: everybody would be served; name one, or leave it out"
+        )
 
 
 class ApiKeys:
@@ -28,12 +41,11 @@ class ApiKeys:
         keys: without any, everything is let through.
 
     Raises:
-        ValueError: a key is empty or blank: who sends none would bring it.
+        ConfigError: see `check_keys`.
     """
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
-        if any(not key.strip() for key in keys):
-            raise ValueError("an API key is empty; leave it out, or give one")
+        check_keys(keys)
         self._app = app
         self._digests = [_digest(key.encode()) for key in keys]
 
