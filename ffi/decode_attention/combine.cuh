@@ -1,10 +1,15 @@
 // From the warps' partial results to the output: first within a block, then within a
 // cluster, whose blocks hold the splits of the same row and heads.
 //
-// Nothing goes through device memory, nothing is counted and no order is left to
+// Nothing goes through device memory, nothing is counted there and no order is left to
 // chance: a block sums its warps in shared memory, sends each block of the cluster the
-// part of the result that is that block's to finish, and sums what it was sent. All of
-// it lies where the rings were.
+// part of the result that is that block's to finish, and sums what it was sent, as soon
+// as its inbox is full. No barrier of the cluster: its release would be a fence of the
+// device, with pages still being written.
+//
+// Sums of the warps lie where the rings were. So does the inbox, unless it is that of
+// one head: then it has a place of its own, and nobody need wait for others to be done
+// with their rings before sending.
 #pragma once
 
 #include "decode_attention/attend.cuh"
@@ -19,53 +24,104 @@ struct Column {  // a query head
 template <typename G>
 struct Exchange {
   float* partials;   // [warps, columns, kPartialStride]
-  Column* warps;     // [warps, columns]
+  Column* warps;     // [warps, columns]: beside the rings
   Column* received;  // [splits, columns of the block]
   float4* sums;      // [splits, units of a block of the cluster]
+  Inbox inbox;
   int columns;       // of the block: its heads' groups, without padding
   int units, share;  // of all its columns; of one block of the cluster
 
-  __device__ Exchange(const Params& p, const Block& block, char* memory) {
+  // `apart`: of inbox_bytes, before the rings.
+  __device__ Exchange(const Params& p, const Block& block, char* apart, char* rings,
+                      Column* of_warps, uint64_t* barrier)
+      : warps(of_warps), inbox{barrier, block.split} {
     columns = block.heads * p.group;
     units = columns * (G::kHeadDim / 4);
     share = (units + block.splits - 1) / block.splits;
-    partials = reinterpret_cast<float*>(memory);
-    const int of_warps = block.warps * G::kColumns;
-    sums = reinterpret_cast<float4*>(partials + of_warps * G::kPartialStride);
-    warps = reinterpret_cast<Column*>(sums + block.splits * share);
-    received = warps + of_warps;
+    partials = reinterpret_cast<float*>(rings);
+    char* const after = rings + partial_bytes(block.warps);
+    sums = reinterpret_cast<float4*>(is_apart(block.heads) ? apart : after);
+    received = reinterpret_cast<Column*>(sums + block.splits * share);
   }
 
+  // What other blocks send to this one: of its units and of all columns.
+  __device__ uint32_t expected_bytes(const Block& block) const {
+    const int kept = max(min(share, units - block.split * share), 0);
+    return (block.splits - 1) * (kept * sizeof(float4) + columns * sizeof(Column));
+  }
+
+  __host__ __device__ static constexpr bool is_apart(int heads) { return heads == 1; }
+
+  // The rings behind it lie at a multiple of their rows.
+  __host__ __device__ static constexpr int inbox_bytes(int heads, int group,
+                                                       int splits) {
+    const int bytes = received_bytes(heads, group, splits);
+    return is_apart(heads) ? (bytes + G::kRowBytes - 1) / G::kRowBytes * G::kRowBytes
+                           : 0;
+  }
+
+  // Of what lies where the rings were.
   static constexpr int bytes(int warps, int heads, int group, int splits) {
+    return partial_bytes(warps) +
+           (is_apart(heads) ? 0 : received_bytes(heads, group, splits));
+  }
+
+ private:
+  __host__ __device__ static constexpr int partial_bytes(int warps) {
+    return warps * G::kColumns * G::kPartialStride * 4;
+  }
+
+  __host__ __device__ static constexpr int received_bytes(int heads, int group,
+                                                          int splits) {
     const int columns = heads * group;
     const int units = columns * (G::kHeadDim / 4);
     const int share = (units + splits - 1) / splits;
-    return warps * G::kColumns * (G::kPartialStride * 4 + 8) + splits * share * 16 +
-           splits * columns * 8;
+    return splits * share * 16 + splits * columns * 8;
   }
 };
 
-// kPartialStride spreads the 32 threads of a store over all banks.
+// Writes a warp's partial result, relative to the largest score of all warps of its
+// head: what comes after adds plain numbers. kPartialStride spreads the 32 threads of a
+// store over all banks.
 template <typename G>
-__device__ void store_partial(const Exchange<G>& e, const Partial<G>& partial) {
+__device__ void store_partial(const Block& block, Scheme scheme, const Exchange<G>& e,
+                              const Partial<G>& partial) {
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int first = warp / block.warps_per_head * block.warps_per_head;
+  Column* const own = e.warps + warp * G::kColumns;
+  if (lane < 4) {
+#pragma unroll
+    for (int i = 0; i < 2 * G::kBlocks; ++i) {
+      own[i / 2 * 8 + lane * 2 + i % 2].highest = partial.highest[i / 2][i % 2];
+    }
+  }
+  __syncthreads();  // every warp's largest scores stand, and every ring is read
   float* out = e.partials + warp * G::kColumns * G::kPartialStride;
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int column = n * 8 + lane % 4 * 2 + j;
+      float highest = -INFINITY;
+      for (int w = first; w < first + block.warps_per_head; ++w) {
+        highest = fmaxf(highest, e.warps[w * G::kColumns + column].highest);
+      }
+      const float factor = scheme.factor(partial.highest[n][j], highest);
+      float* at = out + column * G::kPartialStride + lane / 4;
 #pragma unroll
       for (int m = 0; m < G::kHeadDim / 16; ++m) {
-        float* at = out + column * G::kPartialStride + m * 16 + lane / 4;
-        at[0] = partial.out[m][n][j];
-        at[8] = partial.out[m][n][j + 2];
+        at[m * 16] = partial.out[m][n][j] * factor;
+        at[m * 16 + 8] = partial.out[m][n][j + 2] * factor;
       }
-      if (lane < 4) {
-        e.warps[warp * G::kColumns + column] = {partial.highest[n][j],
-                                                partial.total[n][j]};
-      }
+      if (lane < 4) own[column].total = partial.total[n][j] * factor;
     }
+}
+
+__device__ inline void add(float4& sum, const float4& x) {
+  sum.x += x.x;
+  sum.y += x.y;
+  sum.z += x.z;
+  sum.w += x.w;
 }
 
 __device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
@@ -75,46 +131,40 @@ __device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
   sum.w += x.w * factor;
 }
 
-// One column of a group over the warps of its head, which begin with `first`.
-template <typename G>
-__device__ Column sum_warps(Scheme scheme, const Exchange<G>& e, int first, int warps,
-                            int column) {
-  const Column* of_warp = e.warps + first * G::kColumns + column;
-  Column sum{-INFINITY, 0.0f};
-  for (int w = 0; w < warps; ++w) {
-    sum.highest = fmaxf(sum.highest, of_warp[w * G::kColumns].highest);
-  }
-  for (int w = 0; w < warps; ++w) {
-    const Column c = of_warp[w * G::kColumns];
-    sum.total += c.total * scheme.factor(c.highest, sum.highest);
-  }
-  return sum;
-}
-
 // Sends every block of the cluster its share of this block's sums, and all columns.
 template <typename G>
-__device__ void send(const Params& p, const Block& block, Scheme scheme,
-                     const Exchange<G>& e) {
+__device__ void send(const Params& p, const Block& block, const Exchange<G>& e) {
+  constexpr int kUnits = G::kHeadDim / 4;  // of a query head
   const int warps = block.warps_per_head;
-  for (int i = threadIdx.x; i < block.splits * e.columns; i += blockDim.x) {
-    const int to = i / e.columns, column = i % e.columns;
-    const Column sum =
-        sum_warps(scheme, e, column / p.group * warps, warps, column % p.group);
-    *in_block(e.received + block.split * e.columns + column, to) = sum;
-  }
   for (int unit = threadIdx.x; unit < e.units; unit += blockDim.x) {
-    const int column = unit / (G::kHeadDim / 4), part = unit % (G::kHeadDim / 4);
-    const int first = column / p.group * warps, g = column % p.group;
-    const Column all = sum_warps(scheme, e, first, warps, g);
+    const int column = unit / kUnits, head = column / p.group;
+    const int at = head * warps * G::kColumns + column - head * p.group;
+    const float* source = e.partials + at * G::kPartialStride + unit % kUnits * 4;
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
-    for (int w = first; w < first + warps; ++w) {
-      const int at = w * G::kColumns + g;
-      const float* source = e.partials + at * G::kPartialStride + part * 4;
-      add_scaled(sum, *reinterpret_cast<const float4*>(source),
-                 scheme.factor(e.warps[at].highest, all.highest));
+#pragma unroll 8
+    for (int w = 0; w < warps; ++w) {
+      add(sum, *reinterpret_cast<const float4*>(source));
+      source += G::kColumns * G::kPartialStride;
     }
     const int to = unit / e.share;
-    *in_block(e.sums + block.split * e.share + unit % e.share, to) = sum;
+    e.inbox.put(e.sums + block.split * e.share + unit - to * e.share, sum, to);
+  }
+  // By the last threads: they have no units if there are few.
+  for (int i = blockDim.x - 1 - threadIdx.x; i < block.splits * e.columns;
+       i += blockDim.x) {
+    const int to = i / e.columns, column = i - to * e.columns;
+    const int head = column / p.group;
+    const Column* of_warp =
+        e.warps + head * warps * G::kColumns + column - head * p.group;
+    Column sum{-INFINITY, 0.0f};
+#pragma unroll 8
+    for (int w = 0; w < warps; ++w) {
+      sum.highest = fmaxf(sum.highest, of_warp[w * G::kColumns].highest);
+      sum.total += of_warp[w * G::kColumns].total;
+    }
+    e.inbox.put(
+        reinterpret_cast<float2*>(e.received + block.split * e.columns + column),
+        float2{sum.highest, sum.total}, to);
   }
 }
 
@@ -159,26 +209,26 @@ __device__ inline uint2 pack(GpuFloats::float16, const float4& x, float factor) 
           reinterpret_cast<const uint32_t&>(high)};
 }
 
-// Writes this block's share of the columns that are `ready`. `all` holds every column
-// summed over the splits.
+// Writes this block's share of the columns: those of which `done` says `wanted`, or all
+// if it is nullptr. Every thread sums its column over the splits itself.
 template <typename G>
 __device__ void finish(const Params& p, const Block& block, Scheme scheme,
-                       const Exchange<G>& e, const Column* all, const bool* ready) {
+                       const Exchange<G>& e, const bool* done, bool wanted) {
   constexpr int kUnits = G::kHeadDim / 4;  // of a query head
   uint2* out = static_cast<uint2*>(p.out) + block.query_head(p) * kUnits;
   for (int i = threadIdx.x; i < e.share; i += blockDim.x) {
     const int unit = block.split * e.share + i;
     if (unit >= e.units) return;
     const int column = unit / kUnits;
-    if (!ready[column]) continue;
+    if (done != nullptr && done[column] != wanted) continue;
+    const Column all = sum_all(p, block, scheme, e, column);
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 4
     for (int s = 0; s < block.splits; ++s) {
       const float highest = e.received[s * e.columns + column].highest;
-      add_scaled(sum, e.sums[s * e.share + i],
-                 scheme.factor(highest, all[column].highest));
+      add_scaled(sum, e.sums[s * e.share + i], scheme.factor(highest, all.highest));
     }
-    const float inverse = all[column].total > 0.0f ? 1.0f / all[column].total : 0.0f;
+    const float inverse = all.total > 0.0f ? 1.0f / all.total : 0.0f;
     out[unit] = pack(typename G::T{}, sum, inverse);
   }
 }

@@ -63,51 +63,51 @@ __device__ void replace_newest(const Block& block, const Work& work,
   loader.replace(stage, token % kTileTokens, newest.key(work.kv_head - block.kv_head));
 }
 
-// Everything between a warp's tokens and its block's share of the cluster's sums. The
-// warp's ring is filled already.
+// Everything between a warp's tokens and what its block has received of the cluster's
+// sums. The warp's ring is filled already, and the cluster's blocks have arrived at a
+// barrier when their inboxes were free. `parity`: of the inbox.
 template <typename G>
 __device__ void pass(const Params& p, const Block& block, const Work& work,
-                     Scheme scheme, Loader<G>& loader, uint32_t queries, char* rings) {
+                     Scheme scheme, Loader<G>& loader, uint32_t queries,
+                     const Exchange<G>& exchange, uint32_t parity) {
   Partial<G> partial;
   if (scheme.unified) {
     attend<true>(p, work, loader, queries, partial);
   } else {
     attend<false>(p, work, loader, queries, partial);
   }
-  __syncthreads();  // every ring of the block is read
-  const Exchange<G> exchange(p, block, rings);
-  store_partial(exchange, partial);
-  cluster_barrier();  // every block's partials stand, and its rings may be overwritten
-  send(p, block, scheme, exchange);
-  cluster_barrier();
+  store_partial(block, scheme, exchange, partial);
+  barrier_wait();                                          // every inbox is free
+  if (!exchange.is_apart(block.heads)) cluster_barrier();  // and every ring is
+  __syncthreads();  // this block's partials stand
+  send(p, block, exchange);
+  exchange.inbox.wait(parity, block.splits);
 }
 
-// Sums the block's columns over the splits. Those within the bounds are `ready`, the
-// others stay `pending`. Returns whether any does: the same in every block of the
-// cluster. `pending` is of the column that this thread has in its care.
+// After a pass with the unified maximum: which of the block's columns are `done`, being
+// within the bounds. Returns whether any is not: the same in every block of the
+// cluster.
 template <typename G>
-__device__ bool check(const Params& p, const Block& block, Scheme scheme,
-                      const Exchange<G>& exchange, Column* columns, bool* ready,
-                      bool& pending) {
+__device__ bool check(const Params& p, const Block& block, const Exchange<G>& exchange,
+                      bool* done) {
+  bool outside = false;
   if (const int column = threadIdx.x; column < exchange.columns) {
-    const Column sum = sum_all(p, block, scheme, exchange, column);
+    const float highest = sum_all(p, block, Scheme{true}, exchange, column).highest;
     // -inf: the query sees no token, and its zeros are right.
-    const bool outside =
-        scheme.unified &&
-        (sum.highest >= p.high || (sum.highest <= p.low && sum.highest != -INFINITY));
-    columns[column] = sum;
-    ready[column] = pending && !outside;
-    pending = pending && outside;
+    outside = highest >= p.high || (highest <= p.low && highest != -INFINITY);
+    done[column] = !outside;
   }
-  return __syncthreads_or(pending);
+  return __syncthreads_or(outside);
 }
 
-// After the first pass: what is not ready will be computed again.
+// What will be computed again; nothing if `done` is nullptr.
 __device__ inline void count_recomputed(const Params& p, const Block& block,
-                                        const bool* ready) {
+                                        const bool* done) {
   if (const int head = threadIdx.x; block.split == 0 && head < block.heads) {
     int count = 0;
-    for (int g = 0; g < p.group; ++g) count += !ready[head * p.group + g];
+    for (int g = 0; g < p.group && done != nullptr; ++g) {
+      count += !done[head * p.group + g];
+    }
     p.recomputed[int64_t{block.row} * p.kv_heads + block.kv_head + head] = count;
   }
 }
@@ -117,12 +117,15 @@ template <typename G>
 __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
     kernel(FDJAX_GRID_CONSTANT const Params p) {
   extern __shared__ __align__(512) char shared[];
-  __shared__ Column columns[G::kMaxWarps * G::kColumns];
-  __shared__ bool ready[G::kMaxWarps * G::kColumns];
+  __shared__ Column of_warps[G::kMaxWarps * G::kColumns];
+  __shared__ bool columns_done[G::kMaxWarps * G::kColumns];
+  __shared__ uint64_t full;
   const Block block(p);
   const int warp = threadIdx.x / kLanes;
   char* const kept = shared + block.heads * G::kQueryBytes;
-  char* const rings = kept + block.heads * G::kNewestBytes;
+  char* const apart = kept + block.heads * G::kNewestBytes;
+  char* const rings =
+      apart + Exchange<G>::inbox_bytes(block.heads, p.group, block.splits);
   const uint32_t queries =
       shared_address(shared) + warp / block.warps_per_head * G::kQueryBytes;
 
@@ -133,6 +136,11 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   Loader<G> loader(p, work, shared_address(rings) + warp * G::kRingBytes);
   if (p.newest.qkv == nullptr) pdl_wait();
   loader.start();
+  const Exchange<G> exchange(p, block, apart, rings, of_warps, &full);
+  const uint32_t expected = exchange.expected_bytes(block);
+  if (threadIdx.x == 0) exchange.inbox.open(expected);
+  __syncwarp();
+  barrier_arrive();
   pdl_wait();
   pdl_release();
   if (p.newest.qkv == nullptr) {
@@ -145,15 +153,18 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   __syncthreads();
   replace_newest(block, work, newest, loader);
 
-  bool pending = threadIdx.x < block.heads * p.group;
-  for (Scheme scheme{p.unified};; scheme.unified = false) {
-    pass(p, block, work, scheme, loader, queries, rings);
-    const Exchange<G> exchange(p, block, rings);
-    const bool again = check(p, block, scheme, exchange, columns, ready, pending);
-    if (scheme.unified == p.unified) count_recomputed(p, block, ready);
-    finish(p, block, scheme, exchange, columns, ready);
+  bool* const done = p.unified ? columns_done : nullptr;
+  for (int turn = 0;; ++turn) {
+    const Scheme scheme{p.unified && turn == 0};
+    pass(p, block, work, scheme, loader, queries, exchange, turn);
+    const bool again = scheme.unified && check(p, block, exchange, done);
+    finish(p, block, scheme, exchange, done, /*wanted=*/turn == 0);
+    if (turn == 0) count_recomputed(p, block, done);
     if (!again) return;
     __syncthreads();  // what was received has been read: the rings are free
+    if (threadIdx.x == 0) exchange.inbox.reopen(expected);
+    __syncwarp();
+    barrier_arrive();
     loader.start();
   }
 }

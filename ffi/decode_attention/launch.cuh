@@ -23,12 +23,14 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
   // Without clusters a block does all of a row: right, and slow at small batches.
   const int splits = has_clusters() ? how.splits : 1, heads = how.heads_per_block;
   const int warps = std::min(how.warps, G::kMaxWarps);
-  const int exchange_bytes = Exchange<G>::bytes(warps, heads, p.group, splits);
+  using Sums = Exchange<G>;
+  const int exchange_bytes = Sums::bytes(warps, heads, p.group, splits);
   const fdjax::Launch launch{
       .stream = stream,
       .grid = dim3(splits, p.kv_heads / heads, p.rows),
       .threads = warps * kLanes,
       .shared_bytes = heads * (G::kQueryBytes + G::kNewestBytes) +
+                      Sums::inbox_bytes(heads, p.group, splits) +
                       std::max(warps * G::kRingBytes, exchange_bytes),
       .cluster = splits,
       .programmatic = how.programmatic};

@@ -32,7 +32,7 @@ __device__ inline Team team_of(int blocks) {
 // The row's highest logit and its token, in every thread of every block.
 template <int kThreads, bool kKeeps>
 __device__ uint64_t highest(const Row& row, Team& team, Exchange& exchange) {
-  if (team.blocks > 1) cluster_arrive();
+  if (team.blocks > 1) cluster_arrive_relaxed();
   const uint64_t best = read<kThreads, kKeeps>(row);
   if (team.blocks > 1) cluster_wait();  // all blocks have started
   return combine<kThreads, Largest>(best, team, exchange);

@@ -56,7 +56,7 @@ __device__ bool gather(const Row& row, uint32_t last, const Team& team, Shared& 
   __syncthreads();
   const bool goes_on = team.rank == 0 && source == 0;
   if (team.blocks > 1) {
-    cluster_arrive();  // no block leaves while its tokens are read
+    cluster_arrive_relaxed();  // no block leaves while its tokens are read
     if (!goes_on) cluster_wait();
   }
   return goes_on;

@@ -34,11 +34,21 @@ __device__ void add(const void* source, int64_t offset, float (&sums)[kVec]) {
   for (int i = 0; i < kVec; ++i) sums[i] += to_float(v.values[i]);
 }
 
+// What is to be added to columns [column, column + kVec) of row `row`, if anything. A
+// kernel before makes it, so it is there long before the sums are: asked for early, its
+// latency is not the last thing that a product waits for.
+template <typename T, int kVec>
+__device__ Vec<T, kVec> residual_of(const Params& p, int row, int column) {
+  if (p.residual == nullptr) return {};
+  const int64_t at = static_cast<int64_t>(row) * p.columns + column;
+  return *reinterpret_cast<const Vec<T, kVec>*>(static_cast<const T*>(p.residual) + at);
+}
+
 // Finishes and writes columns [column, column + kVec) of row `row`. `second` holds the
 // sums of the up rows of a gated product, and nothing otherwise.
 template <typename T, int kVec>
 __device__ void finish(const Params& p, int row, int column, float (&sums)[kVec],
-                       float (&second)[kVec]) {
+                       float (&second)[kVec], const Vec<T, kVec>& residual = {}) {
   const int64_t at = static_cast<int64_t>(row) * p.columns + column;
   add<T>(p.bias, column, sums);
   if (p.gated) {
@@ -48,7 +58,8 @@ __device__ void finish(const Params& p, int row, int column, float (&sums)[kVec]
       sums[i] = activate(p.activation, sums[i]) * second[i];
     }
   }
-  add<T>(p.residual, at, sums);
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) sums[i] += to_float(residual.values[i]);
   if (p.float32) {
     constexpr int kPart = kVec < 4 ? kVec : 4;  // 16 bytes
 #pragma unroll

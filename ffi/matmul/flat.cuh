@@ -81,7 +81,8 @@ __device__ inline void sync(int blocks) {
 #endif
 
 template <typename T, int kTiles, int kM, int kBoxes>
-__global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads)
+__global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
+                                  Shape<kTiles, kM, kBoxes>::kLeastBlocks)
     flat(FDJAX_GRID_CONSTANT const CUtensorMap weights,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
          FDJAX_GRID_CONSTANT const FlatConfig config) {
@@ -122,7 +123,10 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads)
   const int splits = gridDim.x;
   sync(splits);
   write_rows<T, kTiles, kM, kBoxes>(p, work, config.tile_rows, shared);
-  if (splits > 1) sync(splits);  // no block leaves while another reads its sums
+  if (splits > 1) {  // no block leaves while another reads its sums
+    cluster_arrive_relaxed();
+    cluster_wait();
+  }
 #endif
 }
 

@@ -69,10 +69,12 @@ __device__ void write_rows(const Params& p, const Work& work, int tile_rows,
     if (column >= p.columns) continue;
     const float* source =
         shared + token * S::kPitch + row / tile_rows * kTileRows + row % tile_rows;
+    // On its way while the sums are fetched.
+    const Vec<T, 8> residual = residual_of<T, 8>(p, token, column);
     float sums[8], second[8];
     gather<S, kBoxes>(source, splits, sums);
     if (p.gated) gather<S, kBoxes>(source + kTiles / 2 * kTileRows, splits, second);
-    finish<T>(p, token, column, sums, second);
+    finish<T>(p, token, column, sums, second, residual);
   }
 }
 

@@ -150,6 +150,10 @@ __global__ void __launch_bounds__(kGemvThreads)
   pdl_release();
   pdl_wait();
   if (k < p.k) load_x<T>(p, k, next_x);
+  const int m = threadIdx.x / rows, r = threadIdx.x % rows;
+  const bool writes = m < p.m && m < kM && first + r < p.columns;
+  Vec<T, 1> residual{};
+  if (writes) residual = residual_of<T, 1>(p, m, first + r);
 
   float sums[kSums] = {};
   while (k < p.k) {
@@ -172,15 +176,14 @@ __global__ void __launch_bounds__(kGemvThreads)
     partial[threadIdx.x / 32][lane / (32 / kSums)] = sums[0];
   }
   __syncthreads();
-  const int m = threadIdx.x / rows, r = threadIdx.x % rows;
-  if (m >= p.m || m >= kM || first + r >= p.columns) return;
+  if (!writes) return;
   float total[1] = {}, second[1] = {};
 #pragma unroll
   for (int warp = 0; warp < kGemvWarps; ++warp) {
     total[0] += partial[warp][m * kRows + r];
     if (p.gated) second[0] += partial[warp][m * kRows + rows + r];
   }
-  finish<T>(p, m, first + r, total, second);
+  finish<T>(p, m, first + r, total, second, residual);
 }
 
 }  // namespace fdjax::matmul

@@ -15,6 +15,13 @@ __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
+// Arrives without making anything visible. A release costs a fence of the whole device
+// (MEMBAR.ALL.GPU), up to a microsecond when memory is busy; where a barrier only says
+// that a place is free, or tells blocks that others have started, it is not needed.
+__device__ inline void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -36,6 +43,27 @@ __device__ V* in_block(V* pointer, int rank) {
       : "=l"(out)
       : "l"(reinterpret_cast<uint64_t>(pointer)), "r"(rank));
   return reinterpret_cast<V*>(out);
+}
+
+// Stores into the shared memory of another block, and counts the bytes at a barrier
+// there: who waits for it (mbarrier_wait_cluster) needs no barrier of the cluster and
+// the sender no fence. Addresses are those of cluster_address.
+__device__ inline void store_async(uint32_t address, const float4& value,
+                                   uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+      : "memory");
+}
+
+__device__ inline void store_async(uint32_t address, const float2& value,
+                                   uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+      "[%0], {%1, %2}, [%3];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "r"(barrier)
+      : "memory");
 }
 
 __device__ inline float4 cluster_load(uint32_t address) {

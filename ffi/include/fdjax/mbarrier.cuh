@@ -52,6 +52,19 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
+// The same for what other blocks of the cluster have stored (store_async).
+__device__ inline void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
 // Arrives once all asynchronous copies (copy_async) that this thread has started are
 // there. The barrier must count that arrival.
 __device__ inline void mbarrier_arrive_copies(uint64_t* barrier) {
