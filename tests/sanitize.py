@@ -15,7 +15,7 @@ from collections.abc import Sequence
 LARGE = "bench or beyond or llama3_8b_head or llama3_8b_down or two_runs"
 # By tool, which tests. racecheck does not know the barrier of a cluster: where a row's
 # tokens are split over blocks, it takes what one block sends another for a race with
-# that block's earlier copies. The cases here have one split, and run the same code.
+# that block's earlier copies. The cases here have one split: nothing is sent.
 TOOLS = {
     "memcheck": f"not ({LARGE})",
     "racecheck": "(cuda and agrees and (odd_group or tales or llama2_7b))"

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "decode_attention/attend.cuh"
+#include "decode_attention/inbox.cuh"
 
 namespace fdjax::decode_attention {
 

@@ -25,6 +25,7 @@
 //   tiles.cuh    pages -> shared memory, a ring a warp
 //   attend.cuh   scores, the two schemes, weighted values
 //   combine.cuh  warps -> block -> cluster -> output
+//   inbox.cuh    how the blocks of a cluster send each other sums
 #pragma once
 
 #include "decode_attention/combine.cuh"
@@ -77,9 +78,9 @@ __device__ void pass(const Params& p, const Block& block, const Work& work,
     attend<false>(p, work, loader, queries, partial);
   }
   store_partial(block, scheme, exchange, partial);
-  barrier_wait();                                          // every inbox is free
-  if (!exchange.is_apart(block.heads)) cluster_barrier();  // and every ring is
-  __syncthreads();  // this block's partials stand
+  barrier_wait();                                  // every inbox is free
+  if (!exchange.is_apart(block.heads)) barrier();  // and every ring is
+  __syncthreads();                                 // this block's partials stand
   send(p, block, exchange);
   exchange.inbox.wait(parity, block.splits);
 }

@@ -12,6 +12,7 @@ inline constexpr int kTileRows = 64;     // of weights: the M of wgmma
 inline constexpr int kTileColumns = 64;  // along K: one row of the 128 byte swizzle
 inline constexpr int kRowBytes = kTileColumns * 2;
 inline constexpr int kMaxStages = 16;
+inline constexpr int kRegisters = 65536;  // of a multiprocessor
 
 // Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes
 // times 64 columns of both. Every (tile, box) has a warpgroup of its own, so that as
@@ -22,10 +23,11 @@ struct Shape {
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kThreads = kConsumers + 32;  // and the producer's warp
   // Registers leave room for so many blocks on a multiprocessor: of the largest, which
-  // a gated product takes, for the two whose rings fit. (At 32 rows there was one:
-  // layers of Llama-3-8B took 5.08 ms instead of 4.88.)
+  // a gated product takes, for the two whose rings fit (at 32 rows there was one:
+  // layers of Llama-3-8B took 5.08 ms instead of 4.88); of others, with some 64 a
+  // thread.
   static constexpr int kLeastBlocks =
-      kGroups < 4 ? 65536 / (64 * kThreads) : (kM < 64 ? 2 : 1);
+      kGroups < 4 ? kRegisters / (64 * kThreads) : (kM < 64 ? 2 : 1);
   static constexpr int kColumns = kBoxes * kTileColumns;
   // Blocks start at different places along K, so that they do not all ask for the same
   // columns of rows that lie a power of two apart: 1 % faster. With much x, it costs
