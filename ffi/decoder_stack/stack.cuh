@@ -73,6 +73,9 @@ cudaError_t multiply(const Stack& s, const matmul::Params& p,
   if (config.tiles == matmul::kByLibrary) {
     return matmul::launch_library<T>(p, /*candidate=*/config.boxes, s.stream);
   }
+  if (config.tiles == matmul::kByGemm) {
+    return matmul::launch_gemm<T>(p, matmul::gemm_from(config), how);
+  }
   if (config.tiles == matmul::kByGemv) return matmul::launch_gemv<T>(p, how);
   return matmul::launch_flat<T>(p, config, how);
 }

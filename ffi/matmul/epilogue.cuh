@@ -9,7 +9,7 @@
 namespace fdjax::matmul {
 
 // Not inlined: eight copies in every kernel would be a third of their compilation.
-__device__ __noinline__ float activate_slowly(Activation activation, float x) {
+__device__ __noinline__ inline float activate_slowly(Activation activation, float x) {
   switch (activation) {
     case Activation::kGelu:
       return 0.5f * x * (1.0f + erff(x * 0.70710678f));
@@ -20,9 +20,10 @@ __device__ __noinline__ float activate_slowly(Activation activation, float x) {
   }
 }
 
+__device__ inline float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
 __device__ inline float activate(Activation activation, float x) {
-  return activation == Activation::kSilu ? x / (1.0f + __expf(-x))
-                                         : activate_slowly(activation, x);
+  return activation == Activation::kSilu ? silu(x) : activate_slowly(activation, x);
 }
 
 template <typename T, int kVec>

@@ -18,8 +18,14 @@ bool aligned(const void* pointer) {
 template <typename T>
 ffi::Error run(gpu_stream stream, const Params& p, const FlatConfig& config) {
   const How how{.stream = stream, .programmatic = false};
-  const cudaError_t error =
-      config.tiles == kByGemv ? launch_gemv<T>(p, how) : launch_flat<T>(p, config, how);
+  cudaError_t error = cudaSuccess;
+  if (config.tiles == kByGemv) {
+    error = launch_gemv<T>(p, how);
+  } else if (config.tiles == kByGemm) {
+    error = launch_gemm<T>(p, gemm_from(config), how);
+  } else {
+    error = launch_flat<T>(p, config, how);
+  }
   if (error == cudaSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("matmul: ") + cudaGetErrorString(error));
 }

@@ -15,12 +15,6 @@
 
 namespace fdjax::matmul {
 
-inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block
-
-inline int blocks_for(int columns, int columns_per_block) {
-  return (columns + columns_per_block - 1) / columns_per_block;
-}
-
 template <typename T, int kM>
 cudaError_t launch_gemv_of(const Params& p, const How& how) {
   constexpr int kRows = gemv_rows(kM);

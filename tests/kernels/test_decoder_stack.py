@@ -20,10 +20,11 @@ from fdjax.kernels.decoder_stack import (
     decoder_stack,
     reference,
 )
+from fdjax.kernels.matmul import gemm
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
-PAGE_SIZE, NUM_PAGES, WIDTH = 16, 130 * 4 + 3, 4
+PAGE_SIZE, NUM_PAGES, WIDTH = 16, 200 * 4 + 3, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +55,13 @@ SHAPES = [
     Shape("window", 17, window=20),
     Shape("heads_of_their_own", 33, kv_heads=8, dtype="float16"),
     Shape("most_rows", 64, hidden=1024),
-    Shape("library", 65),
+    Shape("gemm", 65),
+    Shape("gemm_bias", 97, qkv_bias=True, window=20),
+    Shape("gemm_float16", 100, hidden=576, intermediate=1536, dtype="float16"),
+    Shape("gemm_most_rows", 128),
+    Shape("library", 129),
     Shape("library_bias", 130, qkv_bias=True, window=20),
-    Shape("library_float16", 100, hidden=576, intermediate=1536, dtype="float16"),
+    Shape("library_float16", 200, hidden=576, intermediate=1536, dtype="float16"),
     Shape("uneven", 3, hidden=576, intermediate=1536),
     Shape("unified", 5, unified=UnifiedMax(0.5, -20.0, 20.0)),
     Shape("recomputed", 8, unified=UnifiedMax(1.0, -0.8, 0.8)),
@@ -255,7 +260,9 @@ def test_the_rows_decide_what_multiplies():
     assert len(more) == len(one)
     assert all(more[i * 5] > 0 for i in range(4))
     assert not config.choose(64, 2, 64, layer).uses_library
-    assert config.choose(65, 2, 64, layer).uses_library
+    assert not config.choose(65, 2, 64, layer).uses_library
+    assert config.choose(128, 2, 64, layer).products[0] == gemm.TILES
+    assert config.choose(129, 2, 64, layer).uses_library
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -263,6 +270,7 @@ def test_what_cuts_the_products_is_said():
     layer = _draw(SHAPES[0]).layers[0]
     assert config.source(1, layer) == "products by gemv, for one row"
     n = layer.qkv.shape[0]
-    assert config.source(65, layer) == "products by cuBLASLt, for more than 64 rows"
+    assert config.source(65, layer) == "products by gemm, for more than 64 rows"
+    assert config.source(129, layer) == "products by cuBLASLt, for more than 128 rows"
     told = config.source(2, layer)
     assert told.startswith(f"products by a heuristic: no table of NVIDIA H200 has [{n}")

@@ -19,6 +19,7 @@ from fdjax.kernels.matmul import (
     Product,
     cases,
     config,
+    gemm,
     handler,
     matmul,
     reference,
@@ -28,8 +29,16 @@ from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
 CI = tagged(cases.CASES, "ci")
-MOST_ROWS = {"gemv": config.MAX_GEMV_M, "flat": config.MAX_FLAT_M}
-MARKS = {"gemv": (), "flat": (pytest.mark.hopper,)}
+MOST_ROWS = {
+    "gemv": config.MAX_GEMV_M,
+    "flat": config.MAX_FLAT_M,
+    "gemm": gemm.MAX_GEMM_M,
+}
+MARKS = {
+    "gemv": (),
+    "flat": (pytest.mark.hopper,),
+    "gemm": (pytest.mark.hopper,),
+}
 each_impl = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=MARKS[name]) for name in MOST_ROWS]
 )
@@ -90,6 +99,10 @@ def test_the_gated_definition_is_two_products(activation: str):
     ids=lambda value: getattr(value, "name", value),
 )
 def test_agrees_with_the_definition(name: str, case: Case[Product]):
+    if name == "gemm":  # it writes 16 bits
+        case = dataclasses.replace(
+            case, call=dataclasses.replace(case.call, out_dtype=case.call.x.dtype)
+        )
     call = cases.arguments(case)
     wide = dataclasses.replace(call, out_dtype=jnp.float32)
     expected = jax.jit(reference.matmul)(wide)
@@ -102,7 +115,9 @@ def test_agrees_with_the_definition(name: str, case: Case[Product]):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("name", "m"), _taken(range(1, 65), int))
+@pytest.mark.parametrize(
+    ("name", "m"), _taken((*range(1, 65), *range(65, 129, 9), 128), int)
+)
 def test_every_m(name: str, m: int):
     case = cases._case("odd", m=m, n=1032, k=520, bias=True, residual=True)
     call = cases.arguments(case, seed=m)
@@ -134,6 +149,31 @@ def test_every_way_to_cut_a_product_up(flat: config.FlatConfig, m: int, dtype: A
     case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
     call = cases.arguments(case, seed=m)
     assert_close(handler.run(call, flat), _numpy(call), reduction=712)
+
+
+@pytest.mark.gpu
+@pytest.mark.hopper
+@pytest.mark.parametrize("way", gemm.CONFIGS, ids=str)
+@pytest.mark.parametrize("m", [1, 65, 100, 128])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_every_way_to_cut_a_large_product_up(way: gemm.GemmConfig, m: int, dtype: Any):
+    case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
+    call = cases.arguments(case, seed=m)
+    assert_close(handler.run(call, way.numbers()), _numpy(call), reduction=712)
+    call = _gated(m, 1072, 264, "silu")
+    expected = gated_reference.gated_matmul(call)
+    assert_close(handler.run(call, way.numbers()), expected, reduction=264)
+
+
+@pytest.mark.gpu
+@pytest.mark.hopper
+@pytest.mark.parametrize("m", [65, 128])
+def test_more_rows_than_a_wave_of_blocks_takes(m: int):
+    """Llama-3-70B's gate and up rows: 132 blocks of 256, and what is left of a wave."""
+    call = _gated(m, 57344, 136, "silu")
+    with GATED.using("gemm"):
+        actual = jax.jit(GATED)(call)
+    assert_close(actual, gated_reference.gated_matmul(call), reduction=136)
 
 
 def _gated(m: int, n: int, k: int, activation: str) -> Product:

@@ -10,7 +10,7 @@ import pytest
 from fdjax.kernels.cases import struct, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.matmul import OP, Product, cases, config, matmul, table
+from fdjax.kernels.matmul import OP, Product, cases, config, gemm, matmul, table
 from fdjax.notation import Array
 
 IMPLS = [name for name in OP.names if name != "reference"]
@@ -45,9 +45,10 @@ def _refusal(
 @pytest.mark.usefixtures("on_h200")
 @pytest.mark.parametrize("name", IMPLS)
 def test_refuses_what_the_handler_does_not_take(name: str):
-    limit = {"gemv": 4, "flat": 64}[name]
-    assert _refusal(name) == "None"
-    assert _refusal(name, m=limit, out=jnp.float32) == "None"
+    limit = {"gemv": 4, "flat": 64, "gemm": 128}[name]
+    assert _refusal(name, m=limit) == "None"
+    wide = "the result is float32; it writes 16 bits" if name == "gemm" else "None"
+    assert _refusal(name, out=jnp.float32) == wide
     assert _refusal(name, m=limit + 1) == f"M is {limit + 1}; it takes 1 to {limit}"
     assert _refusal(name, m=0) == f"M is 0; it takes 1 to {limit}"
     assert _refusal(name, n=60) == "[N, K] is [60, 64]; it takes multiples of [8, 8]"
@@ -189,3 +190,27 @@ def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
     assert config.choose(17, 64, 64) == ("reference",)
     assert config.flat_config(5, 64, 64, gated=False) == flat
     assert config.flat_config(9, 64, 64, gated=False) == config.heuristic(9, 64, 64)
+
+
+# --- Large products -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "rows", "split"),
+    [
+        (6144, 4096, 96, 2),
+        (4096, 4096, 144, 4),
+        (28672, 4096, 256, 1),
+        (4096, 14336, 144, 4),
+    ],
+)
+def test_llama3_8bs_large_products_are_one_wave(n: int, k: int, rows: int, split: int):
+    assert gemm.choose(n, k) == gemm.GemmConfig(rows, split)
+    assert 100 <= -(-n // rows) * split <= config.MULTIPROCESSORS
+
+
+@pytest.mark.parametrize("way", gemm.CONFIGS, ids=str)
+def test_large_products_fit_a_multiprocessor(way: gemm.GemmConfig):
+    sums = gemm.MAX_GEMM_M * (way.rows + 8) * 4
+    assert way.stages >= 2
+    assert max(way.stages * way.stage_bytes, sums) + 1024 <= config.SHARED_BYTES

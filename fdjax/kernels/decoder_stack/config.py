@@ -5,6 +5,7 @@ import dataclasses
 from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decoder_stack.weights import LayerWeights
 from fdjax.kernels.matmul import config as matmul_config
+from fdjax.kernels.matmul import gemm
 from fdjax.notation import Array
 
 GEMV = (0, 0, 0, 0, 0)  # instead of a `FlatConfig`, as in ffi/matmul/params.h
@@ -40,8 +41,8 @@ class Cuts:
 
     @property
     def uses_library(self) -> bool:
-        """Whether cuBLASLt multiplies, which it then does in every product."""
-        return self.products[0] == LIBRARY
+        """Whether cuBLASLt multiplies."""
+        return LIBRARY in self.products[:: len(GEMV)]
 
 
 def choose(rows: int, num_kv_heads: int, max_tokens: int, layer: LayerWeights) -> Cuts:
@@ -61,8 +62,10 @@ def source(rows: int, layer: LayerWeights) -> str:
     """What chose how the products are cut, in words."""
     if rows == 1:
         return "products by gemv, for one row"
+    if rows > gemm.MAX_GEMM_M:
+        return f"products by cuBLASLt, for more than {gemm.MAX_GEMM_M} rows"
     if rows > matmul_config.MAX_FLAT_M:
-        return f"products by cuBLASLt, for more than {matmul_config.MAX_FLAT_M} rows"
+        return f"products by gemm, for more than {matmul_config.MAX_FLAT_M} rows"
     shapes = (weight.shape for weight in _weights(layer))
     names = dict.fromkeys(matmul_config.source_of(*shape) for shape in shapes)
     return f"products by {', '.join(names)}"
@@ -74,8 +77,10 @@ def _products(rows: int, layer: LayerWeights) -> tuple[int, ...]:
         # Llama-3-8B, all by A takes 3,720 us, all by B 4,016, and each product by what
         # is fastest for it alone 4,262.
         return GEMV * PRODUCTS
-    if rows > matmul_config.MAX_FLAT_M:
+    if rows > gemm.MAX_GEMM_M:
         return sum((_library(rows, weight.shape) for weight in _weights(layer)), ())
+    if rows > matmul_config.MAX_FLAT_M:
+        return sum((_gemm(weight.shape) for weight in _weights(layer)), ())
     return (
         *_beside_attention(rows, _flat(rows, layer.qkv.shape)),
         *_flat(rows, layer.out.shape),
@@ -92,6 +97,11 @@ def _weights(layer: LayerWeights) -> tuple[Array, ...]:
 def _library(rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     n, k = shape
     return (LIBRARY, CANDIDATES.get((rows, n, k), 0), 0, 0, 0)
+
+
+def _gemm(shape: tuple[int, ...]) -> tuple[int, ...]:
+    n, k = shape
+    return dataclasses.astuple(gemm.choose(n, k).numbers())
 
 
 def _beside_attention(rows: int, cut: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,14 +2,14 @@
 
 from fdjax.kernels.activations import activation as named_activation
 from fdjax.kernels.gated_matmul import reference
-from fdjax.kernels.matmul import Product, flat, gemv, handler
+from fdjax.kernels.matmul import Product, flat, gemm, gemv, handler
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
 
 OP = Op(
     "gated_matmul",
     reference.gated_matmul,
-    {"gemv": gemv.IMPL, "flat": flat.IMPL},
+    {"gemv": gemv.IMPL, "flat": flat.IMPL, "gemm": gemm.IMPL},
     order=handler.order,
     source=handler.source,
 )

@@ -22,6 +22,7 @@ __all__ = [
     "MAX_FLAT_M",
     "MAX_GEMV_M",
     "MAX_STAGES",
+    "MULTIPROCESSORS",
     "SHARED_BYTES",
     "FlatConfig",
     "candidates",

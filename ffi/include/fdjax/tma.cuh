@@ -36,6 +36,20 @@ __device__ inline void tma_load(void* target, const CUtensorMap* map, int column
       : "memory");
 }
 
+// The same into every block of the cluster whose bit is set in `blocks`, at the same place
+// of each, and counted by the same barrier of each.
+__device__ inline void tma_load_to(uint16_t blocks, void* target,
+                                   const CUtensorMap* map, int column, int row,
+                                   uint64_t* barrier, CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(
+          shared_address(target)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks),
+      "l"(static_cast<uint64_t>(policy))
+      : "memory");
+}
+
 #endif
 
 }  // namespace fdjax

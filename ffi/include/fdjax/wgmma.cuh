@@ -74,7 +74,7 @@ __device__ inline void wgmma_wait() {
 template <int kCount>
 __device__ inline void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
-  for (float& value : d) asm volatile("" : "+f"(value)::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // A product of a group, kN columns of D at a time.
@@ -90,16 +90,32 @@ struct Wgmma;
 #define FDJAX_D16(how, i) FDJAX_D8(how, i), FDJAX_D8(how, i + 8)
 #define FDJAX_D32(how, i) FDJAX_D16(how, i), FDJAX_D16(how, i + 16)
 #define FDJAX_D64(how, i) FDJAX_D32(how, i), FDJAX_D32(how, i + 32)
+#define FDJAX_D48(how, i) FDJAX_D32(how, i), FDJAX_D16(how, i + 32)
+#define FDJAX_D72(how, i) FDJAX_D64(how, i), FDJAX_D8(how, i + 64)
+#define FDJAX_D96(how, i) FDJAX_D64(how, i), FDJAX_D32(how, i + 64)
+#define FDJAX_D128(how, i) FDJAX_D64(how, i), FDJAX_D64(how, i + 64)
 
 #define FDJAX_R4 "%0,%1,%2,%3"
 #define FDJAX_R8 FDJAX_R4 ",%4,%5,%6,%7"
 #define FDJAX_R16 FDJAX_R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define FDJAX_R32 \
   FDJAX_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define FDJAX_R64                                                     \
-  FDJAX_R32                                                           \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define FDJAX_R48 \
+  FDJAX_R32       \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define FDJAX_R64 \
+  FDJAX_R48       \
+  ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define FDJAX_R72 FDJAX_R64 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define FDJAX_R96                                            \
+  FDJAX_R72                                                  \
+  ",%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85" \
+  ",%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define FDJAX_R128                                                          \
+  FDJAX_R96                                                                 \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110" \
+  ",%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124"  \
+  ",%125,%126,%127"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define FDJAX_WGMMA_ASM(type, n, ...)                                          \
@@ -133,12 +149,17 @@ struct Wgmma;
     }                                                                                  \
   };
 
-#define FDJAX_WGMMA_OF(T, type)                                                     \
-  FDJAX_WGMMA(T, type, 8, FDJAX_D4, FDJAX_R4, "%4", "%5", "%6", "%7", "%8")         \
-  FDJAX_WGMMA(T, type, 16, FDJAX_D8, FDJAX_R8, "%8", "%9", "%10", "%11", "%12")     \
-  FDJAX_WGMMA(T, type, 32, FDJAX_D16, FDJAX_R16, "%16", "%17", "%18", "%19", "%20") \
-  FDJAX_WGMMA(T, type, 64, FDJAX_D32, FDJAX_R32, "%32", "%33", "%34", "%35", "%36") \
-  FDJAX_WGMMA(T, type, 128, FDJAX_D64, FDJAX_R64, "%64", "%65", "%66", "%67", "%68")
+#define FDJAX_WGMMA_OF(T, type)                                                       \
+  FDJAX_WGMMA(T, type, 8, FDJAX_D4, FDJAX_R4, "%4", "%5", "%6", "%7", "%8")           \
+  FDJAX_WGMMA(T, type, 16, FDJAX_D8, FDJAX_R8, "%8", "%9", "%10", "%11", "%12")       \
+  FDJAX_WGMMA(T, type, 32, FDJAX_D16, FDJAX_R16, "%16", "%17", "%18", "%19", "%20")   \
+  FDJAX_WGMMA(T, type, 64, FDJAX_D32, FDJAX_R32, "%32", "%33", "%34", "%35", "%36")   \
+  FDJAX_WGMMA(T, type, 128, FDJAX_D64, FDJAX_R64, "%64", "%65", "%66", "%67", "%68")  \
+  FDJAX_WGMMA(T, type, 96, FDJAX_D48, FDJAX_R48, "%48", "%49", "%50", "%51", "%52")   \
+  FDJAX_WGMMA(T, type, 144, FDJAX_D72, FDJAX_R72, "%72", "%73", "%74", "%75", "%76")  \
+  FDJAX_WGMMA(T, type, 192, FDJAX_D96, FDJAX_R96, "%96", "%97", "%98", "%99", "%100") \
+  FDJAX_WGMMA(T, type, 256, FDJAX_D128, FDJAX_R128, "%128", "%129", "%130", "%131",   \
+              "%132")
 
 FDJAX_WGMMA_OF(GpuFloats::bfloat16, "bf16")
 FDJAX_WGMMA_OF(GpuFloats::float16, "f16")
@@ -147,12 +168,20 @@ FDJAX_WGMMA_OF(GpuFloats::float16, "f16")
 #undef FDJAX_D8
 #undef FDJAX_D16
 #undef FDJAX_D32
+#undef FDJAX_D48
 #undef FDJAX_D64
+#undef FDJAX_D72
+#undef FDJAX_D96
+#undef FDJAX_D128
 #undef FDJAX_R4
 #undef FDJAX_R8
 #undef FDJAX_R16
 #undef FDJAX_R32
+#undef FDJAX_R48
 #undef FDJAX_R64
+#undef FDJAX_R72
+#undef FDJAX_R96
+#undef FDJAX_R128
 #undef FDJAX_WGMMA_ASM
 #undef FDJAX_WGMMA
 #undef FDJAX_WGMMA_OF

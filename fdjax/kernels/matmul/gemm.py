@@ -1,0 +1,114 @@
+"""D: products on Hopper's tensor cores for M up to 128, and how they are cut up."""
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from fdjax.kernels import ffi
+from fdjax.kernels.matmul import handler
+from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.params import (
+    MAX_STAGES,
+    MULTIPROCESSORS,
+    SHARED_BYTES,
+    FlatConfig,
+)
+from fdjax.kernels.op import Impl
+from fdjax.notation import Array, Float
+
+MAX_GEMM_M = 128
+TILES = -2  # in a `FlatConfig`: asks for D, as in ffi/matmul/params.h
+DEPTH = 64  # columns of a stage
+
+# Clusters of four do not fill an H200: 30 of them run at once, on others perhaps 29.
+_BLOCKS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS, 4: 116}
+# Bytes a clock of a multiprocessor: its shared memory, and others' for it. Measured.
+_SHARED_RATE, _CLUSTER_RATE = 128, 11
+_START_AND_END = 8000  # clocks
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """How D cuts a product up (`GemmConfig` in params.h).
+
+    Attributes:
+        rows: weight rows of a block; of a gated product half of them are up rows.
+        split: blocks of a cluster that share K.
+    """
+
+    rows: int
+    split: int
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of the ring."""
+        return (MAX_GEMM_M + self.rows) * DEPTH * 2
+
+    @property
+    def stages(self) -> int:
+        """As many as fit."""
+        return min(MAX_STAGES, (SHARED_BYTES - 1024) // self.stage_bytes)
+
+    def numbers(self) -> FlatConfig:
+        """What the handlers take."""
+        return FlatConfig(TILES, 0, self.rows, self.split, self.stages)
+
+    def clocks(self, n: int, k: int) -> float:
+        """What a product takes by this model, in clocks of a multiprocessor.
+
+        For 16 columns of K, 32 bytes of a row, a block's tensor cores need a clock for
+        each weight row, and its shared memory delivers both operands of two wgmmas of
+        64 tokens while it takes in the next ones.
+        """
+        delivered = 2 * (64 + self.rows) + MAX_GEMM_M + self.rows
+        step = max(self.rows, delivered * 32 / _SHARED_RATE)
+        waves = -(-n // self.rows) * self.split / _BLOCKS[self.split]
+        if self.split > 1:  # without a split, what is left of whole waves is cut anew
+            waves = math.ceil(waves)
+        sums = MAX_GEMM_M * self.rows * 4
+        from_others = sums * (self.split - 1) / self.split / _CLUSTER_RATE
+        steps = k / 16 / self.split
+        return max(1.0, waves) * (steps * step + from_others + _START_AND_END)
+
+
+CONFIGS = tuple(
+    GemmConfig(*numbers)
+    for numbers in (
+        (96, 2),
+        (128, 2),
+        (192, 2),
+        (128, 4),
+        (144, 4),
+        (256, 1),
+    )
+)
+"""Those that are compiled (`FDJAX_GEMMS` in gemm_launch.cuh)."""
+
+
+def choose(n: int, k: int) -> GemmConfig:
+    """What takes the fewest clocks by the model."""
+    return min(CONFIGS, key=lambda config: config.clocks(n, k))
+
+
+def run(call: Product) -> Float[Array, "M columns"]:
+    """See `fdjax.kernels.matmul.matmul`, and `gated_matmul`."""
+    config = choose(*call.weight.shape)
+    return handler.run(call, config.numbers())
+
+
+def refuse(call: Product) -> str | None:
+    """Why D cannot serve this call, or `None`."""
+    return (
+        handler.refuse(call, max_m=MAX_GEMM_M)
+        or ffi.refuse_below_sm90()
+        or _refuse_wide_results(call)
+    )
+
+
+def _refuse_wide_results(call: Product) -> str | None:
+    out = jnp.dtype(call.out_dtype)
+    return None if out == call.x.dtype else f"the result is {out}; it writes 16 bits"
+
+
+IMPL = Impl(run, refuse)

@@ -1,0 +1,11 @@
+// D's kernels, compiled beside the others.
+#include "matmul/gemm_launch.cuh"
+
+namespace fdjax::matmul {
+
+template cudaError_t launch_gemm<GpuFloats::bfloat16>(const Params&, const GemmConfig&,
+                                                      const How&);
+template cudaError_t launch_gemm<GpuFloats::float16>(const Params&, const GemmConfig&,
+                                                     const How&);
+
+}  // namespace fdjax::matmul
