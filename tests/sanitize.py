@@ -1,8 +1,9 @@
 """compute-sanitizer over the CUDA kernels' tests: `python -m tests.sanitize`.
 
 Every buffer is an allocation of its own (XLA's pool would hide reads past an end), XLA
-captures no graphs (the tools do not survive its), and only our kernels are watched.
-What a tool reports fails the run. The largest shapes are left out: they take hours.
+captures no graphs (the tools do not survive its), and only our kernels are watched, in
+this process alone: with those that XLA starts (ptxas) the tools end by a signal. What a
+tool reports fails the run. The largest shapes are left out: they take hours.
 """
 
 import argparse
@@ -22,10 +23,10 @@ TOOLS = {
     " or (cuda_equals and packed and (everything or d64))"
     " or (test_draw and agrees_with and 64-1000)",
 }
-# Not the chain: the tool itself ends by a signal in its fifth test.
 TESTS = (
     "tests/kernels/test_add_norm.py",
     "tests/kernels/test_decode_attention_impls.py",
+    "tests/kernels/test_decoder_stack.py",
     "tests/kernels/test_draw.py",
     "tests/kernels/test_embedding.py",
     "tests/kernels/test_matmul.py",
@@ -44,6 +45,7 @@ def command(tool: str, tests: Sequence[str], selection: str) -> list[str]:
     """The command line of one tool."""
     return [
         *("compute-sanitizer", "--tool", tool, "--kernel-name", "kns=fdjax"),
+        *("--target-processes", "application-only"),
         *("--error-exitcode", "9", "--print-limit", "20"),
         *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x"),
         *("-m", "gpu", "-k", selection, *tests),

@@ -14,6 +14,7 @@
 
 #include "decode_attention/attend.cuh"
 #include "decode_attention/inbox.cuh"
+#include "decode_attention/parts.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -125,13 +126,6 @@ __device__ inline void add(float4& sum, const float4& x) {
   sum.w += x.w;
 }
 
-__device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
-  sum.x += x.x * factor;
-  sum.y += x.y * factor;
-  sum.z += x.z * factor;
-  sum.w += x.w * factor;
-}
-
 // Sends every block of the cluster its share of this block's sums, and all columns.
 template <typename G>
 __device__ void send(const Params& p, const Block& block, const Exchange<G>& e) {
@@ -189,29 +183,16 @@ template <typename G>
 __device__ Column sum_all(const Params& p, const Block& block, Scheme scheme,
                           const Exchange<G>& e, int column) {
   const Column sum = sum_splits(scheme, e, column, block.splits);
-  if (p.sinks == nullptr) return sum;
+  if (p.sinks == nullptr || block.part(p) > 0) return sum;
   const float sink = kLog2E * p.sinks[block.kv_head * p.group + column];
   const float highest = fmaxf(sum.highest, sink);
   return {highest, sum.total * scheme.factor(sum.highest, highest) +
                        scheme.weight_of(p, sink, highest)};
 }
 
-__device__ inline uint2 pack(GpuFloats::bfloat16, const float4& x, float factor) {
-  const __nv_bfloat162 low = __floats2bfloat162_rn(x.x * factor, x.y * factor);
-  const __nv_bfloat162 high = __floats2bfloat162_rn(x.z * factor, x.w * factor);
-  return {reinterpret_cast<const uint32_t&>(low),
-          reinterpret_cast<const uint32_t&>(high)};
-}
-
-__device__ inline uint2 pack(GpuFloats::float16, const float4& x, float factor) {
-  const __half2 low = __floats2half2_rn(x.x * factor, x.y * factor);
-  const __half2 high = __floats2half2_rn(x.z * factor, x.w * factor);
-  return {reinterpret_cast<const uint32_t&>(low),
-          reinterpret_cast<const uint32_t&>(high)};
-}
-
 // Writes this block's share of the columns: those of which `done` says `wanted`, or all
-// if it is nullptr. Every thread sums its column over the splits itself.
+// if it is nullptr. Every thread sums its column over the splits itself. Of a cluster
+// that has a part of the row's tokens, the sums are left for others to add.
 template <typename G>
 __device__ void finish(const Params& p, const Block& block, Scheme scheme,
                        const Exchange<G>& e, const bool* done, bool wanted) {
@@ -228,6 +209,16 @@ __device__ void finish(const Params& p, const Block& block, Scheme scheme,
     for (int s = 0; s < block.splits; ++s) {
       const float highest = e.received[s * e.columns + column].highest;
       add_scaled(sum, e.sums[s * e.share + i], scheme.factor(highest, all.highest));
+    }
+    if (block.parts(p) > 1) {
+      float4* const record =
+          part_of<kUnits>(p, block.query_head(p) + column, block.part(p));
+      record[1 + unit % kUnits] = sum;
+      if (unit % kUnits == 0) {
+        const float base = scheme.unified ? p.phi : all.highest;
+        record[0] = {base, all.total, /*again=*/wanted ? 0.0f : 1.0f, 0.0f};
+      }
+      continue;
     }
     const float inverse = all.total > 0.0f ? 1.0f / all.total : 0.0f;
     out[unit] = pack(typename G::T{}, sum, inverse);

@@ -9,7 +9,7 @@ namespace fdjax::decode_attention {
 
 // How the work is cut; config.py says how it is chosen.
 struct Cut {
-  int64_t splits, heads_per_block, warps;
+  int64_t parts, splits, heads_per_block, warps;
 };
 
 inline ffi::Error check_head_dim(int64_t size) {
@@ -30,7 +30,26 @@ inline ffi::Error check_kernel(const Dims& d) {
   return check_head_dim(*d.head_dim);
 }
 
-inline ffi::Error check_cut(const Cut& cut, const Dims& d) {
+inline int part_bits(const Cut& cut) {
+  int bits = 0;
+  while (bits < kMaxPartBits && cut.parts > 1 << bits) ++bits;
+  return bits;
+}
+
+// Floats of what `cut.parts` clusters leave of each query head (parts.cuh).
+inline int64_t part_floats(const Cut& cut, const Dims& d) {
+  return cut.parts == 1 ? 0 : *d.rows * *d.q_heads * cut.parts * (4 + *d.head_dim);
+}
+
+inline ffi::Error check_cut(const Cut& cut, const Dims& d,
+                            ffi::Result<ffi::Buffer<ffi::F32>> parts) {
+  if (cut.parts != 1 << part_bits(cut)) {
+    return invalid("parts is " + std::to_string(cut.parts) +
+                   "; the handler takes 1, 2, 4, 8 and 16");
+  }
+  FDJAX_RETURN_IF_ERROR(check_range("B * parts", *d.rows * cut.parts, 0, 65535));
+  Dim floats("B * Hq * parts * (4 + D)", part_floats(cut, d));
+  FDJAX_RETURN_IF_ERROR(check_shape("parts", parts->dimensions(), {&floats}));
   FDJAX_RETURN_IF_ERROR(check_range("splits", cut.splits, 1, 8));
   if (cut.warps != 4 && cut.warps != 8 && cut.warps != 16) {
     return invalid("warps is " + std::to_string(cut.warps) +

@@ -6,15 +6,17 @@ namespace fdjax::decode_attention {
 namespace {
 
 ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
-               const Arguments& arguments) {
+               const Arguments& arguments, ffi::Result<ffi::Buffer<ffi::F32>> parts) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
   FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
   FDJAX_RETURN_IF_ERROR(check_kernel(d));
-  FDJAX_RETURN_IF_ERROR(check_cut(cut, d));
+  FDJAX_RETURN_IF_ERROR(check_cut(cut, d, parts));
   if (*d.rows == 0) return ffi::Error::Success();
-  const Params p = params_of(attributes, arguments, d);
-  const Launch how{.splits = static_cast<int>(cut.splits),
+  Params p = params_of(attributes, arguments, d);
+  p.parts = parts->typed_data();
+  const Launch how{.part_bits = part_bits(cut),
+                   .splits = static_cast<int>(cut.splits),
                    .heads_per_block = static_cast<int>(cut.heads_per_block),
                    .warps = static_cast<int>(cut.warps),
                    .programmatic = false};
@@ -37,14 +39,16 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
 
 ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   int64_t window, std::string_view scheme, float phi, float low,
-                  float high, int64_t splits, int64_t heads_per_block, int64_t warps,
-                  ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
-                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
-                  ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out,
-                  ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
+                  float high, int64_t parts, int64_t splits, int64_t heads_per_block,
+                  int64_t warps, ffi::AnyBuffer q, ffi::AnyBuffer kv,
+                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
+                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
+                  ffi::Result<ffi::AnyBuffer> out,
+                  ffi::Result<ffi::Buffer<ffi::S32>> recomputed,
+                  ffi::Result<ffi::Buffer<ffi::F32>> part_sums) {
   return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
-             {splits, heads_per_block, warps},
-             {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed});
+             {parts, splits, heads_per_block, warps},
+             {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed}, part_sums);
 }
 
 }  // namespace
@@ -56,7 +60,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax::decode_attention::bind_buffers(
         fdjax::decode_attention::bind_attributes(
             xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>())
+            .Attr<int64_t>("parts")
             .Attr<int64_t>("splits")
             .Attr<int64_t>("heads_per_block")
-            .Attr<int64_t>("warps")),
+            .Attr<int64_t>("warps"))
+        .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
     {xla::ffi::Traits::kCmdBufferCompatible});

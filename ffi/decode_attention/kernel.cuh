@@ -26,6 +26,7 @@
 //   attend.cuh   scores, the two schemes, weighted values
 //   combine.cuh  warps -> block -> cluster -> output
 //   inbox.cuh    how the blocks of a cluster send each other sums
+//   parts.cuh    several clusters for the tokens of a row
 #pragma once
 
 #include "decode_attention/combine.cuh"
@@ -101,10 +102,12 @@ __device__ bool check(const Params& p, const Block& block, const Exchange<G>& ex
   return __syncthreads_or(outside);
 }
 
-// What will be computed again; nothing if `done` is nullptr.
+// What will be computed again; nothing if `done` is nullptr. Where several clusters
+// share the row, combine_parts counts.
 __device__ inline void count_recomputed(const Params& p, const Block& block,
                                         const bool* done) {
-  if (const int head = threadIdx.x; block.split == 0 && head < block.heads) {
+  if (const int head = threadIdx.x;
+      block.split == 0 && head < block.heads && block.parts(p) == 1) {
     int count = 0;
     for (int g = 0; g < p.group && done != nullptr; ++g) {
       count += !done[head * p.group + g];
@@ -113,7 +116,8 @@ __device__ inline void count_recomputed(const Params& p, const Block& block,
   }
 }
 
-// Grid: splits, key/value heads / heads of a block, rows. A cluster is the splits.
+// Grid: splits, key/value heads / heads of a block, rows * parts. A cluster is the
+// splits.
 template <typename G>
 __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
     kernel(FDJAX_GRID_CONSTANT const Params p) {

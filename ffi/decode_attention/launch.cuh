@@ -27,14 +27,18 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
   const int exchange_bytes = Sums::bytes(warps, heads, p.group, splits);
   const fdjax::Launch launch{
       .stream = stream,
-      .grid = dim3(splits, p.kv_heads / heads, p.rows),
+      .grid = dim3(splits, p.kv_heads / heads, p.rows << how.part_bits),
       .threads = warps * kLanes,
       .shared_bytes = heads * (G::kQueryBytes + G::kNewestBytes) +
                       Sums::inbox_bytes(heads, p.group, splits) +
                       std::max(warps * G::kRingBytes, exchange_bytes),
       .cluster = splits,
       .programmatic = how.programmatic};
-  return fdjax::launch(launch, kernel<G>, in_units_of_log2(p));
+  Params all = in_units_of_log2(p);
+  all.part_bits = how.part_bits;
+  const cudaError_t error = fdjax::launch(launch, kernel<G>, all);
+  if (error != cudaSuccess || how.part_bits == 0) return error;
+  return launch_combine<typename G::T, G::kHeadDim>(stream, all, how.programmatic);
 }
 
 // Groups of more than 8 heads have sizes 64 and 128: no model has others, and each of

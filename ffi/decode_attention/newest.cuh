@@ -54,8 +54,8 @@ struct NewestSlot {
 
   __device__ NewestSlot(const Params& p, const Block& block, char* memory)
       : kept(memory), slot(kAbsent) {
-    const bool is_read = block.split == block.splits - 1;  // here, and by no one else
-    if (p.newest.qkv == nullptr || !is_read) return;
+    // The slot is read by who has the last tokens, and by no one else.
+    if (p.newest.qkv == nullptr || block.run(p) < block.runs(p) - 1) return;
     const int at = p.newest.slots[block.row];
     const int64_t slots = int64_t{p.num_pages} * p.page_size;
     if (at < 0 || at >= slots) return;

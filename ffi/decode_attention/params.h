@@ -48,6 +48,11 @@ struct Params {
   // A row keeps its result where phi + low < its largest score < phi + high.
   float low, high;
   Newest newest;
+  // Clusters that share a row's tokens; where there are several, each leaves a record
+  // for parts.cuh to add: [rows, kv_heads * group, parts, 4 + head_dim], aligned to
+  // 16 bytes.
+  int part_bits = 0;  // log2 of their number
+  float* parts = nullptr;
   // On a CPU only, [rows]: the row of the page table that each row reads; nullptr: its
   // own.
   const int32_t* table_rows;
@@ -58,6 +63,8 @@ struct Params {
 inline constexpr uint32_t page_reciprocal_of(uint32_t page_size) {
   return static_cast<uint32_t>(((uint64_t{1} << 32) + page_size - 1) / page_size);
 }
+
+inline constexpr int kMaxPartBits = 4;
 
 inline constexpr float kLog2E = 1.44269504f;
 
@@ -75,7 +82,8 @@ inline Params in_units_of_log2(Params p) {
 
 // How the work is cut; config.py says how it is chosen.
 struct Launch {
-  int splits;           // blocks along a row's tokens, up to 8: a cluster
+  int part_bits = 0;    // log2 of the clusters along a row's tokens
+  int splits;           // blocks of a cluster along its tokens, up to 8
   int heads_per_block;  // key/value heads of a block: divides kv_heads and warps
   int warps = 8;        // of a block; see Geometry::kMaxWarps
   // The kernel may start before its predecessor ends. With Params::newest it then reads

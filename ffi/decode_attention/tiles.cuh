@@ -54,11 +54,11 @@ __device__ uint32_t swizzled(int row, int chunk) {
 struct Block {
   int row;
   int kv_head, heads;  // the first, and how many
-  int split, splits;
+  int split, splits;   // of its cluster
   int warps, warps_per_head;
 
   __device__ explicit Block(const Params& p)
-      : row(blockIdx.z),
+      : row(blockIdx.z >> p.part_bits),
         heads(p.kv_heads / static_cast<int>(gridDim.y)),
         split(blockIdx.x),
         splits(gridDim.x),
@@ -66,6 +66,13 @@ struct Block {
     kv_head = blockIdx.y * heads;
     warps_per_head = warps / heads;
   }
+  // Clusters that share the row's tokens, and which of them this block's is. (Computed
+  // anew where needed: the kernel has no register to spare.)
+  __device__ static int parts(const Params& p) { return 1 << p.part_bits; }
+  __device__ static int part(const Params& p) { return blockIdx.z & (parts(p) - 1); }
+  // Of the runs of tokens that the blocks of all parts have.
+  __device__ int run(const Params& p) const { return part(p) * splits + split; }
+  __device__ int runs(const Params& p) const { return parts(p) * splits; }
   // Of the block's first query head in q and out, in heads.
   __device__ int64_t query_head(const Params& p) const {
     return (int64_t{row} * p.kv_heads + kv_head) * p.group;
@@ -93,8 +100,9 @@ __device__ inline Work assign(const Params& p, const Block& block) {
   // read neighbouring slots of a page at the same time.
   const int start = w.begin / kTileTokens;
   const int64_t count = (w.end + kTileTokens - 1) / kTileTokens - start;
-  const int from = start + static_cast<int>(count * block.split / block.splits);
-  const int to = start + static_cast<int>(count * (block.split + 1) / block.splits);
+  const int run = block.run(p), runs = block.runs(p);
+  const int from = start + static_cast<int>(count * run / runs);
+  const int to = start + static_cast<int>(count * (run + 1) / runs);
   w.step = block.warps_per_head;
   w.first = from + warp % block.warps_per_head;
   w.tiles = max(to - w.first + w.step - 1, 0) / w.step;

@@ -37,6 +37,7 @@ decode_attention::Params attention_of(const Attributes& a, const Operands& in,
   p.lengths = in.lengths.typed_data();
   p.out = out.mixed->untyped_data();
   p.recomputed = out.recomputed->typed_data();
+  p.parts = out.parts->typed_data();
   p.slot_bytes = *d.kv_heads * *d.head_dim * 2;
   p.slots_per_page = static_cast<uint32_t>(*d.layers * 2 * *d.page_size);
   p.page_size = static_cast<uint32_t>(*d.page_size);
@@ -61,7 +62,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                const Results& out) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(in, out, &d));
-  FDJAX_RETURN_IF_ERROR(check_values(a, &d));
+  FDJAX_RETURN_IF_ERROR(check_values(a, out, &d));
   std::vector<Layer> layers;
   FDJAX_RETURN_IF_ERROR(read_layers(in, a.has_qkv_bias, &d, &layers));
   if (a.products.size() != kProducts * kProductNumbers) {
@@ -85,7 +86,8 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                .out = product_from(a, 1),
                .up = product_from(a, 2),
                .down = product_from(a, 3),
-               .attention = {.splits = static_cast<int>(a.attention_splits),
+               .attention = {.part_bits = decode_attention::part_bits(attention_cut(a)),
+                             .splits = static_cast<int>(a.attention_splits),
                              .heads_per_block = static_cast<int>(a.attention_heads),
                              .warps = static_cast<int>(a.attention_warps),
                              .programmatic = true}},
@@ -127,9 +129,10 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
 ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool unified,
                   float scale, float soft_cap, float epsilon, float scale_offset,
                   float phi, float low, float high, int64_t activation, int64_t window,
-                  int64_t attention_splits, int64_t attention_heads,
-                  int64_t attention_warps, ffi::Span<const int64_t> products,
-                  ffi::AnyBuffer x, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> slots,
+                  int64_t attention_parts, int64_t attention_splits,
+                  int64_t attention_heads, int64_t attention_warps,
+                  ffi::Span<const int64_t> products, ffi::AnyBuffer x,
+                  ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> slots,
                   ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
                   ffi::Buffer<ffi::F32> angles, ffi::RemainingArgs weights,
                   ffi::Result<ffi::AnyBuffer> x_out, ffi::Result<ffi::AnyBuffer> kv_out,
@@ -137,7 +140,8 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                   ffi::Result<ffi::AnyBuffer> normal, ffi::Result<ffi::AnyBuffer> qkv,
                   ffi::Result<ffi::AnyBuffer> mixed, ffi::Result<ffi::AnyBuffer> gated,
                   ffi::Result<ffi::AnyBuffer> wide,
-                  ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
+                  ffi::Result<ffi::Buffer<ffi::S32>> recomputed,
+                  ffi::Result<ffi::Buffer<ffi::F32>> parts) {
   const Attributes attributes{interleaved,
                               has_qkv_bias,
                               unified,
@@ -150,12 +154,14 @@ ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool u
                               high,
                               activation,
                               window,
+                              attention_parts,
                               attention_splits,
                               attention_heads,
                               attention_warps,
                               products};
-  return run(stream, attributes, {x, kv, slots, page_table, lengths, angles, weights},
-             {x_out, kv_out, middle, normal, qkv, mixed, gated, wide, recomputed});
+  return run(
+      stream, attributes, {x, kv, slots, page_table, lengths, angles, weights},
+      {x_out, kv_out, middle, normal, qkv, mixed, gated, wide, recomputed, parts});
 }
 
 // The library's handle cannot be made while XLA captures the chain.
@@ -186,6 +192,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::han
                                   .Attr<float>("high")
                                   .Attr<int64_t>("activation")
                                   .Attr<int64_t>("window")
+                                  .Attr<int64_t>("attention_parts")
                                   .Attr<int64_t>("attention_splits")
                                   .Attr<int64_t>("attention_heads")
                                   .Attr<int64_t>("attention_warps")
@@ -205,5 +212,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::han
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::Buffer<xla::ffi::S32>>(),
+                                  .Ret<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
                               {xla::ffi::Traits::kCmdBufferCompatible});

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(GemmShape<kN>::kThreads, 1)
   const GemmRing ring{data, barriers, barriers + kMaxStages, stages};
   const GemmWork work = gemm_work<kSplit>(p, first_tile);
   const GemmProducer<kN, kSplit> producer{&weights, &x, p, work, ring};
-  if (threadIdx.x < 32) producer.start();
+  if (threadIdx.x == 0) producer.start();
   pdl_release();
   __syncthreads();
   if constexpr (kSplit == 1) {  // the other block's barriers are there

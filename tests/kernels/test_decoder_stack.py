@@ -1,6 +1,7 @@
 """The chain of all layers against the operations it is made of."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -263,6 +264,23 @@ def test_the_rows_decide_what_multiplies():
     assert not config.choose(65, 2, 64, layer).uses_library
     assert config.choose(128, 2, 64, layer).products[0] == gemm.TILES
     assert config.choose(129, 2, 64, layer).uses_library
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [*SHAPES[1:5], SHAPES[-2]], ids=lambda s: s.name)
+@pytest.mark.parametrize("parts", [2, 16])
+def test_attention_in_parts_gives_the_same(shape: Shape, parts: int):
+    skip_without(cuda.NAME, "gpu")
+    call = _draw(shape)
+    layer, (rows, _) = call.layers[0], call.x.shape
+    cuts = config.choose(rows, shape.kv_heads, WIDTH * PAGE_SIZE, layer)
+    attention = dataclasses.replace(cuts.attention, parts=parts)
+    cut = dataclasses.replace(cuts, attention=attention)
+    expected, kv, counts = jax.jit(functools.partial(cuda.run_cut, cuts=cuts))(call)
+    actual, same_kv, same = jax.jit(functools.partial(cuda.run_cut, cuts=cut))(call)
+    assert_close(actual, expected, reduction=shape.hidden)
+    assert_close(same_kv, kv, reduction=shape.hidden)
+    np.testing.assert_array_equal(np.asarray(same), np.asarray(counts))
 
 
 @pytest.mark.usefixtures("on_h200")

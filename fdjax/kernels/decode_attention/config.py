@@ -9,7 +9,9 @@ TILE_TOKENS = 16
 MAX_SPLITS = 8
 HEADS_PER_BLOCK = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
+PARTS = (1, 2, 4, 8, 16)
 LONG_TOKENS = 8192
+MULTIPROCESSORS, CLUSTERS_OF_3 = 132, 39  # of an H200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +23,19 @@ class Config:
             partial results through shared memory.
         heads_per_block: key/value heads that a block serves; they share its warps.
         warps: of a block.
+        parts: clusters along the tokens of a row. Where there are several, a second
+            kernel adds what they leave in device memory.
     """
 
     splits: int
     heads_per_block: int
     warps: int
+    parts: int = 1
+
+    def part_floats(self, rows: int, num_heads: int, head_dim: int) -> int:
+        """What the parts leave of all query heads (ffi/decode_attention/parts.cuh)."""
+        records = 0 if self.parts == 1 else rows * num_heads * self.parts
+        return records * (4 + head_dim)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +59,7 @@ def candidates(call: Call) -> Iterator[Config]:
         for heads in HEADS_PER_BLOCK:
             if call.num_kv_heads % heads == 0 and warps % heads == 0:
                 for splits in range(1, MAX_SPLITS + 1):
-                    yield Config(splits, heads, warps)
+                    yield from (Config(splits, heads, warps, parts) for parts in PARTS)
 
 
 def heuristic(call: Call) -> Config:
@@ -66,12 +76,24 @@ def heuristic(call: Call) -> Config:
         # 256 x 1024 takes 246.9 us with 8, 250.0 with 2; 64 x 1024 the most with 8.
         return Config(1, _heads(call.num_kv_heads, at_most=pairs // 256), 8)
     if call.max_tokens >= LONG_TOKENS:
-        # Streams: one block a multiprocessor, 16 warps to hide arithmetic (1 x 32768:
-        # 40.5 us, 46.6 with 8 warps).
-        return Config(min(-(-128 // pairs), MAX_SPLITS), 1, 16)
+        return _streams(pairs)
     wanted = -(-192 // pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     useful = max(1, -(-call.max_tokens // (8 * TILE_TOKENS)))
     return Config(min(wanted, useful, MAX_SPLITS), 1, 8)
+
+
+def _streams(pairs: int) -> Config:
+    """For long rows: a block on every multiprocessor, 16 warps to hide arithmetic.
+
+    At once run 66 clusters of 2 blocks, 39 of 3, but only 30 of 4 and 15 of 8, and what
+    does not fit waits for all others: beyond 3 blocks a row and head are several
+    clusters of 2. Layers of Llama-3-8B, ms, with a single cluster and with several:
+    4.79 and 4.73 at 1 x 32768, 6.78 and 5.81 at 2, 9.33 and 7.77 at 4.
+    """
+    wanted = max(1, MULTIPROCESSORS // pairs)
+    if wanted < 4:
+        return Config(min(wanted, 2 if pairs > CLUSTERS_OF_3 else 3), 1, 16)
+    return Config(2, 1, 16, max(parts for parts in PARTS if 2 * parts <= wanted))
 
 
 def _heads(num_kv_heads: int, *, at_most: int) -> int:

@@ -1,5 +1,6 @@
 """`decode_attention` as one CUDA kernel, called through XLA's FFI."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,8 +23,16 @@ def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
     rows, num_kv_heads = call.q.shape[0], call.kv.shape[4]
     cut = config.heuristic(config.Call(rows, num_kv_heads, call.max_tokens))
+    return run_cut(call, cut)
+
+
+def run_cut(call: DecodeAttention, cut: config.Config) -> Attended:
+    """`run` with the work cut as told."""
+    floats = cut.part_floats(*call.q.shape)
     return handler.run(
         call,
+        jax.ShapeDtypeStruct((floats,), jnp.float32),
+        parts=np.int64(cut.parts),
         splits=np.int64(cut.splits),
         heads_per_block=np.int64(cut.heads_per_block),
         warps=np.int64(cut.warps),

@@ -12,8 +12,18 @@ from fdjax.kernels.paged import attributes, by_head
 NAME = "decode_attention"
 
 
-def run(call: DecodeAttention, **launch: np.int64) -> Attended:
-    """The handler's result; `launch` is what only one platform's handler takes."""
+def run(
+    call: DecodeAttention,
+    *memory: jax.ShapeDtypeStruct,
+    **launch: np.int64,
+) -> Attended:
+    """The handler's result.
+
+    Args:
+        call: the operation.
+        memory: what only one platform's handler writes beside the results.
+        launch: attributes that only one platform's handler takes.
+    """
     q, kv, scores = call.q, call.kv, call.scores
     bounds = call.unified or UnifiedMax(0.0, -1.0, 1.0)
     handler = jax.ffi.ffi_call(
@@ -21,10 +31,11 @@ def run(call: DecodeAttention, **launch: np.int64) -> Attended:
         (
             jax.ShapeDtypeStruct(q.shape, q.dtype),
             jax.ShapeDtypeStruct((q.shape[0], kv.shape[4]), jnp.int32),
+            *memory,
         ),
         vmap_method="sequential",
     )
-    out, recomputed = handler(
+    out, recomputed, *_ = handler(
         q,
         kv,
         call.page_table,

@@ -44,6 +44,8 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
     wide_rows = rows if cuts.uses_library else 0
     wide = jax.ShapeDtypeStruct((wide_rows, first.up.shape[0]), x.dtype)
     counts = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
+    heads = mixed // kv.shape[5]
+    floats = cuts.attention.part_floats(rows, heads, kv.shape[5])
     chain = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -56,12 +58,13 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
             buffer(gated),
             wide,
             counts,
+            jax.ShapeDtypeStruct((floats,), jnp.float32),
         ),
         input_output_aliases={1: 1},
     )
     window = spec.windows[0]
     bounds = spec.unified or UnifiedMax(0.0, -1.0, 1.0)
-    out, kv, *_, recomputed = chain(
+    out, kv, *_, recomputed, _ = chain(
         x,
         kv,
         call.slots,
@@ -81,6 +84,7 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
         high=np.float32(bounds.high),
         activation=np.int64(place(spec.activation)),
         window=np.int64(window or 0),
+        attention_parts=np.int64(cuts.attention.parts),
         attention_splits=np.int64(cuts.attention.splits),
         attention_heads=np.int64(cuts.attention.heads_per_block),
         attention_warps=np.int64(cuts.attention.warps),
