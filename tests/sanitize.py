@@ -25,8 +25,7 @@ TOOLS = {
     "racecheck": "(cuda and agrees and (odd_group or tales or llama2_7b))"
     " or (test_draw and agrees_with and 64-1000) or (gemv and (tiny or odd))",
 }
-# Without warnings: there is one for every thread that makes a barrier and then announces
-# bytes to it.
+# Without warnings: each thread that makes a barrier and announces bytes to it has one.
 OPTIONS = {"memcheck": (), "racecheck": ("--racecheck-detect-level", "error")}
 TESTS = (
     "tests/kernels/test_add_norm.py",
