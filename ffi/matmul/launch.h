@@ -20,8 +20,8 @@ cudaError_t launch_gemv(const Params& p, const How& how);
 template <typename T>
 cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how);
 
-// M from 1 to 128, y in 16 bits. Whole waves of blocks without a split are followed by a launch that cuts
-// the K of what is left.
+// M from 1 to 128, y in 16 bits. Whole waves of blocks without a split are followed by
+// a launch that cuts the K of what is left.
 template <typename T>
 cudaError_t launch_gemm(const Params& p, const GemmConfig& config, const How& how);
 

@@ -67,8 +67,8 @@ __device__ inline void store_async(uint32_t address, const float2& value,
 }
 
 // Arrives at a barrier of any block of the cluster; the address is that of
-// cluster_address. It releases to the own block alone (see above), which is enough to say
-// that something has been read.
+// cluster_address. It releases to the own block alone (see above), which is enough to
+// say that something has been read.
 __device__ inline void mbarrier_arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier)
                : "memory");

@@ -36,8 +36,8 @@ __device__ inline void tma_load(void* target, const CUtensorMap* map, int column
       : "memory");
 }
 
-// The same into every block of the cluster whose bit is set in `blocks`, at the same place
-// of each, and counted by the same barrier of each.
+// The same into every block of the cluster whose bit is set in `blocks`, at the same
+// place of each, and counted by the same barrier of each.
 __device__ inline void tma_load_to(uint16_t blocks, void* target,
                                    const CUtensorMap* map, int column, int row,
                                    uint64_t* barrier, CachePolicy policy) {
