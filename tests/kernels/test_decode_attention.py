@@ -176,6 +176,23 @@ def test_the_heuristic_is_a_candidate(rows: int, kv_heads: int, tokens: int):
     assert config.heuristic(call) in set(config.candidates(call))
 
 
+@pytest.mark.parametrize("rows", range(1, 17))
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 8])
+def test_clusters_of_long_rows_run_at_once(rows: int, num_kv_heads: int):
+    """On an H200, where so many clusters of a size have room."""
+    room = {1: 132, 2: 66, 3: 39}
+    cut = config.heuristic(config.Call(rows, num_kv_heads, 32768))
+    clusters = rows * num_kv_heads * cut.parts
+    assert clusters <= room[cut.splits]
+    if rows * num_kv_heads <= 66:
+        assert clusters * cut.splits >= 32
+
+
+def test_parts_have_room_for_what_they_leave():
+    assert config.Config(2, 1, 16).part_floats(3, 32, 128) == 0
+    assert config.Config(2, 1, 16, parts=8).part_floats(1, 32, 128) == 32 * 8 * 132
+
+
 def test_wrong_arguments_are_value_errors():
     q, kv, table, lengths = (
         jnp.zeros(s.shape, s.dtype) for s in jax.tree.leaves(structs())
