@@ -30,6 +30,7 @@ from fdjax.kernels.decoder_stack import (
     cuda,
 )
 from fdjax.kernels.decoder_stack.config import GEMV, Cuts
+from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.notation import Array
 
@@ -38,7 +39,7 @@ PRODUCTS = ("qkv", "out", "up", "down")
 CASES = "1x1024,8x1024,64x1024,1x32768,8x32768"
 CHAINS, CALLS, REPEATS = 4, 3, 3
 # What a block's ring may hold: an nth of a multiprocessor's shared memory.
-RINGS = tuple(int(matmul_config.SHARED_BYTES / part) - 1024 for part in (3, 2, 1.5, 1))
+RINGS = tuple(int(SHARED_BYTES / part) - 1024 for part in (3, 2, 1.5, 1))
 LEAST_IN_FLIGHT = 48 * 1024
 
 
@@ -130,7 +131,9 @@ def attention_cuts(case: Case, sizes: Sizes) -> list[attention_config.Config]:
     return [
         cut
         for cut in attention_config.candidates(call)
-        if 48 <= pairs // cut.heads_per_block * cut.splits <= max(400, pairs)
+        if 48
+        <= pairs // cut.heads_per_block * cut.splits * cut.parts
+        <= max(400, pairs)
     ]
 
 
@@ -148,7 +151,7 @@ def product_cuts(rows: int, weight: Array, *, gated: bool) -> list[tuple[int, ..
         blocks = -(-weight.shape[0] // (tiles * tile_rows)) * splits
         if len(stages) < 2 or (gated and tiles == 1) or not 60 <= blocks <= 1100:
             continue
-        on_one = min(matmul_config.SHARED_BYTES // ring, -(-blocks // 132))
+        on_one = min(SHARED_BYTES // ring, -(-blocks // MULTIPROCESSORS))
         cut = dataclasses.astuple(dataclasses.replace(flat, stages=len(stages)))
         if on_one * ring >= LEAST_IN_FLIGHT and cut not in cuts:
             cuts.append(cut)

@@ -16,17 +16,13 @@ from collections.abc import Sequence
 LARGE = "bench or beyond or llama3_8b_head or llama3_8b_down or two_runs"
 # By tool, which tests. racecheck does not know the barrier of a cluster: where a row's
 # tokens are split over blocks, it takes what one block sends another for a race with
-# that block's earlier copies. The cases here have one split: nothing is sent. Nor does
-# it see that a warp's reads come before __syncwarp and so before its first thread's
-# arrival at a barrier, after which prefill attention's producer (wgmma_ring.cuh) writes
-# the next work: it reports that as a race, and those tests are not among them.
+# that block's earlier copies. The cases here have one split: nothing is sent.
 TOOLS = {
     "memcheck": f"not ({LARGE})",
     "racecheck": "(cuda and agrees and (odd_group or tales or llama2_7b))"
+    " or (cuda_equals and packed and (everything or d64))"
     " or (test_draw and agrees_with and 64-1000) or (gemv and (tiny or odd))",
 }
-# Without warnings: each thread that makes a barrier and announces bytes to it has one.
-OPTIONS = {"memcheck": (), "racecheck": ("--racecheck-detect-level", "error")}
 TESTS = (
     "tests/kernels/test_add_norm.py",
     "tests/kernels/test_decode_attention_impls.py",
@@ -50,7 +46,7 @@ def command(tool: str, tests: Sequence[str], selection: str) -> list[str]:
     return [
         *("compute-sanitizer", "--tool", tool, "--kernel-name", "kns=fdjax"),
         *("--target-processes", "application-only"),
-        *("--error-exitcode", "9", "--print-limit", "20", *OPTIONS[tool]),
+        *("--error-exitcode", "9", "--print-limit", "20"),
         *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x"),
         *("-m", "gpu", "-k", selection, *tests),
     ]

@@ -15,6 +15,7 @@
 #include "decode_attention/attend.cuh"
 #include "decode_attention/inbox.cuh"
 #include "decode_attention/parts.cuh"
+#include "decode_attention/sums.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -117,13 +118,6 @@ __device__ void store_partial(const Block& block, Scheme scheme, const Exchange<
       }
       if (lane < 4) own[column].total = partial.total[n][j] * factor;
     }
-}
-
-__device__ inline void add(float4& sum, const float4& x) {
-  sum.x += x.x;
-  sum.y += x.y;
-  sum.z += x.z;
-  sum.w += x.w;
 }
 
 // Sends every block of the cluster its share of this block's sums, and all columns.

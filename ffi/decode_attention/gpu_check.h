@@ -1,6 +1,8 @@
 // Checks of what decode attention's kernel takes, for every handler that launches it.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <string>
 
 #include "decode_attention/arguments.h"
@@ -30,10 +32,9 @@ inline ffi::Error check_kernel(const Dims& d) {
   return check_head_dim(*d.head_dim);
 }
 
+// Of a cut that `check_cut` has seen.
 inline int part_bits(const Cut& cut) {
-  int bits = 0;
-  while (bits < kMaxPartBits && cut.parts > 1 << bits) ++bits;
-  return bits;
+  return std::countr_zero(static_cast<uint64_t>(cut.parts));
 }
 
 // Floats of what `cut.parts` clusters leave of each query head (parts.cuh).
@@ -43,9 +44,10 @@ inline int64_t part_floats(const Cut& cut, const Dims& d) {
 
 inline ffi::Error check_cut(const Cut& cut, const Dims& d,
                             ffi::Result<ffi::Buffer<ffi::F32>> parts) {
-  if (cut.parts != 1 << part_bits(cut)) {
+  FDJAX_RETURN_IF_ERROR(check_range("parts", cut.parts, 1, 1 << kMaxPartBits));
+  if (!std::has_single_bit(static_cast<uint64_t>(cut.parts))) {
     return invalid("parts is " + std::to_string(cut.parts) +
-                   "; the handler takes 1, 2, 4, 8 and 16");
+                   "; it must be a power of two");
   }
   FDJAX_RETURN_IF_ERROR(check_range("B * parts", *d.rows * cut.parts, 0, 65535));
   Dim floats("B * Hq * parts * (4 + D)", part_floats(cut, d));

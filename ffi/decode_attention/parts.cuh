@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "decode_attention/params.h"
+#include "decode_attention/sums.cuh"
 #include "fdjax/gpu.h"
 #include "fdjax/launch.h"
 #include "fdjax/pdl.cuh"
@@ -23,27 +24,6 @@ template <int kUnits>
 __device__ float4* part_of(const Params& p, int64_t query_head, int part) {
   return reinterpret_cast<float4*>(p.parts) +
          ((query_head << p.part_bits) + part) * (1 + kUnits);
-}
-
-__device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
-  sum.x += x.x * factor;
-  sum.y += x.y * factor;
-  sum.z += x.z * factor;
-  sum.w += x.w * factor;
-}
-
-__device__ inline uint2 pack(GpuFloats::bfloat16, const float4& x, float factor) {
-  const __nv_bfloat162 low = __floats2bfloat162_rn(x.x * factor, x.y * factor);
-  const __nv_bfloat162 high = __floats2bfloat162_rn(x.z * factor, x.w * factor);
-  return {reinterpret_cast<const uint32_t&>(low),
-          reinterpret_cast<const uint32_t&>(high)};
-}
-
-__device__ inline uint2 pack(GpuFloats::float16, const float4& x, float factor) {
-  const __half2 low = __floats2half2_rn(x.x * factor, x.y * factor);
-  const __half2 high = __floats2half2_rn(x.z * factor, x.w * factor);
-  return {reinterpret_cast<const uint32_t&>(low),
-          reinterpret_cast<const uint32_t&>(high)};
 }
 
 inline constexpr int kCombineThreads = 128;

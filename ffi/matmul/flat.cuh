@@ -54,13 +54,7 @@ __device__ void consume(const Work& work, const Ring& ring, float (&sums)[kM / 2
     const uint64_t a = wgmma_matrix(shared_address(stage + group * ring.tile_bytes()));
     const uint64_t b = wgmma_matrix(shared_address(
         stage + S::kGroups * ring.tile_bytes() + group % kBoxes * S::kXBytes));
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kTileColumns / 16; ++step) {
-      Wgmma<T, kM>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
-    }
-    wgmma_commit();
-    wgmma_wait<1>();
+    add_stage<T, kM>(sums, a, b);
     if (previous >= 0 && speaker) mbarrier_arrive(&ring.empty[previous]);
     previous = cursor.stage;
     cursor.advance(ring.stages);

@@ -5,13 +5,11 @@
 
 #include "fdjax/mbarrier.cuh"
 #include "matmul/params.h"
+#include "matmul/stage.cuh"
 
 namespace fdjax::matmul {
 
-inline constexpr int kTileRows = 64;     // of weights: the M of wgmma
-inline constexpr int kTileColumns = 64;  // along K: one row of the 128 byte swizzle
-inline constexpr int kRowBytes = kTileColumns * 2;
-inline constexpr int kMaxStages = 16;
+inline constexpr int kTileRows = 64;      // of weights: the M of wgmma
 inline constexpr int kRegisters = 65536;  // of a multiprocessor
 
 // Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes

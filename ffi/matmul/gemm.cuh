@@ -52,13 +52,7 @@ __device__ __forceinline__ void gemm_multiply(const GemmProducer<kN, kSplit>& pr
     const uint32_t stage = data + place.stage * S::kStageBytes;
     const uint64_t a = wgmma_matrix(stage + tokens);
     const uint64_t b = wgmma_matrix(stage + S::kXBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kTileColumns / 16; ++step) {
-      Wgmma<T, kN>::add(sums, a + step * kWgmmaStepK, b + step * kWgmmaStepK);
-    }
-    wgmma_commit();
-    wgmma_wait<1>();
+    add_stage<T, kN>(sums, a, b);
     if (i > 0) {
       if constexpr (kSplit == 1) {
         if (lane < kSharingX)
@@ -80,14 +74,14 @@ template <typename T, int kN, int kSplit>
 __global__ void __launch_bounds__(GemmShape<kN>::kThreads, 1)
     gemm(FDJAX_GRID_CONSTANT const CUtensorMap weights,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
-         const int stages, const int first_tile) {
+         const int stages) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using S = GemmShape<kN>;
   extern __shared__ unsigned char dynamic[];
   __shared__ uint64_t barriers[2 * kMaxStages];
   unsigned char* data = dynamic + (-shared_address(dynamic) & 1023);
   const GemmRing ring{data, barriers, barriers + kMaxStages, stages};
-  const GemmWork work = gemm_work<kSplit>(p, first_tile);
+  const GemmWork work = gemm_work<kSplit>(p);
   const GemmProducer<kN, kSplit> producer{&weights, &x, p, work, ring};
   if (threadIdx.x == 0) producer.start();
   pdl_release();

@@ -9,12 +9,12 @@
 #include "fdjax/mbarrier.cuh"
 #include "fdjax/pdl.cuh"
 #include "fdjax/tma.cuh"
-#include "matmul/flat_ring.cuh"
 #include "matmul/params.h"
+#include "matmul/stage.cuh"
 
 namespace fdjax::matmul {
 
-inline constexpr int kSharingX = 2;  // blocks without a split
+inline constexpr int kSharingX = 2;  // blocks of a cluster where K is not split
 
 // Sizes of a block: a stage holds all tokens and kN weight rows, 64 columns of both.
 // Every 64 tokens have a warpgroup.
@@ -47,15 +47,12 @@ struct GemmWork {
 };
 
 template <int kSplit>
-__device__ GemmWork gemm_work(const Params& p, int first_tile) {
+__device__ GemmWork gemm_work(const Params& p) {
   const int depth = (p.k + kTileColumns - 1) / kTileColumns;
-  const int rank = blockIdx.x;
-  if constexpr (kSplit == 1) {
-    return {rank, first_tile + static_cast<int>(blockIdx.y) * kSharingX + rank, 0,
-            depth};
-  }
-  const int tile = first_tile + blockIdx.y, begin = depth * rank / kSplit;
-  return {rank, tile, begin, depth * (rank + 1) / kSplit - begin};
+  const int rank = blockIdx.x, row = blockIdx.y;
+  if constexpr (kSplit == 1) return {rank, row * kSharingX + rank, 0, depth};
+  const int begin = depth * rank / kSplit;
+  return {rank, row, begin, depth * (rank + 1) / kSplit - begin};
 }
 
 struct GemmRing {

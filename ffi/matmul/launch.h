@@ -6,12 +6,6 @@
 
 namespace fdjax::matmul {
 
-inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block
-
-inline int blocks_for(int columns, int columns_per_block) {
-  return (columns + columns_per_block - 1) / columns_per_block;
-}
-
 // M from 1 to 4.
 template <typename T>
 cudaError_t launch_gemv(const Params& p, const How& how);
@@ -20,8 +14,7 @@ cudaError_t launch_gemv(const Params& p, const How& how);
 template <typename T>
 cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how);
 
-// M from 1 to 128, y in 16 bits. Whole waves of blocks without a split are followed by
-// a launch that cuts the K of what is left.
+// M from 1 to 128, y in 16 bits.
 template <typename T>
 cudaError_t launch_gemm(const Params& p, const GemmConfig& config, const How& how);
 

@@ -267,10 +267,11 @@ def test_the_rows_decide_what_multiplies():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [*SHAPES[1:5], SHAPES[-2]], ids=lambda s: s.name)
+@pytest.mark.parametrize("name", ["two_rows", "odd_rows", "bias", "window", "unified"])
 @pytest.mark.parametrize("parts", [2, 16])
-def test_attention_in_parts_gives_the_same(shape: Shape, parts: int):
+def test_attention_in_parts_gives_the_same(name: str, parts: int):
     skip_without(cuda.NAME, "gpu")
+    shape = next(shape for shape in SHAPES if shape.name == name)
     call = _draw(shape)
     layer, (rows, _) = call.layers[0], call.x.shape
     cuts = config.choose(rows, shape.kv_heads, WIDTH * PAGE_SIZE, layer)

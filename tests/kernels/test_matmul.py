@@ -169,7 +169,7 @@ def test_every_way_to_cut_a_large_product_up(way: gemm.GemmConfig, m: int, dtype
 @pytest.mark.hopper
 @pytest.mark.parametrize("m", [65, 128])
 def test_more_rows_than_a_wave_of_blocks_takes(m: int):
-    """Llama-3-70B's gate and up rows: 132 blocks of 256, and what is left of a wave."""
+    """Llama-3-70B's gate and up rows: 224 blocks of 256."""
     call = _gated(m, 57344, 136, "silu")
     with GATED.using("gemm"):
         actual = jax.jit(GATED)(call)

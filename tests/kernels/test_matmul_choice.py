@@ -10,6 +10,7 @@ import pytest
 from fdjax.kernels.cases import struct, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
+from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
 from fdjax.kernels.matmul import OP, Product, cases, config, gemm, matmul, table
 from fdjax.notation import Array
 
@@ -206,11 +207,11 @@ def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
 )
 def test_llama3_8bs_large_products_are_one_wave(n: int, k: int, rows: int, split: int):
     assert gemm.choose(n, k) == gemm.GemmConfig(rows, split)
-    assert 100 <= -(-n // rows) * split <= config.MULTIPROCESSORS
+    assert 100 <= -(-n // rows) * split <= MULTIPROCESSORS
 
 
 @pytest.mark.parametrize("way", gemm.CONFIGS, ids=str)
 def test_large_products_fit_a_multiprocessor(way: gemm.GemmConfig):
     sums = gemm.MAX_GEMM_M * (way.rows + 8) * 4
     assert way.stages >= 2
-    assert max(way.stages * way.stage_bytes, sums) + 1024 <= config.SHARED_BYTES
+    assert max(way.stages * way.stage_bytes, sums) + 1024 <= SHARED_BYTES

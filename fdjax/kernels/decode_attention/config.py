@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
+from fdjax.kernels.hopper import CLUSTERS, MULTIPROCESSORS
+
 # What each warp takes at a time.
 TILE_TOKENS = 16
 # A cluster of 8 is what every device with clusters can launch.
@@ -11,7 +13,6 @@ HEADS_PER_BLOCK = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
 PARTS = (1, 2, 4, 8, 16)
 LONG_TOKENS = 8192
-MULTIPROCESSORS, CLUSTERS_OF_3 = 132, 39  # of an H200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +68,7 @@ def heuristic(call: Call) -> Config:
 
     Two blocks of 8 warps fit a multiprocessor. Placement decides more than anything: a
     cluster needs room in one group of some 16 multiprocessors, so larger clusters leave
-    more of them idle (8 x 32768: 246 us with 2 splits, 258 with 3, 277 with 8), and 16
-    splits are slower than 8 everywhere (1 x 32768: 50 us against 41).
+    more of them idle (8 x 32768: 246 us with 2 splits, 258 with 3, 277 with 8).
     """
     pairs = max(1, call.rows * call.num_kv_heads)
     if pairs >= 256:
@@ -85,14 +85,14 @@ def heuristic(call: Call) -> Config:
 def _streams(pairs: int) -> Config:
     """For long rows: a block on every multiprocessor, 16 warps to hide arithmetic.
 
-    At once run 66 clusters of 2 blocks, 39 of 3, but only 30 of 4 and 15 of 8, and what
-    does not fit waits for all others: beyond 3 blocks a row and head are several
-    clusters of 2. Layers of Llama-3-8B, ms, with a single cluster and with several:
-    4.79 and 4.73 at 1 x 32768, 6.78 and 5.81 at 2, 9.33 and 7.77 at 4.
+    Clusters of 4 blocks and more do not all run at once (`hopper.CLUSTERS`): beyond 3
+    blocks a row and head have several clusters of 2. Layers of Llama-3-8B, ms, with a
+    single cluster and with several: 4.79 and 4.73 at 1 x 32768, 6.78 and 5.81 at 2,
+    9.33 and 7.77 at 4.
     """
     wanted = max(1, MULTIPROCESSORS // pairs)
     if wanted < 4:
-        return Config(min(wanted, 2 if pairs > CLUSTERS_OF_3 else 3), 1, 16)
+        return Config(min(wanted, 3 if pairs <= CLUSTERS[3] else 2), 1, 16)
     return Config(2, 1, 16, max(parts for parts in PARTS if 2 * parts <= wanted))
 
 

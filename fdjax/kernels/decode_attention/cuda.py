@@ -23,11 +23,6 @@ def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
     rows, num_kv_heads = call.q.shape[0], call.kv.shape[4]
     cut = config.heuristic(config.Call(rows, num_kv_heads, call.max_tokens))
-    return run_cut(call, cut)
-
-
-def run_cut(call: DecodeAttention, cut: config.Config) -> Attended:
-    """`run` with the work cut as told."""
     floats = cut.part_floats(*call.q.shape)
     return handler.run(
         call,

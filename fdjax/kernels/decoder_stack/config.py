@@ -33,7 +33,7 @@ class Cuts:
     Attributes:
         attention: of `decode_attention`.
         products: of each of a layer's four products in order, the fields of its
-            `FlatConfig`, or `GEMV`, or what `_library` returns.
+            `FlatConfig`, or `GEMV`, or what `_gemm` or `_library` returns.
     """
 
     attention: attention_config.Config

@@ -4,16 +4,16 @@ The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a wei
 (`gemv`) serves M up to an inflection point M1, B (`flat`) up to M2, and C (XLA's dot,
 the reference) above. The table of the device says where those lie and how B cuts the
 product up; for a shape that no table has, the heuristic below does. M is static, so the
-choice costs nothing at run time.
+choice costs nothing at run time. (D, `gemm`, serves in the chain of `decoder_stack`
+alone: called by itself, XLA's dot is as fast.)
 """
 
+from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
 from fdjax.kernels.matmul import table
 from fdjax.kernels.matmul.params import (
     MAX_FLAT_M,
     MAX_GEMV_M,
     MAX_STAGES,
-    MULTIPROCESSORS,
-    SHARED_BYTES,
     FlatConfig,
     padded_m,
 )
@@ -22,8 +22,6 @@ __all__ = [
     "MAX_FLAT_M",
     "MAX_GEMV_M",
     "MAX_STAGES",
-    "MULTIPROCESSORS",
-    "SHARED_BYTES",
     "FlatConfig",
     "candidates",
     "choose",

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
+from fdjax.kernels.hopper import CLUSTERS, MULTIPROCESSORS, SHARED_BYTES
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Product
-from fdjax.kernels.matmul.params import (
-    MAX_STAGES,
-    MULTIPROCESSORS,
-    SHARED_BYTES,
-    FlatConfig,
-)
+from fdjax.kernels.matmul.params import MAX_STAGES, FlatConfig
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
@@ -21,8 +17,6 @@ MAX_GEMM_M = 128
 TILES = -2  # in a `FlatConfig`: asks for D, as in ffi/matmul/params.h
 DEPTH = 64  # columns of a stage
 
-# Clusters of four do not fill an H200: 30 of them run at once, on others perhaps 29.
-_BLOCKS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS, 4: 116}
 # Bytes a clock of a multiprocessor: its shared memory, and others' for it. Measured.
 _SHARED_RATE, _CLUSTER_RATE = 128, 11
 _START_AND_END = 8000  # clocks
@@ -63,13 +57,12 @@ class GemmConfig:
         """
         delivered = 2 * (64 + self.rows) + MAX_GEMM_M + self.rows
         step = max(self.rows, delivered * 32 / _SHARED_RATE)
-        waves = -(-n // self.rows) * self.split / _BLOCKS[self.split]
-        if self.split > 1:  # without a split, what is left of whole waves is cut anew
-            waves = math.ceil(waves)
+        tiles, at_once = math.ceil(n / self.rows), CLUSTERS.get(self.split)
+        waves = math.ceil(tiles / (at_once or MULTIPROCESSORS))
         sums = MAX_GEMM_M * self.rows * 4
         from_others = sums * (self.split - 1) / self.split / _CLUSTER_RATE
         steps = k / 16 / self.split
-        return max(1.0, waves) * (steps * step + from_others + _START_AND_END)
+        return waves * (steps * step + from_others + _START_AND_END)
 
 
 CONFIGS = tuple(

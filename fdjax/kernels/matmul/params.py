@@ -3,13 +3,11 @@
 import dataclasses
 from dataclasses import dataclass
 
+from fdjax.kernels.hopper import SHARED_BYTES
+
 MAX_GEMV_M = 4
 MAX_FLAT_M = 64
 PADDED_M = (8, 16, 32, 64)
-
-# Of an H200; of an H100 too.
-MULTIPROCESSORS = 132
-SHARED_BYTES = 227 * 1024
 MAX_STAGES = 16
 
 _TAKEN = {

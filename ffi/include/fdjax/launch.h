@@ -5,6 +5,12 @@
 
 namespace fdjax {
 
+inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block, on Hopper
+
+inline int blocks_for(int items, int items_per_block) {
+  return (items + items_per_block - 1) / items_per_block;
+}
+
 struct Launch {
   gpu_stream stream;
   dim3 grid;

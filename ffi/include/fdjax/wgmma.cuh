@@ -89,8 +89,8 @@ struct Wgmma;
 #define FDJAX_D8(how, i) FDJAX_D4(how, i), FDJAX_D4(how, i + 4)
 #define FDJAX_D16(how, i) FDJAX_D8(how, i), FDJAX_D8(how, i + 8)
 #define FDJAX_D32(how, i) FDJAX_D16(how, i), FDJAX_D16(how, i + 16)
-#define FDJAX_D64(how, i) FDJAX_D32(how, i), FDJAX_D32(how, i + 32)
 #define FDJAX_D48(how, i) FDJAX_D32(how, i), FDJAX_D16(how, i + 32)
+#define FDJAX_D64(how, i) FDJAX_D32(how, i), FDJAX_D32(how, i + 32)
 #define FDJAX_D72(how, i) FDJAX_D64(how, i), FDJAX_D8(how, i + 64)
 #define FDJAX_D96(how, i) FDJAX_D64(how, i), FDJAX_D32(how, i + 64)
 #define FDJAX_D128(how, i) FDJAX_D64(how, i), FDJAX_D64(how, i + 64)
@@ -154,8 +154,8 @@ struct Wgmma;
   FDJAX_WGMMA(T, type, 16, FDJAX_D8, FDJAX_R8, "%8", "%9", "%10", "%11", "%12")       \
   FDJAX_WGMMA(T, type, 32, FDJAX_D16, FDJAX_R16, "%16", "%17", "%18", "%19", "%20")   \
   FDJAX_WGMMA(T, type, 64, FDJAX_D32, FDJAX_R32, "%32", "%33", "%34", "%35", "%36")   \
-  FDJAX_WGMMA(T, type, 128, FDJAX_D64, FDJAX_R64, "%64", "%65", "%66", "%67", "%68")  \
   FDJAX_WGMMA(T, type, 96, FDJAX_D48, FDJAX_R48, "%48", "%49", "%50", "%51", "%52")   \
+  FDJAX_WGMMA(T, type, 128, FDJAX_D64, FDJAX_R64, "%64", "%65", "%66", "%67", "%68")  \
   FDJAX_WGMMA(T, type, 144, FDJAX_D72, FDJAX_R72, "%72", "%73", "%74", "%75", "%76")  \
   FDJAX_WGMMA(T, type, 192, FDJAX_D96, FDJAX_R96, "%96", "%97", "%98", "%99", "%100") \
   FDJAX_WGMMA(T, type, 256, FDJAX_D128, FDJAX_R128, "%128", "%129", "%130", "%131",   \

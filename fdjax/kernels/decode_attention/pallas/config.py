@@ -3,15 +3,13 @@
 import dataclasses
 from collections.abc import Iterator
 
+from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
+
 # Rows of Hopper's tensor core product; tokens are its rows.
 TENSOR_CORE_ROWS = 64
 TILES = (64, 128)
 STAGES = (2, 3, 4, 6)
 MAX_SPLITS = 32
-# Shared memory that a block may use on Hopper, and what the kernel needs beside its
-# ring: queries, weights, results, scratch of reductions, barriers, alignment.
-SHARED_BYTES = 227 * 1024
-MULTIPROCESSORS = 132
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +49,11 @@ class Call:
 
 
 def shared_bytes(call: Call, cut: Cut) -> int:
-    """Shared memory of a block, in bytes; an upper bound."""
+    """Shared memory of a block, in bytes; an upper bound.
+
+    The ring, and beside it queries, weights, results, scratch of reductions, barriers
+    and alignment.
+    """
     row = 2 * call.head_dim
     ring = cut.stages * cut.tile_tokens * 2 * row
     queries_and_results = 2 * call.columns * row
