@@ -39,16 +39,16 @@ struct Inbox {
   int rank;  // of the block
 
   // By one thread, before the block arrives at the barrier after which others send.
-  __device__ void open(uint32_t bytes) const {
+  __device__ void open() const {
 #if __CUDA_ARCH__ >= 900
     mbarrier_init(full, 1);
-    mbarrier_arrive_expect(full, bytes);
     mbarrier_init_fence();
 #endif
   }
 
-  // The same, after it was read.
-  __device__ void reopen(uint32_t bytes) const {
+  // By one thread, once for each time that others send, who need not wait for it: the
+  // phase cannot complete before this arrival.
+  __device__ void expect(uint32_t bytes) const {
 #if __CUDA_ARCH__ >= 900
     mbarrier_arrive_expect(full, bytes);
 #endif

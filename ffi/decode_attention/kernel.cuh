@@ -82,6 +82,7 @@ __device__ void pass(const Params& p, const Block& block, const Work& work,
   barrier_wait();                                  // every inbox is free
   if (!exchange.is_apart(block.heads)) barrier();  // and every ring is
   __syncthreads();                                 // this block's partials stand
+  if (threadIdx.x == 0) exchange.inbox.expect(exchange.expected_bytes(block));
   send(p, block, exchange);
   exchange.inbox.wait(parity, block.splits);
 }
@@ -142,8 +143,7 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   if (p.newest.qkv == nullptr) pdl_wait();
   loader.start();
   const Exchange<G> exchange(p, block, apart, rings, of_warps, &full);
-  const uint32_t expected = exchange.expected_bytes(block);
-  if (threadIdx.x == 0) exchange.inbox.open(expected);
+  if (threadIdx.x == 0) exchange.inbox.open();
   __syncwarp();
   barrier_arrive();
   pdl_wait();
@@ -167,8 +167,6 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
     if (turn == 0) count_recomputed(p, block, done);
     if (!again) return;
     __syncthreads();  // what was received has been read: the rings are free
-    if (threadIdx.x == 0) exchange.inbox.reopen(expected);
-    __syncwarp();
     barrier_arrive();
     loader.start();
   }

@@ -38,7 +38,7 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
   all.part_bits = how.part_bits;
   const cudaError_t error = fdjax::launch(launch, kernel<G>, all);
   if (error != cudaSuccess || how.part_bits == 0) return error;
-  return launch_combine<typename G::T, G::kHeadDim>(stream, all, how.programmatic);
+  return launch_combine<typename G::T, G::kHeadDim>(stream, all);
 }
 
 // Groups of more than 8 heads have sizes 64 and 128: no model has others, and each of

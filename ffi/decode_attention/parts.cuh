@@ -12,6 +12,7 @@
 #include "decode_attention/sums.cuh"
 #include "fdjax/gpu.h"
 #include "fdjax/launch.h"
+#include "fdjax/mma.cuh"
 #include "fdjax/pdl.cuh"
 
 namespace fdjax::decode_attention {
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kCombineThreads)
     for (int part = 0; part < kMaxParts; ++part) {
       if (part >= parts) break;
       const bool counts = about[part].y > 0.0f;
-      const float factor = counts ? exp2f(about[part].x - base) : 0.0f;
+      const float factor = counts ? exp2_approx(about[part].x - base) : 0.0f;
       total += about[part].y * factor;
       add_scaled(sum, sums[part], factor);
     }
@@ -73,11 +74,11 @@ __global__ void __launch_bounds__(kCombineThreads)
 }
 
 template <typename T, int kHeadDim>
-cudaError_t launch_combine(cudaStream_t stream, const Params& p, bool programmatic) {
+cudaError_t launch_combine(cudaStream_t stream, const Params& p) {
   return fdjax::launch({.stream = stream,
                         .grid = dim3(p.kv_heads, p.rows),
                         .threads = kCombineThreads,
-                        .programmatic = programmatic},
+                        .programmatic = true},  // attention lets it
                        combine_parts<T, kHeadDim / 4>, p);
 }
 

@@ -111,7 +111,8 @@ class Consumer {
   __device__ void finish_keys(int stage, int first, Scores<G>& scores) const {
     wgmma_pin(reinterpret_cast<float (&)[G::kTileKeys / 2]>(scores));
     release(&keys_.empty[stage]);
-    if (first + G::kTileKeys >= work_.key_end) release(&barriers_.queries_empty);
+    if (first + G::kTileKeys >= work_.key_end)
+      mbarrier_arrive(&barriers_.queries_empty);
   }
 
   __device__ void multiply_values(int stage, const Weights& weights,

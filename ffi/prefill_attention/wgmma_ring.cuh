@@ -53,7 +53,7 @@ struct Barriers {
 
   __device__ void init() {
     mbarrier_init(&queries_full, kGroupThreads + 1);  // and who wrote the work
-    mbarrier_init(&queries_empty, kConsumerWarps);
+    mbarrier_init(&queries_empty, kConsumers * kGroupThreads);
     for (Ring& ring : rings) {
       for (uint64_t& full : ring.full) mbarrier_init(&full, kGroupThreads);
       for (uint64_t& empty : ring.empty) mbarrier_init(&empty, kConsumerWarps);
