@@ -10,6 +10,7 @@
 
 #include <type_traits>
 
+#include "decode_attention/ptx.cuh"
 #include "decode_attention/tiles.cuh"
 
 namespace fdjax::decode_attention {
@@ -135,8 +136,8 @@ __device__ void multiply_keys(uint32_t queries, uint32_t keys,
                               float (&scores)[G::kBlocks][4]) {
   const int lane = threadIdx.x % kLanes;
   // Rows and chunks of this lane in the first matrices; the next ones are two chunks
-  // on, which is one XOR since rows lie at powers of two.
-  keys += swizzled<G>(lane % 16, lane / 16);
+  // on, which is one XOR since lines lie at powers of two.
+  keys += at_tile(lane % 16, lane / 16);
   queries += swizzled<G>(lane % 8, lane / 8 % 2);
   // Two chains of dependent products at least: with one block of columns, half each.
   constexpr int kChains = G::kBlocks == 1 ? 2 : 1;
@@ -144,7 +145,7 @@ __device__ void multiply_keys(uint32_t queries, uint32_t keys,
 #pragma unroll
   for (int k = 0; k < G::kHeadDim / 16; ++k) {
     uint32_t a[4];
-    load_matrices(a, keys ^ k * 32);
+    load_matrices(a, at_step(keys, k));
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n) {
       uint32_t b[2];
@@ -230,7 +231,7 @@ __device__ void multiply_values(GpuFloats::bfloat16, uint32_t values,
 #pragma unroll
   for (int m = 0; m < G::kHeadDim / 16; ++m) {
     uint32_t a[4];
-    load_transposed(a, values ^ m * 32);
+    load_transposed(a, at_step(values, m));
 #pragma unroll
     for (int n = 0; n < G::kBlocks; ++n) {
       multiply<GpuFloats::bfloat16>(partial.out[m][n], a, b[n][0], b[n][1]);
@@ -265,7 +266,7 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
 #pragma unroll
       for (int m = 0; m < G::kHeadDim / 16; ++m) {
         uint32_t pairs[2];
-        load_transposed(pairs, (values + half * 8 * G::kRowBytes) ^ m * 32);
+        load_transposed(pairs, at_step(values + half * 8 * kLineBytes, m));
         const auto low = reinterpret_cast<const __half2&>(pairs[0]);
         const auto high = reinterpret_cast<const __half2&>(pairs[1]);
         const uint32_t a[4] = {
@@ -278,41 +279,52 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
 
 // --- A warp's tokens -----------------------------------------------------------------
 
-// Attends to the tiles of `loader`, whose first kStages are on their way.
-template <bool kUnified, typename G>
-__device__ void attend(const Params& p, const Work& work, Loader<G>& loader,
-                       uint32_t queries, Partial<G>& partial) {
+// Puts the newest token's key or value over what its slot held.
+template <typename G>
+__device__ void put(uint32_t half_tile, int token, const char* vector) {
+  if (const int chunk = threadIdx.x % kLanes; chunk < G::kChunks) {
+    store_shared(half_tile + at_tile(token % kTileTokens, chunk),
+                 *reinterpret_cast<const uint4*>(vector + chunk * 16));
+  }
+  __syncwarp();
+}
+
+// Attends to the tiles of `loader`, whose first halves are on their way. `newest`: key
+// and value of the row's last token if they may not be in their slot yet, or nullptr.
+template <bool kUnified, typename G, typename Loader>
+__device__ void attend(const Params& p, const Work& work, Loader& loader,
+                       uint32_t queries, const char* newest, Partial<G>& partial) {
   const int lane = threadIdx.x % kLanes;
   // For load_transposed: tokens as rows, dimensions as columns.
-  const uint32_t values =
-      G::kHalfTileBytes + swizzled<G>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const uint32_t values = at_tile(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   float slopes[G::kBlocks][2];
   load_slopes<G>(p, work.kv_head, slopes);
   partial.clear();
-  int stage = 0;
+  int place = 0;
   for (int tile = 0; tile < work.tiles; ++tile) {
-    const uint32_t at = loader.stage(stage);
+    const bool replaces = newest != nullptr && work.has_newest(tile);
     float scores[G::kBlocks][4];
-    wait_copies<Loader<G>::kPending>();
-    __syncwarp();  // every lane's copies, not only this one's
-    multiply_keys<G>(queries, at, scores);
-    __syncwarp();  // the keys are read; the next ones may come
-    loader.fetch_keys(stage);
-    const int first = (work.first + tile * work.step) * kTileTokens;
+    loader.wait(place);
+    if (replaces) put<G>(loader.at(place), work.end - 1, newest);
+    multiply_keys<G>(queries, loader.at(place), scores);
+    __syncwarp();  // the keys are read; others may come
+    loader.fetch(place);
+    place = place + 1 == G::kHalves ? 0 : place + 1;
+    const int first = work.token(tile);
     transform<G>(p, work, first, slopes, scores);
     if constexpr (kUnified) {
       weigh_unified(p.phi, scores, partial);
     } else {
       weigh_running(scores, partial);
     }
-    wait_copies<Loader<G>::kPending>();
+    loader.wait(place);
+    loader.clear_unseen(loader.at(place), first);
+    if (replaces) put<G>(loader.at(place), work.end - 1, newest + G::kRowBytes);
+    multiply_values<G>(typename G::T{}, loader.at(place) + values, scores, partial);
     __syncwarp();
-    multiply_values<G>(typename G::T{}, at + values, scores, partial);
-    __syncwarp();
-    loader.fetch_values(stage);
-    stage = stage + 1 == G::kStages ? 0 : stage + 1;
+    loader.fetch(place);
+    place = place + 1 == G::kHalves ? 0 : place + 1;
   }
-  wait_copies<0>();
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll

@@ -21,16 +21,20 @@
 // the same blocks, decided together by the cluster that shares the row; rows of the
 // group that were within the bounds keep the result they have.
 //
-//   newest.cuh   before all that, if wanted: RoPE, and the newest token's page
-//   tiles.cuh    pages -> shared memory, a ring a warp
-//   attend.cuh   scores, the two schemes, weighted values
-//   combine.cuh  warps -> block -> cluster -> output
-//   inbox.cuh    how the blocks of a cluster send each other sums
-//   parts.cuh    several clusters for the tokens of a row
+//   newest.cuh      before all that, if wanted: RoPE, and the newest token's page
+//   tiles.cuh       which tokens are whose, and where they lie in shared memory
+//   tma_loader.cuh  pages -> shared memory by the copy engine, a ring a warp
+//   loader.cuh      the same by threads, for what the copy engine does not take
+//   attend.cuh      scores, the two schemes, weighted values
+//   combine.cuh     warps -> block -> cluster -> output
+//   inbox.cuh       how the blocks of a cluster send each other sums
+//   parts.cuh       several clusters for the tokens of a row
 #pragma once
 
 #include "decode_attention/combine.cuh"
+#include "decode_attention/loader.cuh"
 #include "decode_attention/newest.cuh"
+#include "decode_attention/tma_loader.cuh"
 #include "fdjax/pdl.cuh"
 
 namespace fdjax::decode_attention {
@@ -52,31 +56,18 @@ __device__ void load_queries(const Params& p, const Block& block, char* queries)
   }
 }
 
-// The newest key and value over their slot, if it is in one of the tiles with which
-// this warp has filled its ring: later tiles are copied after they were written.
-template <typename G>
-__device__ void replace_newest(const Block& block, const Work& work,
-                               const NewestSlot<G>& newest, const Loader<G>& loader) {
-  const int token = work.end - 1;  // a row's last tile is the last of one warp's
-  const int stage = work.tiles - 1;
-  const bool is_last = work.first + stage * work.step == token / kTileTokens;
-  if (!newest.is_written() || !is_last || stage < 0 || stage >= G::kStages) return;
-  wait_copies<0>();
-  loader.replace(stage, token % kTileTokens, newest.key(work.kv_head - block.kv_head));
-}
-
 // Everything between a warp's tokens and what its block has received of the cluster's
 // sums. The warp's ring is filled already, and the cluster's blocks have arrived at a
 // barrier when their inboxes were free. `parity`: of the inbox.
-template <typename G>
+template <typename G, typename Loader>
 __device__ void pass(const Params& p, const Block& block, const Work& work,
-                     Scheme scheme, Loader<G>& loader, uint32_t queries,
-                     const Exchange<G>& exchange, uint32_t parity) {
+                     Scheme scheme, Loader& loader, uint32_t queries,
+                     const char* newest, const Exchange<G>& exchange, uint32_t parity) {
   Partial<G> partial;
   if (scheme.unified) {
-    attend<true>(p, work, loader, queries, partial);
+    attend<true>(p, work, loader, queries, newest, partial);
   } else {
-    attend<false>(p, work, loader, queries, partial);
+    attend<false>(p, work, loader, queries, newest, partial);
   }
   store_partial(block, scheme, exchange, partial);
   barrier_wait();                                  // every inbox is free
@@ -117,12 +108,12 @@ __device__ inline void count_recomputed(const Params& p, const Block& block,
   }
 }
 
-// Grid: splits, key/value heads / heads of a block, rows * parts. A cluster is the
-// splits.
-template <typename G>
-__global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
-    kernel(FDJAX_GRID_CONSTANT const Params p) {
+// All that a block does.
+template <typename G, typename Loader>
+__device__ __forceinline__ void attend_to_row(const Params& p,
+                                              const typename Loader::Source& source) {
   extern __shared__ __align__(512) char shared[];
+  __shared__ typename Loader::Barriers barriers[G::kMaxWarps];
   __shared__ Column of_warps[G::kMaxWarps * G::kColumns];
   __shared__ bool columns_done[G::kMaxWarps * G::kColumns];
   __shared__ uint64_t full;
@@ -130,8 +121,9 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   const int warp = threadIdx.x / kLanes;
   char* const kept = shared + block.heads * G::kQueryBytes;
   char* const apart = kept + block.heads * G::kNewestBytes;
-  char* const rings =
+  char* const end =
       apart + Exchange<G>::inbox_bytes(block.heads, p.group, block.splits);
+  char* const rings = end + (-shared_address(end) & (kRingAlignment - 1));
   const uint32_t queries =
       shared_address(shared) + warp / block.warps_per_head * G::kQueryBytes;
 
@@ -139,7 +131,8 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
   // q and the newest token are its results.
   const Work work = assign(p, block);
   const NewestSlot<G> newest(p, block, kept);
-  Loader<G> loader(p, work, shared_address(rings) + warp * G::kRingBytes);
+  Loader loader(p, work, shared_address(rings) + warp * G::kRingBytes, source,
+                barriers + warp);
   if (p.newest.qkv == nullptr) pdl_wait();
   loader.start();
   const Exchange<G> exchange(p, block, apart, rings, of_warps, &full);
@@ -156,20 +149,40 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
 #endif
   }
   __syncthreads();
-  replace_newest(block, work, newest, loader);
 
   bool* const done = p.unified ? columns_done : nullptr;
   for (int turn = 0;; ++turn) {
     const Scheme scheme{p.unified && turn == 0};
-    pass(p, block, work, scheme, loader, queries, exchange, turn);
+    pass(p, block, work, scheme, loader, queries,
+         newest.is_written() ? newest.key(work.kv_head - block.kv_head) : nullptr,
+         exchange, turn);
     const bool again = scheme.unified && check(p, block, exchange, done);
     finish(p, block, scheme, exchange, done, /*wanted=*/turn == 0);
     if (turn == 0) count_recomputed(p, block, done);
     if (!again) return;
+    Loader::free();
     __syncthreads();  // what was received has been read: the rings are free
     barrier_arrive();
     loader.start();
   }
+}
+
+// Grid: splits, key/value heads / heads of a block, rows * parts. A cluster is the
+// splits.
+template <typename G>
+__global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
+    kernel(FDJAX_GRID_CONSTANT const Params p) {
+  attend_to_row<G, ThreadLoader<G>>(p, {});
+}
+
+// The same, for what the copy engine can fetch. It is there since sm_90.
+template <typename G>
+__global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
+    tma_kernel(FDJAX_GRID_CONSTANT const Params p,
+               FDJAX_GRID_CONSTANT const CUtensorMap source) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  attend_to_row<G, TmaLoader<G>>(p, source);
+#endif
 }
 
 }  // namespace fdjax::decode_attention

@@ -1,13 +1,15 @@
 // The launch: units, shared memory, grid, cluster, and the choice of the kernel.
 //
-// Included by bfloat16.cu and float16.cu alone: their 14 kernels take long to compile.
+// Included by bfloat16.cu and float16.cu alone: their kernels take long to compile.
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "decode_attention/kernel.cuh"
 #include "decode_attention/launch.h"
 #include "fdjax/launch.h"
+#include "fdjax/tensor_map.h"
 
 namespace fdjax::decode_attention {
 
@@ -16,6 +18,34 @@ inline bool has_clusters() {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&yes, cudaDevAttrClusterLaunch, device);
   return yes != 0;
+}
+
+// What the copy engine must know of the KV array; false where it cannot fetch tiles.
+template <typename G>
+bool encode_source(const Params& p, CUtensorMap* source) {
+  constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
+  if (p.num_pages == 0 || p.page_size % kTileTokens != 0 || !has_clusters()) {
+    return false;
+  }
+  const uint64_t lines = uint64_t{kLines} * p.kv_heads;
+  const uint64_t slots = uint64_t{p.num_pages - 1} * p.slots_per_page + 2 * p.page_size;
+  const BoxSource kv{.data = p.kv,
+                     .sizes = {kLineElements, slots, lines},
+                     .strides = {static_cast<uint64_t>(p.slot_bytes), kLineBytes},
+                     .box = {kLineElements, kTileTokens, kLines}};
+  constexpr bool kBfloat16 = std::is_same_v<typename G::T, GpuFloats::bfloat16>;
+  return encode_tensor_map(kv, kBfloat16, source);
+}
+
+template <typename G>
+cudaError_t launch_kernel(const fdjax::Launch& launch, const Params& p) {
+  if constexpr (G::kHeadDim % kLineElements == 0) {
+    CUtensorMap source;
+    if (encode_source<G>(p, &source)) {
+      return fdjax::launch(launch, tma_kernel<G>, p, source);
+    }
+  }
+  return fdjax::launch(launch, kernel<G>, p);
 }
 
 template <typename G>
@@ -30,13 +60,13 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
       .grid = dim3(splits, p.kv_heads / heads, p.rows << how.part_bits),
       .threads = warps * kLanes,
       .shared_bytes = heads * (G::kQueryBytes + G::kNewestBytes) +
-                      Sums::inbox_bytes(heads, p.group, splits) +
+                      Sums::inbox_bytes(heads, p.group, splits) + kRingAlignment +
                       std::max(warps * G::kRingBytes, exchange_bytes),
       .cluster = splits,
       .programmatic = how.programmatic};
   Params all = in_units_of_log2(p);
   all.part_bits = how.part_bits;
-  const cudaError_t error = fdjax::launch(launch, kernel<G>, all);
+  const cudaError_t error = launch_kernel<G>(launch, all);
   if (error != cudaSuccess || how.part_bits == 0) return error;
   return launch_combine<typename G::T, G::kHeadDim>(stream, all);
 }

@@ -140,6 +140,37 @@ def test_lengths_around_a_page(name: str, page_size: int, unified: UnifiedMax | 
     assert not np.asarray(_served(name, call)[0][0], np.float32).any()
 
 
+def _half_pages(call: DecodeAttention) -> DecodeAttention:
+    """The same call, each page cut into two of half its size."""
+    pages, layers, two, page_size, heads, head_dim = call.kv.shape
+    kv = call.kv.reshape(pages, layers, two, 2, page_size // 2, heads, head_dim)
+    kv = jnp.moveaxis(kv, 3, 1).reshape(2 * pages, layers, two, -1, heads, head_dim)
+    table = jnp.stack([2 * call.page_table, 2 * call.page_table + 1], axis=-1)
+    return _with(call, kv=kv, page_table=table.reshape(table.shape[0], -1))
+
+
+@pytest.mark.gpu
+@pytest.mark.hopper
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("window", [None, 37])
+@each_scheme
+def test_copy_engine_and_threads_agree_bit_for_bit(
+    head_dim: int, dtype: Any, window: int | None, unified: UnifiedMax | None
+):
+    """Pages of 16 tokens come by the copy engine, those of 8 by threads."""
+    case = cases._case(
+        "pages", rows=3, q_heads=8, kv_heads=2, head_dim=head_dim, tokens=700,
+        page_size=16, window=window, dtype=dtype,
+    )  # fmt: skip
+    call = cases.arguments(case, seed=2)
+    call = poisoned(_with(call, unified=unified))
+    whole, halves = _served("cuda", call), _served("cuda", _half_pages(call))
+    np.testing.assert_array_equal(
+        *(np.asarray(x[0], np.float32) for x in (whole, halves))
+    )
+
+
 @pytest.mark.parametrize("window", [1, 15, 17, 64])
 def test_only_the_pages_of_a_window_are_read(name: str, window: int):
     call = cases.arguments(LLAMA)

@@ -15,6 +15,14 @@ struct TileSource {
   int tile_rows, tile_columns;
 };
 
+// The same of three dimensions, in the order in which a tile's elements arrive; the
+// elements of the first are neighbours in memory, the others are `strides` bytes apart.
+struct BoxSource {
+  const void* data;
+  cuuint64_t sizes[3], strides[2];
+  cuuint32_t box[3];
+};
+
 using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
 
 // cuTensorMapEncodeTiled, without linking the driver's library: nullptr if the driver
@@ -38,23 +46,35 @@ inline TensorMapEncoder tensor_map_encoder() {
 // 128 bytes (tile_columns = 64) one after another, the 16 byte chunks of row r permuted
 // by chunk ^ (r % 8). Eight rows of the same columns then lie in different banks, which
 // is how the tensor cores read. Host only, no CUDA call: it may run during capture.
-inline bool encode_tensor_map(const TileSource& source, bool bfloat16,
-                              CUtensorMap* map) {
+inline bool encode_tensor_map(const void* data, int rank, const cuuint64_t* sizes,
+                              const cuuint64_t* strides, const cuuint32_t* box,
+                              bool bfloat16, CUtensorMap* map) {
   const auto encode = tensor_map_encoder();
   if (encode == nullptr) return false;
+  const cuuint32_t steps[] = {1, 1, 1};
+  const CUresult result = encode(
+      map,
+      bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      rank, const_cast<void*>(data), sizes, strides, box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS;
+}
+
+inline bool encode_tensor_map(const TileSource& source, bool bfloat16,
+                              CUtensorMap* map) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(source.columns),
                               static_cast<cuuint64_t>(source.rows)};
   const cuuint64_t strides[] = {sizes[0] * 2};
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(source.tile_columns),
                              static_cast<cuuint32_t>(source.tile_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult result = encode(
-      map,
-      bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-      const_cast<void*>(source.data), sizes, strides, tile, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS;
+  return encode_tensor_map(source.data, 2, sizes, strides, tile, bfloat16, map);
+}
+
+inline bool encode_tensor_map(const BoxSource& source, bool bfloat16,
+                              CUtensorMap* map) {
+  return encode_tensor_map(source.data, 3, source.sizes, source.strides, source.box,
+                           bfloat16, map);
 }
 
 }  // namespace fdjax

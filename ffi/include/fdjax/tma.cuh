@@ -36,6 +36,19 @@ __device__ inline void tma_load(void* target, const CUtensorMap* map, int column
       : "memory");
 }
 
+// The same of a tile of three dimensions, the first the one whose elements are
+// neighbours.
+__device__ inline void tma_load_3d(uint32_t target, const CUtensorMap* map, int x,
+                                   int y, int z, uint64_t* barrier,
+                                   CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)),
+      "l"(static_cast<uint64_t>(policy))
+      : "memory");
+}
+
 // The same into every block of the cluster whose bit is set in `blocks`, at the same
 // place of each, and counted by the same barrier of each.
 __device__ inline void tma_load_to(uint16_t blocks, void* target,

@@ -1,0 +1,119 @@
+// The way of keys and values from scattered pages to shared memory, copied by the copy
+// engine (TMA): one instruction of one thread for half a tile. For Hopper, heads of
+// whole lines (64 elements), and pages of whole tiles.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "decode_attention/params.h"
+#include "decode_attention/ptx.cuh"
+#include "decode_attention/tiles.cuh"
+#include "fdjax/mbarrier.cuh"
+#include "fdjax/tma.cuh"
+
+namespace fdjax::decode_attention {
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// As ThreadLoader. Reads whole tiles, slots too that hold no token of the row yet.
+template <typename G>
+class TmaLoader {
+ public:
+  // Of the KV array, from this layer's keys in page 0: [lines of a slot, slots, 64].
+  using Source = CUtensorMap;
+  struct Barriers {
+    uint64_t full[G::kHalves];
+  };
+
+  __device__ TmaLoader(const Params& p, const Work& work, uint32_t ring,
+                       const Source& source, Barriers* barriers)
+      : p_(p), work_(work), ring_(ring), source_(source), full_(barriers->full) {
+    if (is_speaker()) {
+      for (int i = 0; i < G::kHalves; ++i) mbarrier_init(&full_[i], 1);
+      mbarrier_init_fence();
+    }
+    __syncwarp();
+  }
+
+  __device__ uint32_t at(int place) const { return ring_ + place * G::kHalfTileBytes; }
+
+  __device__ void start() {
+    next_ = 0;
+    slot_ = locate(0);
+    later_ = locate(kLanes);
+#pragma unroll
+    for (int i = 0; i < G::kHalves; ++i) fetch(i);
+  }
+
+  __device__ void fetch(int place) {
+    const int tile = next_ / 2;
+    if (tile >= work_.tiles) return;
+    const bool values = next_ % 2 != 0;
+    const int slot = __shfl_sync(~0u, slot_, tile % kLanes) +
+                     (values ? static_cast<int>(p_.page_size) : 0);
+    if (is_speaker()) {
+      mbarrier_arrive_expect(&full_[place], G::kHalfTileBytes);
+      tma_load_3d(at(place), &source_, 0, slot, work_.kv_head * kLines, &full_[place],
+                  CachePolicy::kEvictFirst);
+    }
+    if (++next_ % (2 * kLanes) == 0) {
+      slot_ = later_;
+      later_ = locate(next_ / 2 + kLanes);
+    }
+  }
+
+  __device__ void wait(int place) {
+    mbarrier_wait(&full_[place], parities_ >> place & 1);
+    parities_ ^= 1 << place;
+  }
+
+  // `token`: of the tile's first row. A slot that the query does not see may hold NaN,
+  // and its weight of zero would not make that zero.
+  __device__ void clear_unseen(uint32_t values, int token) const {
+    if (token >= work_.begin && token + kTileTokens <= work_.end) return;
+    for (int i = threadIdx.x % kLanes; i < kTileTokens * G::kChunks; i += kLanes) {
+      const int row = i / G::kChunks;
+      if (token + row >= work_.begin && token + row < work_.end) continue;
+      store_shared(values + at_tile(row, i % G::kChunks), uint4{0, 0, 0, 0});
+    }
+    free();
+    __syncwarp();
+  }
+
+  __device__ static void free() { async_proxy_fence(); }
+
+ private:
+  static constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
+  // Outside of the KV array, whether keys or values are meant: it reads as zeros.
+  static constexpr int kNowhere = INT32_MIN / 2;
+
+  __device__ static bool is_speaker() { return threadIdx.x % kLanes == 0; }
+
+  // The slot of this lane's tile, of the 32 from `tile` on. (One load serves them all:
+  // none waits behind copies.)
+  __device__ int locate(int tile) const {
+    tile += threadIdx.x % kLanes;
+    if (tile >= work_.tiles) return kNowhere;
+    const uint32_t token = work_.token(tile);
+    const uint32_t index = __umulhi(token, p_.page_reciprocal);  // token / page_size
+    const uint32_t page =
+        __ldg(p_.page_table + int64_t{work_.row} * p_.table_width + index);
+    if (page >= p_.num_pages) return kNowhere;
+    return static_cast<int>(page * p_.slots_per_page + (token - index * p_.page_size));
+  }
+
+  const Params& p_;
+  const Work& work_;
+  const uint32_t ring_;
+  const Source& source_;
+  uint64_t* const full_;
+  int next_;               // half to fetch
+  int slot_, later_;       // of this lane's tile of 32, and of the next 32
+  uint32_t parities_ = 0;  // of the phase to wait for, a bit a place
+};
+
+#endif
+
+}  // namespace fdjax::decode_attention
