@@ -281,7 +281,7 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
 
 // Puts the newest token's key or value over what its slot held.
 template <typename G>
-__device__ void put(uint32_t half_tile, int token, const char* vector) {
+__device__ void put_newest(uint32_t half_tile, int token, const char* vector) {
   if (const int chunk = threadIdx.x % kLanes; chunk < G::kChunks) {
     store_shared(half_tile + at_tile(token % kTileTokens, chunk),
                  *reinterpret_cast<const uint4*>(vector + chunk * 16));
@@ -305,7 +305,7 @@ __device__ void attend(const Params& p, const Work& work, Loader& loader,
     const bool replaces = newest != nullptr && work.has_newest(tile);
     float scores[G::kBlocks][4];
     loader.wait(place);
-    if (replaces) put<G>(loader.at(place), work.end - 1, newest);
+    if (replaces) put_newest<G>(loader.at(place), work.end - 1, newest);
     multiply_keys<G>(queries, loader.at(place), scores);
     __syncwarp();  // the keys are read; others may come
     loader.fetch(place);
@@ -319,7 +319,7 @@ __device__ void attend(const Params& p, const Work& work, Loader& loader,
     }
     loader.wait(place);
     loader.clear_unseen(loader.at(place), first);
-    if (replaces) put<G>(loader.at(place), work.end - 1, newest + G::kRowBytes);
+    if (replaces) put_newest<G>(loader.at(place), work.end - 1, newest + G::kRowBytes);
     multiply_values<G>(typename G::T{}, loader.at(place) + values, scores, partial);
     __syncwarp();
     loader.fetch(place);

@@ -21,19 +21,20 @@
 // the same blocks, decided together by the cluster that shares the row; rows of the
 // group that were within the bounds keep the result they have.
 //
-//   newest.cuh      before all that, if wanted: RoPE, and the newest token's page
-//   tiles.cuh       which tokens are whose, and where they lie in shared memory
-//   tma_loader.cuh  pages -> shared memory by the copy engine, a ring a warp
-//   loader.cuh      the same by threads, for what the copy engine does not take
-//   attend.cuh      scores, the two schemes, weighted values
-//   combine.cuh     warps -> block -> cluster -> output
-//   inbox.cuh       how the blocks of a cluster send each other sums
-//   parts.cuh       several clusters for the tokens of a row
+//   newest.cuh         before all that, if wanted: RoPE, and the newest token's page
+//   tiles.cuh          which tokens are whose, and where they lie in shared memory
+//   slots.cuh          where the page table says that a token lies
+//   tma_loader.cuh     pages -> shared memory by the copy engine, a ring a warp
+//   thread_loader.cuh  the same by threads, for what the copy engine does not take
+//   attend.cuh         scores, the two schemes, weighted values
+//   combine.cuh        warps -> block -> cluster -> output
+//   inbox.cuh          how the blocks of a cluster send each other sums
+//   parts.cuh          several clusters for the tokens of a row
 #pragma once
 
 #include "decode_attention/combine.cuh"
-#include "decode_attention/loader.cuh"
 #include "decode_attention/newest.cuh"
+#include "decode_attention/thread_loader.cuh"
 #include "decode_attention/tma_loader.cuh"
 #include "fdjax/pdl.cuh"
 
@@ -160,7 +161,7 @@ __device__ __forceinline__ void attend_to_row(const Params& p,
     finish(p, block, scheme, exchange, done, /*wanted=*/turn == 0);
     if (turn == 0) count_recomputed(p, block, done);
     if (!again) return;
-    Loader::free();
+    Loader::release_ring();
     __syncthreads();  // what was received has been read: the rings are free
     barrier_arrive();
     loader.start();

@@ -20,13 +20,12 @@ inline bool has_clusters() {
   return yes != 0;
 }
 
-// What the copy engine must know of the KV array; false where it cannot fetch tiles.
+// What the copy engine, where there is one, must know of the KV array; false where it
+// cannot fetch tiles.
 template <typename G>
 bool encode_source(const Params& p, CUtensorMap* source) {
   constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
-  if (p.num_pages == 0 || p.page_size % kTileTokens != 0 || !has_clusters()) {
-    return false;
-  }
+  if (p.num_pages == 0 || p.page_size % kTileTokens != 0) return false;
   const uint64_t lines = uint64_t{kLines} * p.kv_heads;
   const uint64_t slots = uint64_t{p.num_pages - 1} * p.slots_per_page + 2 * p.page_size;
   const BoxSource kv{.data = p.kv,
@@ -38,10 +37,11 @@ bool encode_source(const Params& p, CUtensorMap* source) {
 }
 
 template <typename G>
-cudaError_t launch_kernel(const fdjax::Launch& launch, const Params& p) {
+cudaError_t launch_kernel(const fdjax::Launch& launch, const Params& p,
+                          bool is_hopper) {
   if constexpr (G::kHeadDim % kLineElements == 0) {
     CUtensorMap source;
-    if (encode_source<G>(p, &source)) {
+    if (is_hopper && encode_source<G>(p, &source)) {
       return fdjax::launch(launch, tma_kernel<G>, p, source);
     }
   }
@@ -51,7 +51,8 @@ cudaError_t launch_kernel(const fdjax::Launch& launch, const Params& p) {
 template <typename G>
 cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& how) {
   // Without clusters a block does all of a row: right, and slow at small batches.
-  const int splits = has_clusters() ? how.splits : 1, heads = how.heads_per_block;
+  const bool is_hopper = has_clusters();
+  const int splits = is_hopper ? how.splits : 1, heads = how.heads_per_block;
   const int warps = std::min(how.warps, G::kMaxWarps);
   using Sums = Exchange<G>;
   const int exchange_bytes = Sums::bytes(warps, heads, p.group, splits);
@@ -66,7 +67,7 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
       .programmatic = how.programmatic};
   Params all = in_units_of_log2(p);
   all.part_bits = how.part_bits;
-  const cudaError_t error = launch_kernel<G>(launch, all);
+  const cudaError_t error = launch_kernel<G>(launch, all, is_hopper);
   if (error != cudaSuccess || how.part_bits == 0) return error;
   return launch_combine<typename G::T, G::kHeadDim>(stream, all);
 }

@@ -7,6 +7,7 @@
 // with the others, and puts the newest key and value over what came.
 #pragma once
 
+#include "decode_attention/slots.cuh"
 #include "decode_attention/tiles.cuh"
 #include "rope_kv_write/rotate.cuh"
 

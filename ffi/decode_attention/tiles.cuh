@@ -128,6 +128,4 @@ __device__ inline Work assign(const Params& p, const Block& block) {
   return w;
 }
 
-inline constexpr int kAbsent = -1;
-
 }  // namespace fdjax::decode_attention

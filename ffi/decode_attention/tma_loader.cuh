@@ -9,6 +9,7 @@
 
 #include "decode_attention/params.h"
 #include "decode_attention/ptx.cuh"
+#include "decode_attention/slots.cuh"
 #include "decode_attention/tiles.cuh"
 #include "fdjax/mbarrier.cuh"
 #include "fdjax/tma.cuh"
@@ -78,11 +79,11 @@ class TmaLoader {
       if (token + row >= work_.begin && token + row < work_.end) continue;
       store_shared(values + at_tile(row, i % G::kChunks), uint4{0, 0, 0, 0});
     }
-    free();
+    release_ring();
     __syncwarp();
   }
 
-  __device__ static void free() { async_proxy_fence(); }
+  __device__ static void release_ring() { async_proxy_fence(); }
 
  private:
   static constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
@@ -96,12 +97,7 @@ class TmaLoader {
   __device__ int locate(int tile) const {
     tile += threadIdx.x % kLanes;
     if (tile >= work_.tiles) return kNowhere;
-    const uint32_t token = work_.token(tile);
-    const uint32_t index = __umulhi(token, p_.page_reciprocal);  // token / page_size
-    const uint32_t page =
-        __ldg(p_.page_table + int64_t{work_.row} * p_.table_width + index);
-    if (page >= p_.num_pages) return kNowhere;
-    return static_cast<int>(page * p_.slots_per_page + (token - index * p_.page_size));
+    return slot_of(p_, work_.row, work_.token(tile), kNowhere);
   }
 
   const Params& p_;

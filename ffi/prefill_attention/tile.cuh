@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "decode_attention/slots.cuh"
 #include "prefill_attention/params.h"
 
 namespace fdjax::prefill_attention {
@@ -62,18 +63,13 @@ __device__ inline Query describe(const decode_attention::Params& p, const Work& 
           .sink = p.sinks == nullptr ? -INFINITY : kLog2E * p.sinks[head]};
 }
 
-// Where the tokens of a row of the batch lie.
-inline constexpr int kAbsent = -1;
+using decode_attention::kAbsent;
 
 // In slots; kAbsent where nothing may be read: what is past the last query may be
 // anything, and zero times NaN is NaN.
 __device__ inline int slot_of(const decode_attention::Params& p, const Work& work,
                               int token) {
-  if (token >= work.key_end) return kAbsent;
-  const uint32_t index = __umulhi(token, p.page_reciprocal);
-  const uint32_t page = __ldg(p.page_table + int64_t{work.row} * p.table_width + index);
-  if (page >= p.num_pages) return kAbsent;
-  return page * p.slots_per_page + (token - index * p.page_size);
+  return token < work.key_end ? decode_attention::slot_of(p, work.row, token) : kAbsent;
 }
 
 }  // namespace fdjax::prefill_attention

@@ -57,8 +57,8 @@ class GemmConfig:
         """
         delivered = 2 * (64 + self.rows) + MAX_GEMM_M + self.rows
         step = max(self.rows, delivered * 32 / _SHARED_RATE)
-        tiles, at_once = math.ceil(n / self.rows), CLUSTERS.get(self.split)
-        waves = math.ceil(tiles / (at_once or MULTIPROCESSORS))
+        at_once = CLUSTERS.get(self.split, MULTIPROCESSORS)
+        waves = math.ceil(math.ceil(n / self.rows) / at_once)
         sums = MAX_GEMM_M * self.rows * 4
         from_others = sums * (self.split - 1) / self.split / _CLUSTER_RATE
         steps = k / 16 / self.split

@@ -6,6 +6,7 @@
 
 #include "decode_attention/params.h"
 #include "decode_attention/ptx.cuh"
+#include "decode_attention/slots.cuh"
 #include "decode_attention/tiles.cuh"
 
 namespace fdjax::decode_attention {
@@ -60,7 +61,7 @@ class ThreadLoader {
 
   // By every thread that has written to the rings: copies may come over it after the
   // block's next barrier.
-  __device__ static void free() {}
+  __device__ static void release_ring() {}
 
  private:
   // Where this lane's token (lane % 16 of a tile) lies, in slots; kAbsent outside of
@@ -72,11 +73,7 @@ class ThreadLoader {
     if (tile >= work_.tiles || token < work_.begin || token >= work_.end) {
       return kAbsent;
     }
-    const uint32_t index = __umulhi(token, p_.page_reciprocal);  // token / page_size
-    const uint32_t page =
-        __ldg(p_.page_table + int64_t{work_.row} * p_.table_width + index);
-    if (page >= p_.num_pages) return kAbsent;
-    return page * p_.slots_per_page + (token - index * p_.page_size);
+    return slot_of(p_, work_.row, token);
   }
 
   // Half a tile, from `source` of slot 0. Without a next tile an empty group keeps the
