@@ -19,9 +19,9 @@ namespace fdjax::add_norm {
 
 inline constexpr int kWarps = kThreads / 32;
 
-// The mean of a row, of whose sum `value` is this thread's share; every thread gets it.
-// `partial` is this call's own.
-__device__ inline float row_mean(float value, int size, float (&partial)[kWarps]) {
+// The mean of a row of 1 / `part` elements, of whose sum `value` is this thread's
+// share; every thread gets it. `partial` is this call's own.
+__device__ inline float row_mean(float value, float part, float (&partial)[kWarps]) {
   for (int lane = 16; lane > 0; lane /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, lane);
   }
@@ -29,7 +29,7 @@ __device__ inline float row_mean(float value, int size, float (&partial)[kWarps]
   __syncthreads();
   float sum = 0.0f;
   for (int warp = 0; warp < kWarps; ++warp) sum += partial[warp];
-  return sum / float(size);
+  return sum * part;
 }
 
 // What a thread holds of an array of `packs` packs: every kThreads-th.
@@ -84,6 +84,7 @@ template <typename T, int kPacks>
 __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
   __shared__ float partial[2][kWarps];
   const int packs = p.size / kVec<T>;
+  const float part = 1.0f / p.size;
   Share<T, kPacks> scale, bias, x;
   scale.load(p.scale, 0, packs);
   if (p.bias != nullptr) bias.load(p.bias, 0, packs);
@@ -100,11 +101,11 @@ __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
   float mean = 0.0f;
   if (p.bias != nullptr) {
     const float total = x.total(packs, [](float v) { return v; });
-    mean = row_mean(total, p.size, partial[0]);
+    mean = row_mean(total, part, partial[0]);
   }
   const float squares =
       x.total(packs, [&](float v) { return (v - mean) * (v - mean); });
-  const float inverse = rsqrtf(row_mean(squares, p.size, partial[1]) + p.epsilon);
+  const float inverse = rsqrtf(row_mean(squares, part, partial[1]) + p.epsilon);
   Share<T, kPacks>::each(packs, [&](int i, int) {
 #pragma unroll
     for (int j = 0; j < kVec<T>; ++j) {

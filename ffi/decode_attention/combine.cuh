@@ -40,7 +40,7 @@ struct Exchange {
       : warps(of_warps), inbox{barrier, block.split} {
     columns = block.heads * p.group;
     units = columns * (G::kHeadDim / 4);
-    share = (units + block.splits - 1) / block.splits;
+    share = p.block.share.value;
     partials = reinterpret_cast<float*>(rings);
     char* const after = rings + partial_bytes(block.warps);
     sums = reinterpret_cast<float4*>(is_apart(block.heads) ? apart : after);
@@ -55,12 +55,13 @@ struct Exchange {
 
   __host__ __device__ static constexpr bool is_apart(int heads) { return heads == 1; }
 
-  // The rings behind it lie at a multiple of their rows.
-  __host__ __device__ static constexpr int inbox_bytes(int heads, int group,
-                                                       int splits) {
-    const int bytes = received_bytes(heads, group, splits);
-    return is_apart(heads) ? (bytes + G::kRowBytes - 1) / G::kRowBytes * G::kRowBytes
-                           : 0;
+  static constexpr int inbox_bytes(int heads, int group, int splits) {
+    return is_apart(heads) ? received_bytes(heads, group, splits) : 0;
+  }
+
+  // Of a block's sums, in units: what a block of the cluster adds.
+  static constexpr int share_of(int heads, int group, int splits) {
+    return (heads * group * (G::kHeadDim / 4) + splits - 1) / splits;
   }
 
   // Of what lies where the rings were.
@@ -74,12 +75,8 @@ struct Exchange {
     return warps * G::kColumns * G::kPartialStride * 4;
   }
 
-  __host__ __device__ static constexpr int received_bytes(int heads, int group,
-                                                          int splits) {
-    const int columns = heads * group;
-    const int units = columns * (G::kHeadDim / 4);
-    const int share = (units + splits - 1) / splits;
-    return splits * share * 16 + splits * columns * 8;
+  static constexpr int received_bytes(int heads, int group, int splits) {
+    return splits * (share_of(heads, group, splits) * 16 + heads * group * 8);
   }
 };
 
@@ -90,7 +87,7 @@ template <typename G>
 __device__ void store_partial(const Block& block, Scheme scheme, const Exchange<G>& e,
                               const Partial<G>& partial) {
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int first = warp / block.warps_per_head * block.warps_per_head;
+  const int first = block.head * block.warps_per_head;
   Column* const own = e.warps + warp * G::kColumns;
   if (lane < 4) {
 #pragma unroll
@@ -126,7 +123,7 @@ __device__ void send(const Params& p, const Block& block, const Exchange<G>& e) 
   constexpr int kUnits = G::kHeadDim / 4;  // of a query head
   const int warps = block.warps_per_head;
   for (int unit = threadIdx.x; unit < e.units; unit += blockDim.x) {
-    const int column = unit / kUnits, head = column / p.group;
+    const int column = unit / kUnits, head = quotient(column, p.block.group);
     const int at = head * warps * G::kColumns + column - head * p.group;
     const float* source = e.partials + at * G::kPartialStride + unit % kUnits * 4;
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
@@ -135,14 +132,14 @@ __device__ void send(const Params& p, const Block& block, const Exchange<G>& e) 
       add(sum, *reinterpret_cast<const float4*>(source));
       source += G::kColumns * G::kPartialStride;
     }
-    const int to = unit / e.share;
+    const int to = quotient(unit, p.block.share);
     e.inbox.put(e.sums + block.split * e.share + unit - to * e.share, sum, to);
   }
   // By the last threads: they have no units if there are few.
   for (int i = blockDim.x - 1 - threadIdx.x; i < block.splits * e.columns;
        i += blockDim.x) {
-    const int to = i / e.columns, column = i - to * e.columns;
-    const int head = column / p.group;
+    const int to = quotient(i, p.block.columns), column = i - to * e.columns;
+    const int head = quotient(column, p.block.group);
     const Column* of_warp =
         e.warps + head * warps * G::kColumns + column - head * p.group;
     Column sum{-INFINITY, 0.0f};

@@ -122,20 +122,18 @@ __device__ __forceinline__ void attend_to_row(const Params& p,
   const int warp = threadIdx.x / kLanes;
   char* const kept = shared + block.heads * G::kQueryBytes;
   char* const apart = kept + block.heads * G::kNewestBytes;
-  char* const end =
-      apart + Exchange<G>::inbox_bytes(block.heads, p.group, block.splits);
+  char* const end = apart + p.block.inbox_bytes;
   char* const rings = end + (-shared_address(end) & (kRingAlignment - 1));
-  const uint32_t queries =
-      shared_address(shared) + warp / block.warps_per_head * G::kQueryBytes;
+  const uint32_t queries = shared_address(shared) + block.head * G::kQueryBytes;
 
   // Keys and values of earlier steps are on their way before the predecessor is done;
   // q and the newest token are its results.
   const Work work = assign(p, block);
-  const NewestSlot<G> newest(p, block, kept);
   Loader loader(p, work, shared_address(rings) + warp * G::kRingBytes, source,
                 barriers + warp);
   if (p.newest.qkv == nullptr) pdl_wait();
   loader.start();
+  const NewestSlot<G> newest(p, block, kept);
   const Exchange<G> exchange(p, block, apart, rings, of_warps, &full);
   if (threadIdx.x == 0) exchange.inbox.open();
   __syncwarp();

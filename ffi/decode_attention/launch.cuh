@@ -67,6 +67,14 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
       .programmatic = how.programmatic};
   Params all = in_units_of_log2(p);
   all.part_bits = how.part_bits;
+  all.block = {.heads = heads,
+               .splits = splits,
+               .inbox_bytes = Sums::inbox_bytes(heads, p.group, splits),
+               .warps = Divisor(warps / heads),
+               .runs = Divisor(splits << how.part_bits),
+               .group = Divisor(p.group),
+               .columns = Divisor(heads * p.group),
+               .share = Divisor(Sums::share_of(heads, p.group, splits))};
   const cudaError_t error = launch_kernel<G>(launch, all, is_hopper);
   if (error != cudaSuccess || how.part_bits == 0) return error;
   return launch_combine<typename G::T, G::kHeadDim>(stream, all);

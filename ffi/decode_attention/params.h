@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "fdjax/divisor.h"
+
 namespace fdjax::decode_attention {
 
 // What attention is to do before it attends, if anything: RoPE on q and k, and k and v
@@ -17,6 +19,18 @@ struct Newest {
   const float* sines;
   int num_frequencies;  // a multiple of 8
   bool interleaved;
+};
+
+// How a block finds its part: numbers that only the launch knows (launch.cuh).
+struct Part {
+  int heads = 0;        // of a block
+  int splits = 0;       // blocks of a cluster
+  int inbox_bytes = 0;  // apart from the rings
+  Divisor warps;        // of a block for each of its heads
+  Divisor runs;         // blocks of all of a row's clusters for each of its heads
+  Divisor group;        // query heads of a key/value head
+  Divisor columns;      // query heads of a block
+  Divisor share;        // of a block's sums, those that a block of the cluster adds
 };
 
 struct Params {
@@ -53,6 +67,7 @@ struct Params {
   // 16 bytes.
   int part_bits = 0;  // log2 of their number
   float* parts = nullptr;
+  Part block = {};
   // On a CPU only, [rows]: the row of the page table that each row reads; nullptr: its
   // own.
   const int32_t* table_rows;

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "decode_attention/params.h"
+#include "fdjax/divisor.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -69,16 +70,17 @@ struct Block {
   int kv_head, heads;  // the first, and how many
   int split, splits;   // of its cluster
   int warps, warps_per_head;
+  int head;  // of this warp
 
   __device__ explicit Block(const Params& p)
       : row(blockIdx.z >> p.part_bits),
-        heads(p.kv_heads / static_cast<int>(gridDim.y)),
+        kv_head(blockIdx.y * p.block.heads),
+        heads(p.block.heads),
         split(blockIdx.x),
-        splits(gridDim.x),
-        warps(blockDim.x / kLanes) {
-    kv_head = blockIdx.y * heads;
-    warps_per_head = warps / heads;
-  }
+        splits(p.block.splits),
+        warps(blockDim.x / kLanes),
+        warps_per_head(p.block.warps.value),
+        head(quotient(threadIdx.x / kLanes, p.block.warps)) {}
   // Clusters that share the row's tokens, and which of them this block's is. (Computed
   // anew where needed: the kernel has no register to spare.)
   __device__ static int parts(const Params& p) { return 1 << p.part_bits; }
@@ -111,20 +113,22 @@ __device__ inline Work assign(const Params& p, const Block& block) {
   const int warp = threadIdx.x / kLanes;
   Work w;
   w.row = block.row;
-  w.kv_head = block.kv_head + warp / block.warps_per_head;
+  w.kv_head = block.kv_head + block.head;
   const int room = p.table_width * static_cast<int>(p.page_size);
   w.end = max(min(p.lengths[w.row], room), 0);
   w.begin = max(w.end - p.window, 0);
   // Splits are runs of tiles; the warps of a head take turns within one, so that they
   // read neighbouring slots of a page at the same time.
   const int start = w.begin / kTileTokens;
-  const int64_t count = (w.end + kTileTokens - 1) / kTileTokens - start;
-  const int run = block.run(p), runs = block.runs(p);
-  const int from = start + static_cast<int>(count * run / runs);
-  const int to = start + static_cast<int>(count * (run + 1) / runs);
+  const int count = (w.end + kTileTokens - 1) / kTileTokens - start;
+  // Not always rounded down (count is below 2^21), but one run ends where the next one
+  // begins, and the last one at the end.
+  const int run = block.run(p);
+  const int from = start + quotient(count * run, p.block.runs);
+  const int to = start + quotient(count * (run + 1), p.block.runs);
   w.step = block.warps_per_head;
-  w.first = from + warp % block.warps_per_head;
-  w.tiles = max(to - w.first + w.step - 1, 0) / w.step;
+  w.first = from + warp - block.head * block.warps_per_head;
+  w.tiles = quotient(max(to - w.first + w.step - 1, 0), p.block.warps);
   return w;
 }
 

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
                                   Shape<kTiles, kM, kBoxes>::kLeastBlocks)
     flat(FDJAX_GRID_CONSTANT const CUtensorMap weights,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
-         FDJAX_GRID_CONSTANT const FlatConfig config) {
+         FDJAX_GRID_CONSTANT const FlatCut cut) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using S = Shape<kTiles, kM, kBoxes>;
   extern __shared__ unsigned char dynamic[];
@@ -88,11 +88,11 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
   const Ring ring{.data = data,
                   .full = barriers,
                   .empty = barriers + kMaxStages,
-                  .stages = config.stages,
-                  .stage_bytes = S::stage_bytes(config.tile_rows),
-                  .tile_rows = config.tile_rows};
-  const int rows = (p.gated ? kTiles / 2 : kTiles) * config.tile_rows;
-  const Work work = work_of<S>(p, rows);
+                  .stages = cut.stages,
+                  .stage_bytes = S::stage_bytes(cut.tile_rows),
+                  .tile_rows = cut.tile_rows};
+  const int rows = (p.gated ? kTiles / 2 : kTiles) * cut.tile_rows;
+  const Work work = work_of<S>(cut, rows);
   const Producer<kTiles, kM, kBoxes> producer{&weights, &x, p, work, ring};
   const bool producing = threadIdx.x == S::kConsumers;
   if (producing) producer.start();
@@ -114,10 +114,9 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
   }
   __syncwarp();
   pdl_wait();  // the residual, and the buffer of y, belong to kernels before
-  const int splits = gridDim.x;
-  sync(splits);
-  write_rows<T, kTiles, kM, kBoxes>(p, work, config.tile_rows, shared);
-  if (splits > 1) {  // no block leaves while another reads its sums
+  sync(cut.splits);
+  write_rows<T, kTiles, kM, kBoxes>(p, work, cut, shared);
+  if (cut.splits > 1) {  // no block leaves while another reads its sums
     cluster_arrive_relaxed();
     cluster_wait();
   }

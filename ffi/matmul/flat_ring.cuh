@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fdjax/divisor.cuh"
 #include "fdjax/mbarrier.cuh"
 #include "matmul/params.h"
 #include "matmul/stage.cuh"
@@ -15,8 +16,9 @@ inline constexpr int kRegisters = 65536;  // of a multiprocessor
 // Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes
 // times 64 columns of both. Every (tile, box) has a warpgroup of its own, so that as
 // many chains of dependent wgmmas run at once.
-template <int kTiles, int kM, int kBoxes>
+template <int kTilesOfABlock, int kM, int kBoxes>
 struct Shape {
+  static constexpr int kTiles = kTilesOfABlock;
   static constexpr int kGroups = kTiles * kBoxes;
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kThreads = kConsumers + 32;  // and the producer's warp
@@ -50,6 +52,34 @@ struct Shape {
   }
 };
 
+inline constexpr int kMaxSplits = 8;
+
+// A FlatConfig as the kernel wants it: without divisions at its start and its end.
+struct FlatCut {
+  int stages, tile_rows, splits;
+  int begins[kMaxSplits + 1];  // of each split of K and the one after, in stages
+  int shares[kMaxSplits + 1];  // of the results that each split's block finishes
+  Divisor units;               // of 8 columns that a block has of each token
+};
+
+template <typename S>
+FlatCut flat_cut(const Params& p, const FlatConfig& config) {
+  const int depth = (p.k + S::kColumns - 1) / S::kColumns;
+  const int tiles = p.gated ? S::kTiles / 2 : S::kTiles;
+  const int units = tiles * config.tile_rows / 8;
+  FlatCut cut{.stages = config.stages,
+              .tile_rows = config.tile_rows,
+              .splits = config.splits,
+              .begins = {},
+              .shares = {},
+              .units = Divisor(units)};
+  for (int rank = 0; rank <= config.splits; ++rank) {
+    cut.begins[rank] = depth * rank / config.splits;
+    cut.shares[rank] = units * p.m * rank / config.splits;
+  }
+  return cut;
+}
+
 // Which part of the product a block computes.
 struct Work {
   int row;           // first weight row; of the gate, if gated
@@ -64,12 +94,12 @@ struct Work {
 };
 
 template <typename S>
-__device__ Work work_of(const Params& p, int rows) {
-  const int depth = (p.k + S::kColumns - 1) / S::kColumns;
-  const int rank = blockIdx.x, splits = gridDim.x, tile = blockIdx.y;
-  const int begin = depth * rank / splits;
-  const int count = depth * (rank + 1) / splits - begin;
-  return {tile * rows, begin, count, S::kRotate && count > 0 ? tile * 5 % count : 0};
+__device__ Work work_of(const FlatCut& cut, int rows) {
+  constexpr uint32_t kGoldenRatio = 0x9E3779B9;  // of 2^32: spreads any number of tiles
+  const int rank = blockIdx.x, tile = blockIdx.y;
+  const int begin = cut.begins[rank], count = cut.begins[rank + 1] - begin;
+  const int shift = S::kRotate ? __umulhi(tile * kGoldenRatio, count) : 0;
+  return {tile * rows, begin, count, shift};
 }
 
 struct Ring {

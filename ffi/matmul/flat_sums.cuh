@@ -56,19 +56,18 @@ __device__ void gather(const float* shared, int splits, float (&sums)[8]) {
 
 // Every block of the cluster finishes its share of the rows.
 template <typename T, int kTiles, int kM, int kBoxes>
-__device__ void write_rows(const Params& p, const Work& work, int tile_rows,
+__device__ void write_rows(const Params& p, const Work& work, const FlatCut& cut,
                            const float* shared) {
   using S = Shape<kTiles, kM, kBoxes>;
-  const int rank = blockIdx.x, splits = gridDim.x;
-  const int units = (p.gated ? kTiles / 2 : kTiles) * tile_rows / 8;  // of a token
-  const int total = units * p.m;
-  const int begin = total * rank / splits, end = total * (rank + 1) / splits;
+  const int rank = blockIdx.x, splits = cut.splits;
+  const int begin = cut.shares[rank], end = cut.shares[rank + 1];
   for (int i = begin + threadIdx.x; i < end; i += S::kThreads) {
-    const int token = i / units, row = i % units * 8;
+    const int token = quotient(i, cut.units);
+    const int row = (i - token * static_cast<int>(cut.units.value)) * 8;
     const int column = work.row + row;
     if (column >= p.columns) continue;
-    const float* source =
-        shared + token * S::kPitch + row / tile_rows * kTileRows + row % tile_rows;
+    const int beyond = row >= cut.tile_rows ? kTileRows - cut.tile_rows : 0;  // tile 1
+    const float* source = shared + token * S::kPitch + row + beyond;
     // On its way while the sums are fetched.
     const Vec<T, 8> residual = residual_of<T, 8>(p, token, column);
     float sums[8], second[8];

@@ -62,7 +62,7 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How&
                  .shared_bytes = shared_bytes,
                  .cluster = config.splits,
                  .programmatic = how.programmatic},
-                flat<T, kTiles, kM, kBoxes>, weights, x, p, config);
+                flat<T, kTiles, kM, kBoxes>, weights, x, p, flat_cut<S>(p, config));
 }
 
 template <typename T, int kTiles, int kBoxes>
@@ -78,7 +78,7 @@ inline bool is_valid(const Params& p, const FlatConfig& config) {
     return low <= value && value <= high;
   };
   return within(p.m, 1, 64) && within(config.tiles, p.gated ? 2 : 1, 2) &&
-         within(config.boxes, 1, 2) && within(config.splits, 1, 8) &&
+         within(config.boxes, 1, 2) && within(config.splits, 1, kMaxSplits) &&
          within(config.stages, 1, kMaxStages) &&
          within(config.tile_rows, 8, kTileRows) && config.tile_rows % 8 == 0;
 }
