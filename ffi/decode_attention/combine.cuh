@@ -103,6 +103,7 @@ __device__ void store_partial(const Block& block, Scheme scheme, const Exchange<
     for (int j = 0; j < 2; ++j) {
       const int column = n * 8 + lane % 4 * 2 + j;
       float highest = -INFINITY;
+#pragma unroll 8
       for (int w = first; w < first + block.warps_per_head; ++w) {
         highest = fmaxf(highest, e.warps[w * G::kColumns + column].highest);
       }

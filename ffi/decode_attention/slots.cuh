@@ -9,14 +9,23 @@ namespace fdjax::decode_attention {
 
 inline constexpr int kAbsent = -1;
 
-// In slots, counted as Params::slots_per_page; `absent` where the table has no page for
-// the token, of which nothing may be read.
-__device__ inline int slot_of(const Params& p, int row, uint32_t token,
-                              int absent = kAbsent) {
+// What the page table has for a token: a page's id, or what is none.
+__device__ inline uint32_t page_of(const Params& p, int row, uint32_t token) {
   const uint32_t index = __umulhi(token, p.page_reciprocal);  // token / page_size
-  const uint32_t page = __ldg(p.page_table + int64_t{row} * p.table_width + index);
+  return __ldg(p.page_table + int64_t{row} * p.table_width + index);
+}
+
+// In slots, counted as Params::slots_per_page; `absent` where `page` is none, of which
+// nothing may be read.
+__device__ inline int slot_in(const Params& p, uint32_t page, uint32_t token,
+                              int absent = kAbsent) {
   if (page >= p.num_pages) return absent;
+  const uint32_t index = __umulhi(token, p.page_reciprocal);
   return static_cast<int>(page * p.slots_per_page + (token - index * p.page_size));
+}
+
+__device__ inline int slot_of(const Params& p, int row, uint32_t token) {
+  return slot_in(p, page_of(p, row, token), token);
 }
 
 }  // namespace fdjax::decode_attention

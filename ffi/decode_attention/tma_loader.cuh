@@ -42,10 +42,10 @@ class TmaLoader {
 
   __device__ void start() {
     next_ = 0;
-    slot_ = locate(0);
-    later_ = locate(kLanes);
+    slot_ = slot_of(0, page_of(0));
 #pragma unroll
     for (int i = 0; i < G::kHalves; ++i) fetch(i);
+    later_page_ = page_of(kLanes);
   }
 
   __device__ void fetch(int place) {
@@ -60,8 +60,8 @@ class TmaLoader {
                   CachePolicy::kEvictFirst);
     }
     if (++next_ % (2 * kLanes) == 0) {
-      slot_ = later_;
-      later_ = locate(next_ / 2 + kLanes);
+      slot_ = slot_of(next_ / 2, later_page_);
+      later_page_ = page_of(next_ / 2 + kLanes);
     }
   }
 
@@ -89,15 +89,22 @@ class TmaLoader {
   static constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
   // Outside of the KV array, whether keys or values are meant: it reads as zeros.
   static constexpr int kNowhere = INT32_MIN / 2;
+  static constexpr uint32_t kNoPage = UINT32_MAX;
 
   __device__ static bool is_speaker() { return threadIdx.x % kLanes == 0; }
 
-  // The slot of this lane's tile, of the 32 from `tile` on. (One load serves them all:
-  // none waits behind copies.)
-  __device__ int locate(int tile) const {
+  // The page of this lane's tile, of the 32 from `tile` on. (One load serves them all,
+  // and none waits behind copies.)
+  __device__ uint32_t page_of(int tile) const {
     tile += threadIdx.x % kLanes;
-    if (tile >= work_.tiles) return kNowhere;
-    return slot_of(p_, work_.row, work_.token(tile), kNowhere);
+    if (tile >= work_.tiles) return kNoPage;
+    return decode_attention::page_of(p_, work_.row, work_.token(tile));
+  }
+
+  // The slot of that tile. Apart, so that nothing waits for a page id before its slot
+  // is wanted.
+  __device__ int slot_of(int tile, uint32_t page) const {
+    return slot_in(p_, page, work_.token(tile + threadIdx.x % kLanes), kNowhere);
   }
 
   const Params& p_;
@@ -106,7 +113,8 @@ class TmaLoader {
   const Source& source_;
   uint64_t* const full_;
   int next_;               // half to fetch
-  int slot_, later_;       // of this lane's tile of 32, and of the next 32
+  int slot_;               // of this lane's tile of 32
+  uint32_t later_page_;    // of this lane's tile of the next 32
   uint32_t parities_ = 0;  // of the phase to wait for, a bit a place
 };
 
