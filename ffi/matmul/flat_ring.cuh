@@ -25,9 +25,9 @@ struct Shape {
   // Registers leave room for so many blocks on a multiprocessor: of the largest, which
   // a gated product takes, for the two whose rings fit (at 32 rows there was one:
   // layers of Llama-3-8B took 5.08 ms instead of 4.88); of others, with some 64 a
-  // thread.
+  // thread, or 96 with 64 tokens.
   static constexpr int kLeastBlocks =
-      kGroups < 4 ? kRegisters / (64 * kThreads) : (kM < 64 ? 2 : 1);
+      kGroups < 4 ? kRegisters / ((kM < 64 ? 64 : 96) * kThreads) : (kM < 64 ? 2 : 1);
   static constexpr int kColumns = kBoxes * kTileColumns;
   // Blocks start at different places along K, so that they do not all ask for the same
   // columns of rows that lie a power of two apart: 1 % faster. With much x, it costs

@@ -54,26 +54,58 @@ __device__ void gather(const float* shared, int splits, float (&sums)[8]) {
   }
 }
 
-// Every block of the cluster finishes its share of the rows.
+// 8 weight rows of a token, of those that a block finishes.
+template <typename T>
+struct Unit {
+  int token, column;     // of y
+  const float* source;   // in the block's sums
+  bool wanted;           // a place of y
+  Vec<T, 8> residual{};  // on its way while the sums are fetched
+
+  template <typename S>
+  __device__ void find(S, const Params& p, const Work& work, const FlatCut& cut,
+                       const float* shared, int i) {
+    token = quotient(i, cut.units);
+    const int row = (i - token * static_cast<int>(cut.units.value)) * 8;
+    const int beyond = row >= cut.tile_rows ? kTileRows - cut.tile_rows : 0;  // tile 1
+    column = work.row + row;
+    source = shared + token * S::kPitch + row + beyond;
+    wanted = column < p.columns;
+    if (wanted) residual = residual_of<T, 8>(p, token, column);
+  }
+};
+
+// Every block of the cluster finishes its share of the rows. With 64 tokens a thread
+// has two units, and asks for what both need before it finishes the first.
 template <typename T, int kTiles, int kM, int kBoxes>
 __device__ void write_rows(const Params& p, const Work& work, const FlatCut& cut,
                            const float* shared) {
   using S = Shape<kTiles, kM, kBoxes>;
-  const int rank = blockIdx.x, splits = cut.splits;
-  const int begin = cut.shares[rank], end = cut.shares[rank + 1];
-  for (int i = begin + threadIdx.x; i < end; i += S::kThreads) {
-    const int token = quotient(i, cut.units);
-    const int row = (i - token * static_cast<int>(cut.units.value)) * 8;
-    const int column = work.row + row;
-    if (column >= p.columns) continue;
-    const int beyond = row >= cut.tile_rows ? kTileRows - cut.tile_rows : 0;  // tile 1
-    const float* source = shared + token * S::kPitch + row + beyond;
-    // On its way while the sums are fetched.
-    const Vec<T, 8> residual = residual_of<T, 8>(p, token, column);
-    float sums[8], second[8];
-    gather<S, kBoxes>(source, splits, sums);
-    if (p.gated) gather<S, kBoxes>(source + kTiles / 2 * kTileRows, splits, second);
-    finish<T>(p, token, column, sums, second, residual);
+  constexpr int kAtOnce = kM < 64 ? 1 : 2;
+  const int rank = blockIdx.x, splits = cut.splits, end = cut.shares[rank + 1];
+  for (int i = cut.shares[rank] + threadIdx.x; i < end; i += kAtOnce * S::kThreads) {
+    Unit<T> units[kAtOnce];
+    float sums[kAtOnce][8], second[kAtOnce][8];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int at = i + u * S::kThreads;
+      units[u].find(S{}, p, work, cut, shared, u == 0 ? at : min(at, end - 1));
+      units[u].wanted &= at < end;
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const float* const source = units[u].source;
+      gather<S, kBoxes>(source, splits, sums[u]);
+      if (p.gated) {
+        gather<S, kBoxes>(source + kTiles / 2 * kTileRows, splits, second[u]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const Unit<T>& unit = units[u];
+      if (!unit.wanted) continue;
+      finish<T>(p, unit.token, unit.column, sums[u], second[u], unit.residual);
+    }
   }
 }
 
