@@ -138,13 +138,17 @@ __device__ __forceinline__ void attend_to_row(const Params& p,
   if (threadIdx.x == 0) exchange.inbox.open();
   __syncwarp();
   barrier_arrive();
-  pdl_wait();
-  pdl_release();
   if (p.newest.qkv == nullptr) {
+    pdl_wait();
+    pdl_release();
     load_queries<G>(p, block, shared);
   } else {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // the chain's products need it
-    turn_all<G>(p, block, newest, shared);
+    Turner<G> turner(p, block, newest);
+    turner.pad(shared);
+    pdl_wait();
+    pdl_release();
+    turner.run(shared);
 #endif
   }
   __syncthreads();

@@ -34,16 +34,29 @@ __device__ const Vec<typename G::T, 8>* head_of(const Params& p, int row, int he
          (row * heads + head) * G::kChunks;
 }
 
-template <typename V>
-__device__ void turn(const Newest& n, int row, const ChunkPair& pair, V& first,
-                     V& second) {
-  if (pair.frequency < 0) return;
-  const int64_t at = int64_t{row} * n.num_frequencies + pair.frequency;
-  const auto* cosines = reinterpret_cast<const float4*>(n.cosines + at);
-  const auto* sines = reinterpret_cast<const float4*>(n.sines + at);
-  const float4 c[2] = {cosines[0], cosines[1]}, s[2] = {sines[0], sines[1]};
-  rope_kv_write::rotate(first, second, &c[0].x, &s[0].x, n.interleaved);
-}
+// The cosines and sines of a chunk pair.
+class Rotation {
+ public:
+  __device__ void load(const Newest& n, int row, int frequency) {
+    if (frequency < 0 || frequency == frequency_) return;
+    frequency_ = frequency;
+    const int64_t at = int64_t{row} * n.num_frequencies + frequency;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      cosines_[i] = reinterpret_cast<const float4*>(n.cosines + at)[i];
+      sines_[i] = reinterpret_cast<const float4*>(n.sines + at)[i];
+    }
+  }
+
+  template <typename V>
+  __device__ void turn(const Newest& n, V& first, V& second) const {
+    rope_kv_write::rotate(first, second, &cosines_[0].x, &sines_[0].x, n.interleaved);
+  }
+
+ private:
+  int frequency_ = -1;  // whose these are
+  float4 cosines_[2], sines_[2];
+};
 
 // Where the newest key and value of a row go: into the pages for later steps, and into
 // shared memory for this one, whose copy of that slot was on its way before they
@@ -69,65 +82,103 @@ struct NewestSlot {
   __device__ const char* key(int head) const { return kept + head * G::kNewestBytes; }
 };
 
-// Two chunks of a query, turned, in their places for the products.
+// Zeros for the columns that pad a group: before there are queries.
 template <typename G>
-__device__ void turn_query(const Params& p, const Block& block, int index,
-                           char* queries) {
-  using V = Vec<typename G::T, 8>;
-  constexpr int kUnits = G::kChunks / 2;
-  const int row = index / kUnits;
-  const int head = row / G::kColumns, column = row % G::kColumns;
-  const ChunkPair pair = pair_of(p.newest, index % kUnits, /*rotates=*/true);
-  V first{}, second{};
-  if (column < p.group) {
-    const V* source =
-        head_of<G>(p, block.row, (block.kv_head + head) * p.group + column);
-    first = source[pair.first];
-    second = source[pair.second];
-    turn(p.newest, block.row, pair, first, second);
+__device__ void pad_queries(const Params& p, const Block& block, char* queries) {
+  if (p.group == G::kColumns) return;
+  for (int i = threadIdx.x; i < block.heads * G::kColumns * G::kChunks;
+       i += blockDim.x) {
+    const int row = i / G::kChunks;
+    if (row % G::kColumns < p.group) continue;
+    *reinterpret_cast<uint4*>(queries + row * G::kRowBytes + i % G::kChunks * 16) = {};
   }
-  *reinterpret_cast<V*>(queries + swizzled<G>(row, pair.first)) = first;
-  *reinterpret_cast<V*>(queries + swizzled<G>(row, pair.second)) = second;
 }
 
-// Two chunks of a newest key, turned, or of a newest value.
+// Turns the block's queries, and the row's newest keys and values if they are its to
+// write: two chunks of a head at a time. What does not wait for the product's result is
+// found and fetched before it: the latency of a load is as long as all else together.
 template <typename G>
-__device__ void turn_newest(const Params& p, const Block& block,
-                            const NewestSlot<G>& newest, int index) {
-  using V = Vec<typename G::T, 8>;
-  constexpr int kUnits = G::kChunks / 2;
-  const bool is_value = index / kUnits % 2;
-  const int head = index / kUnits / 2;
-  const ChunkPair pair = pair_of(p.newest, index % kUnits, !is_value);
-  const V* source = head_of<G>(
-      p, block.row, (p.group + is_value) * p.kv_heads + block.kv_head + head);
-  V first = source[pair.first], second = source[pair.second];
-  turn(p.newest, block.row, pair, first, second);
-  V* page =
-      reinterpret_cast<V*>(static_cast<char*>(p.newest.kv) +
-                           (newest.slot + is_value * p.page_size) * p.slot_bytes) +
-      (block.kv_head + head) * G::kChunks;
-  V* kept = reinterpret_cast<V*>(newest.kept + head * G::kNewestBytes +
-                                 is_value * G::kRowBytes);
-  page[pair.first] = kept[pair.first] = first;
-  page[pair.second] = kept[pair.second] = second;
-}
+class Turner {
+ public:
+  __device__ Turner(const Params& p, const Block& block, const NewestSlot<G>& newest)
+      : p_(p), block_(block), newest_(newest) {
+    of_queries_ = block.heads * p.group * kUnits;
+    total_ = of_queries_ + (newest.is_written() ? 2 * block.heads * kUnits : 0);
+    find(threadIdx.x);
+  }
 
-// The block's queries, and the row's newest keys and values if they are its to write:
-// at once, since each waits for the product's result.
-template <typename G>
-__device__ void turn_all(const Params& p, const Block& block,
-                         const NewestSlot<G>& newest, char* queries) {
-  constexpr int kUnits = G::kChunks / 2;
-  const int of_queries = block.heads * G::kColumns * kUnits;
-  const int of_newest = newest.is_written() ? 2 * block.heads * kUnits : 0;
-  for (int i = threadIdx.x; i < of_queries + of_newest; i += blockDim.x) {
-    if (i < of_queries) {
-      turn_query<G>(p, block, i, queries);
-    } else {
-      turn_newest<G>(p, block, newest, i - of_queries);
+  // Zeros for the columns that pad a group.
+  __device__ void pad(char* queries) const {
+    if (p_.group == G::kColumns) return;
+    for (int i = threadIdx.x; i < block_.heads * G::kColumns * G::kChunks;
+         i += blockDim.x) {
+      const int row = i / G::kChunks;
+      if (row % G::kColumns < p_.group) continue;
+      *reinterpret_cast<uint4*>(queries + row * G::kRowBytes +
+                                i % G::kChunks * 16) = {};
     }
   }
-}
+
+  // After the product.
+  __device__ void run(char* queries) {
+    for (int i = threadIdx.x; i < total_;) {
+      V first = source_[pair_.first], second = source_[pair_.second];
+      if (pair_.frequency >= 0) rotation_.turn(p_.newest, first, second);
+      if (i < of_queries_) {
+        keep_query(i / kUnits, queries, first, second);
+      } else {
+        keep_newest((i - of_queries_) / kUnits, first, second);
+      }
+      i += blockDim.x;
+      find(i);
+    }
+  }
+
+ private:
+  using V = Vec<typename G::T, 8>;
+  static constexpr int kUnits = G::kChunks / 2;  // of a head
+
+  __device__ void find(int i) {
+    if (i >= total_) return;
+    const bool is_query = i < of_queries_;
+    const int vector = (is_query ? i : i - of_queries_) / kUnits;
+    const bool rotates = is_query || vector % 2 == 0;  // keys, not values
+    const int head =
+        is_query ? block_.kv_head * p_.group + vector
+                 : (p_.group + vector % 2) * p_.kv_heads + block_.kv_head + vector / 2;
+    source_ = head_of<G>(p_, block_.row, head);
+    pair_ = pair_of(p_.newest, i % kUnits, rotates);
+    rotation_.load(p_.newest, block_.row, pair_.frequency);
+  }
+
+  // In its place for the products.
+  __device__ void keep_query(int query, char* queries, const V& first,
+                             const V& second) const {
+    const int head = quotient(query, p_.block.group);
+    const int row = head * G::kColumns + query - head * p_.group;
+    *reinterpret_cast<V*>(queries + swizzled<G>(row, pair_.first)) = first;
+    *reinterpret_cast<V*>(queries + swizzled<G>(row, pair_.second)) = second;
+  }
+
+  // `vector`: a head's key, then its value.
+  __device__ void keep_newest(int vector, const V& first, const V& second) const {
+    const int head = vector / 2, is_value = vector % 2;
+    char* slot = static_cast<char*>(p_.newest.kv) +
+                 (newest_.slot + is_value * p_.page_size) * p_.slot_bytes;
+    V* page = reinterpret_cast<V*>(slot) + (block_.kv_head + head) * G::kChunks;
+    V* kept = reinterpret_cast<V*>(newest_.kept + head * G::kNewestBytes +
+                                   is_value * G::kRowBytes);
+    page[pair_.first] = kept[pair_.first] = first;
+    page[pair_.second] = kept[pair_.second] = second;
+  }
+
+  const Params& p_;
+  const Block& block_;
+  const NewestSlot<G>& newest_;
+  int of_queries_, total_;
+  const V* source_;
+  ChunkPair pair_;
+  Rotation rotation_;
+};
 
 }  // namespace fdjax::decode_attention
