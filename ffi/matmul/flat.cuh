@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
   }
   __syncwarp();
   pdl_wait();  // the residual, and the buffer of y, belong to kernels before
+  Writer<T, kTiles, kM, kBoxes> writer(p, work, cut);
   sync(cut.splits);
-  write_rows<T, kTiles, kM, kBoxes>(p, work, cut, shared);
+  writer.run(shared);
   if (cut.splits > 1) {  // no block leaves while another reads its sums
     cluster_arrive_relaxed();
     cluster_wait();

@@ -54,60 +54,78 @@ __device__ void gather(const float* shared, int splits, float (&sums)[8]) {
   }
 }
 
-// 8 weight rows of a token, of those that a block finishes.
-template <typename T>
-struct Unit {
-  int token, column;     // of y
-  const float* source;   // in the block's sums
-  bool wanted;           // a place of y
-  Vec<T, 8> residual{};  // on its way while the sums are fetched
-
-  template <typename S>
-  __device__ void find(S, const Params& p, const Work& work, const FlatCut& cut,
-                       const float* shared, int i) {
-    token = quotient(i, cut.units);
-    const int row = (i - token * static_cast<int>(cut.units.value)) * 8;
-    const int beyond = row >= cut.tile_rows ? kTileRows - cut.tile_rows : 0;  // tile 1
-    column = work.row + row;
-    source = shared + token * S::kPitch + row + beyond;
-    wanted = column < p.columns;
-    if (wanted) residual = residual_of<T, 8>(p, token, column);
-  }
-};
-
-// Every block of the cluster finishes its share of the rows. With 64 tokens a thread
-// has two units, and asks for what both need before it finishes the first.
+// Finishes a block's share of the rows, 8 weight rows of a token at a time. What does
+// not wait for the sums is found and asked for before them. With 64 tokens a thread has
+// two such units, and asks for what both need before it finishes the first.
 template <typename T, int kTiles, int kM, int kBoxes>
-__device__ void write_rows(const Params& p, const Work& work, const FlatCut& cut,
-                           const float* shared) {
-  using S = Shape<kTiles, kM, kBoxes>;
-  constexpr int kAtOnce = kM < 64 ? 1 : 2;
-  const int rank = blockIdx.x, splits = cut.splits, end = cut.shares[rank + 1];
-  for (int i = cut.shares[rank] + threadIdx.x; i < end; i += kAtOnce * S::kThreads) {
-    Unit<T> units[kAtOnce];
-    float sums[kAtOnce][8], second[kAtOnce][8];
+class Writer {
+ public:
+  // After the kernel before has ended: it makes the residual.
+  __device__ Writer(const Params& p, const Work& work, const FlatCut& cut)
+      : p_(p), work_(work), cut_(cut) {
+    end_ = cut.shares[blockIdx.x + 1];
+    find(cut.shares[blockIdx.x] + threadIdx.x);
+  }
+
+  // After all blocks of the cluster have stored their sums in `shared`.
+  __device__ void run(const float* shared) {
+    for (int i = cut_.shares[blockIdx.x] + threadIdx.x; i < end_;) {
+      float sums[kAtOnce][8], second[kAtOnce][8];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const int at = i + u * S::kThreads;
-      units[u].find(S{}, p, work, cut, shared, u == 0 ? at : min(at, end - 1));
-      units[u].wanted &= at < end;
+      for (int u = 0; u < kAtOnce; ++u) {
+        const float* source = shared + units_[u].source;
+        gather<S, kBoxes>(source, cut_.splits, sums[u]);
+        if (p_.gated) {
+          gather<S, kBoxes>(source + kTiles / 2 * kTileRows, cut_.splits, second[u]);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const Unit& unit = units_[u];
+        if (!unit.wanted) continue;
+        finish<T>(p_, unit.token, unit.column, sums[u], second[u], unit.residual);
+      }
+      i += kAtOnce * S::kThreads;
+      find(i);
     }
+  }
+
+ private:
+  using S = Shape<kTiles, kM, kBoxes>;
+  static constexpr int kAtOnce = kM < 64 ? 1 : 2;
+
+  struct Unit {
+    int token, column;  // of y
+    int source;         // in the block's sums
+    bool wanted;        // a place of y
+    Vec<T, 8> residual;
+  };
+
+  __device__ void find(int i) {
+    if (i >= end_) return;
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
-      const float* const source = units[u].source;
-      gather<S, kBoxes>(source, splits, sums[u]);
-      if (p.gated) {
-        gather<S, kBoxes>(source + kTiles / 2 * kTileRows, splits, second[u]);
+      const int at = u == 0 ? i : min(i + u * S::kThreads, end_ - 1);
+      Unit& unit = units_[u];
+      unit.token = quotient(at, cut_.units);
+      const int row = (at - unit.token * static_cast<int>(cut_.units.value)) * 8;
+      const int beyond = row >= cut_.tile_rows ? kTileRows - cut_.tile_rows : 0;
+      unit.column = work_.row + row;
+      unit.source = unit.token * S::kPitch + row + beyond;  // rows beyond: of tile 1
+      unit.wanted = unit.column < p_.columns && i + u * S::kThreads < end_;
+      unit.residual = {};
+      if (unit.wanted) {
+        unit.residual = residual_of<T, 8>(p_, unit.token, unit.column);
       }
     }
-#pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const Unit<T>& unit = units[u];
-      if (!unit.wanted) continue;
-      finish<T>(p, unit.token, unit.column, sums[u], second[u], unit.residual);
-    }
   }
-}
+
+  const Params& p_;
+  const Work& work_;
+  const FlatCut& cut_;
+  int end_;
+  Unit units_[kAtOnce];
+};
 
 #endif
 
