@@ -128,9 +128,10 @@ __device__ __forceinline__ void attend_to_row(const Params& p,
 
   // Keys and values of earlier steps are on their way before the predecessor is done;
   // q and the newest token are its results.
+  const uint32_t peeked = Loader::peek(p, block);
   const Work work = assign(p, block);
-  Loader loader(p, work, shared_address(rings) + warp * G::kRingBytes, source,
-                barriers + warp);
+  Loader loader(p, block, work, peeked, shared_address(rings) + warp * G::kRingBytes,
+                source, barriers + warp);
   if (p.newest.qkv == nullptr) pdl_wait();
   loader.start();
   const NewestSlot<G> newest(p, block, kept);
@@ -166,7 +167,7 @@ __device__ __forceinline__ void attend_to_row(const Params& p,
     Loader::release_ring();
     __syncthreads();  // what was received has been read: the rings are free
     barrier_arrive();
-    loader.start();
+    loader.restart();
   }
 }
 

@@ -18,8 +18,10 @@ class ThreadLoader {
   struct Source {};    // what only the host can make
   struct Barriers {};  // of a warp
 
-  __device__ ThreadLoader(const Params& p, const Work& work, uint32_t ring,
-                          const Source&, Barriers*)
+  __device__ static uint32_t peek(const Params&, const Block&) { return 0; }
+
+  __device__ ThreadLoader(const Params& p, const Block&, const Work& work, uint32_t,
+                          uint32_t ring, const Source&, Barriers*)
       : p_(p), work_(work), ring_(ring) {
     const char* kv = static_cast<const char*>(p.kv);
     keys_ = kv + work.kv_head * G::kHeadDim * sizeof(typename G::T);
@@ -35,6 +37,8 @@ class ThreadLoader {
 #pragma unroll
     for (int i = 0; i < G::kHalves; ++i) fetch(i);
   }
+
+  __device__ void restart() { start(); }
 
   // Starts the copy of the next half into `place`, which the warp has read.
   __device__ void fetch(int place) {

@@ -70,7 +70,8 @@ struct Block {
   int kv_head, heads;  // the first, and how many
   int split, splits;   // of its cluster
   int warps, warps_per_head;
-  int head;  // of this warp
+  int head;          // of this warp
+  int warp_of_head;  // this one
 
   __device__ explicit Block(const Params& p)
       : row(blockIdx.z >> p.part_bits),
@@ -80,7 +81,8 @@ struct Block {
         splits(p.block.splits),
         warps(blockDim.x / kLanes),
         warps_per_head(p.block.warps.value),
-        head(quotient(threadIdx.x / kLanes, p.block.warps)) {}
+        head(quotient(threadIdx.x / kLanes, p.block.warps)),
+        warp_of_head(threadIdx.x / kLanes - head * warps_per_head) {}
   // Clusters that share the row's tokens, and which of them this block's is. (Computed
   // anew where needed: the kernel has no register to spare.)
   __device__ static int parts(const Params& p) { return 1 << p.part_bits; }
@@ -110,7 +112,6 @@ struct Work {
 };
 
 __device__ inline Work assign(const Params& p, const Block& block) {
-  const int warp = threadIdx.x / kLanes;
   Work w;
   w.row = block.row;
   w.kv_head = block.kv_head + block.head;
@@ -127,7 +128,7 @@ __device__ inline Work assign(const Params& p, const Block& block) {
   const int from = start + quotient(count * run, p.block.runs);
   const int to = start + quotient(count * (run + 1), p.block.runs);
   w.step = block.warps_per_head;
-  w.first = from + warp - block.head * block.warps_per_head;
+  w.first = from + block.warp_of_head;
   w.tiles = quotient(max(to - w.first + w.step - 1, 0), p.block.warps);
   return w;
 }
