@@ -84,11 +84,15 @@ def draw_layers(sizes: Sizes) -> tuple[LayerWeights, ...]:
 def draw_call(
     case: Case, sizes: Sizes, layers: tuple[LayerWeights, ...]
 ) -> DecoderStack:
-    """Every row at the end of its context, its pages scattered."""
+    """Every row half a page beyond its context, its pages scattered.
+
+    At a multiple of 1,024 tokens attention is faster by cuts whose warps divide it than
+    in the steps that follow: by 2 % of the layers at 8 x 1024.
+    """
     width = -(-case.max_model_len // PAGE_SIZE)
     random = np.random.default_rng(0)
     table = random.permutation(case.batch * width).reshape(case.batch, width)
-    positions = np.full(case.batch, case.context - 1)
+    positions = np.full(case.batch, case.context + PAGE_SIZE // 2 - 1)
     slots = table[:, positions[0] // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
     kv = jnp.broadcast_to(
         _noise(

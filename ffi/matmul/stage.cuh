@@ -10,7 +10,7 @@ namespace fdjax::matmul {
 
 inline constexpr int kTileColumns = 64;  // along K
 inline constexpr int kRowBytes = kTileColumns * 2;
-inline constexpr int kMaxStages = 24;
+inline constexpr int kMaxStages = 16;
 
 // Adds the products of a stage, [64, 64] times [kN, 64]^T, to `sums`. Those of the
 // stage before are finished when it returns, its own need not be.

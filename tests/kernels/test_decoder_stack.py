@@ -25,7 +25,7 @@ from fdjax.kernels.matmul import gemm
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
-PAGE_SIZE, NUM_PAGES, WIDTH = 16, 200 * 4 + 3, 4
+PAGE_SIZE, NUM_PAGES = 16, 200 * 4 + 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Shape:
     window: int | None = None
     dtype: str = "bfloat16"
     unified: UnifiedMax | None = None
+    width: int = 4  # pages of a row
+
+    @property
+    def max_tokens(self) -> int:
+        return self.width * PAGE_SIZE
 
 
 # By how much rounding to 16 bits may move a score, of which most are below 2.
@@ -53,6 +58,7 @@ SHAPES = [
     Shape("two_rows", 2),
     Shape("odd_rows", 5, head_dim=128),
     Shape("bias", 8, qkv_bias=True),
+    Shape("llama3_heads", 8, heads=32, kv_heads=8, head_dim=128, width=40),
     Shape("window", 17, window=20),
     Shape("heads_of_their_own", 33, kv_heads=8, dtype="float16"),
     Shape("most_rows", 64, hidden=1024),
@@ -93,8 +99,9 @@ def _draw(shape: Shape) -> DecoderStack:
         )
         for _ in range(shape.layers)
     )
-    lengths = random.integers(1, WIDTH * PAGE_SIZE, shape.rows)
-    table = random.permutation(NUM_PAGES)[: shape.rows * WIDTH].reshape(-1, WIDTH)
+    lengths = random.integers(1, shape.max_tokens, shape.rows)
+    pages = random.permutation(NUM_PAGES)[: shape.rows * shape.width]
+    table = pages.reshape(shape.rows, shape.width)
     positions = lengths - 1
     rows = np.arange(shape.rows)
     slots = table[rows, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
@@ -274,7 +281,7 @@ def test_attention_in_parts_gives_the_same(name: str, parts: int):
     shape = next(shape for shape in SHAPES if shape.name == name)
     call = _draw(shape)
     layer, (rows, _) = call.layers[0], call.x.shape
-    cuts = config.choose(rows, shape.kv_heads, WIDTH * PAGE_SIZE, layer)
+    cuts = config.choose(rows, shape.kv_heads, shape.max_tokens, layer)
     attention = dataclasses.replace(cuts.attention, parts=parts)
     cut = dataclasses.replace(cuts, attention=attention)
     expected, kv, counts = jax.jit(functools.partial(cuda.run_cut, cuts=cuts))(call)
