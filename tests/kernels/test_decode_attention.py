@@ -187,6 +187,21 @@ def test_clusters_of_long_rows_run_at_once(rows: int, num_kv_heads: int):
         assert clusters * cut.splits >= 32
 
 
+@pytest.mark.parametrize(
+    ("rows", "tokens", "cut"),
+    [
+        (8, 1088, config.Config(3, 1, 8)),
+        (8, 2048, config.Config(2, 1, 16)),
+        (5, 2048, config.Config(5, 1, 8)),
+        (9, 2048, config.Config(3, 1, 8)),
+    ],
+)
+def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
+    rows: int, tokens: int, cut: config.Config
+):
+    assert config.heuristic(config.Call(rows, 8, tokens)) == cut
+
+
 def test_parts_have_room_for_what_they_leave():
     assert config.Config(2, 1, 16).part_floats(3, 32, 128) == 0
     assert config.Config(2, 1, 16, parts=8).part_floats(1, 32, 128) == 32 * 8 * 132

@@ -12,6 +12,9 @@ MAX_SPLITS = 8
 HEADS_PER_BLOCK = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
 PARTS = (1, 2, 4, 8, 16)
+# From how much room on a row counts as long: where two blocks for each row and head
+# fill the machine, and elsewhere.
+LONG_FOR_TWO_TOKENS = 1500
 LONG_TOKENS = 8192
 
 
@@ -75,7 +78,8 @@ def heuristic(call: Call) -> Config:
         # Pairs alone fill the machine. Several heads in a block read whole slots:
         # 256 x 1024 takes 246.9 us with 8, 250.0 with 2; 64 x 1024 the most with 8.
         return Config(1, _heads(call.num_kv_heads, at_most=pairs // 256), 8)
-    if call.max_tokens >= LONG_TOKENS:
+    two = MULTIPROCESSORS // pairs == 2
+    if call.max_tokens >= (LONG_FOR_TWO_TOKENS if two else LONG_TOKENS):
         return _streams(pairs)
     wanted = -(-192 // pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     useful = max(1, -(-call.max_tokens // (8 * TILE_TOKENS)))
@@ -84,6 +88,10 @@ def heuristic(call: Call) -> Config:
 
 def _streams(pairs: int) -> Config:
     """For long rows: a block on every multiprocessor, 16 warps to hide arithmetic.
+
+    2 splits of 16 warps and 3 of 8, layers of Llama-3-8B, ms: 4.11 and 4.14 at 8 x
+    1500, 4.26 and 4.29 at 2048, 4.73 and 4.79 at 4096; the step of 8 x 1024 takes 4.09
+    and 4.07: 65 tiles are one more than 32 warps take in two turns.
 
     Clusters of 4 blocks and more do not all run at once (`hopper.CLUSTERS`): beyond 3
     blocks a row and head have several clusters of 2. Layers of Llama-3-8B, ms, with a
