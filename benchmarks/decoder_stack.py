@@ -86,9 +86,9 @@ def draw_call(
 ) -> DecoderStack:
     """Every row half a page beyond its context, its pages scattered.
 
-    Steps have more tokens than their prompt: at 1,024 tokens a cut of 32 warps a row and
-    head takes two turns and is 0.6 to 1.3 % of the layers faster than one of 24; at 1,032
-    they are level, and over the steps to 1,088 it is slower.
+    Steps have more tokens than their prompt. At 1,024 tokens 32 warps a row and head
+    take two turns, and layers 0.6 to 1.3 % less than with 24; at 1,032 they are level,
+    and the steps to 1,088 take longer.
     """
     width = -(-case.max_model_len // PAGE_SIZE)
     random = np.random.default_rng(0)
