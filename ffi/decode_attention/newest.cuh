@@ -82,18 +82,6 @@ struct NewestSlot {
   __device__ const char* key(int head) const { return kept + head * G::kNewestBytes; }
 };
 
-// Zeros for the columns that pad a group: before there are queries.
-template <typename G>
-__device__ void pad_queries(const Params& p, const Block& block, char* queries) {
-  if (p.group == G::kColumns) return;
-  for (int i = threadIdx.x; i < block.heads * G::kColumns * G::kChunks;
-       i += blockDim.x) {
-    const int row = i / G::kChunks;
-    if (row % G::kColumns < p.group) continue;
-    *reinterpret_cast<uint4*>(queries + row * G::kRowBytes + i % G::kChunks * 16) = {};
-  }
-}
-
 // Turns the block's queries, and the row's newest keys and values if they are its to
 // write: two chunks of a head at a time. What does not wait for the product's result is
 // found and fetched before it: the latency of a load is as long as all else together.
