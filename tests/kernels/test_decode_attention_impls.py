@@ -116,11 +116,17 @@ def test_every_cut_agrees(model: str, monkeypatch: pytest.MonkeyPatch):
     skip_without(handler.NAME, "gpu")
     call = poisoned(cases.arguments(next(c for c in CI if c.name == model), seed=1))
     call = _with(call, unified=_gap(_highest(call)))
-    cuts = tuple(config.candidates(config.Call(1, call.kv.shape[4], 1)))
+    heads = call.kv.shape[4]
+    cuts = tuple(config.candidates(config.Call(1, heads, 1)))
     single = [cut for cut in cuts if cut.parts == 1]
     several = [cut for cut in cuts if cut.parts > 1]
     step = 2 if model == "llama3_8b" else 9
-    for cut in (*single[::step], *several[:: 5 * step]):
+    chosen = (
+        config.heuristic(config.Call(rows, heads, tokens))
+        for rows in (1, 2, 8, 16, 64, 256)
+        for tokens in (128, 1088, 4096, 32_768)
+    )
+    for cut in dict.fromkeys((*chosen, *single[::step], *several[:: 5 * step])):
         monkeypatch.setattr(config, "heuristic", lambda _, cut=cut: cut)
         _compare("cuda", call)
 
