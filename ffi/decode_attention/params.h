@@ -21,8 +21,8 @@ struct Newest {
   bool interleaved;
 };
 
-// How a block finds its part: numbers that only the launch knows (launch.cuh).
-struct Part {
+// How the launch cuts the work, as a block wants it: without divisions (launch.cuh).
+struct BlockCut {
   int heads = 0;        // of a block
   int splits = 0;       // blocks of a cluster
   int inbox_bytes = 0;  // apart from the rings
@@ -67,7 +67,7 @@ struct Params {
   // 16 bytes.
   int part_bits = 0;  // log2 of their number
   float* parts = nullptr;
-  Part block = {};
+  BlockCut block = {};
   // On a CPU only, [rows]: the row of the page table that each row reads; nullptr: its
   // own.
   const int32_t* table_rows;

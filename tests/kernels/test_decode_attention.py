@@ -202,6 +202,18 @@ def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
     assert config.heuristic(config.Call(rows, 8, tokens)) == cut
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "group", "warps"),
+    [(128, 4, 16), (64, 16, 16), (128, 16, 8), (96, 1, 8), (256, 2, 8)],
+)
+def test_blocks_of_8_warps_at_most_are_cut_as_before(
+    head_dim: int, group: int, warps: int
+):
+    assert config.max_warps(head_dim, group) == warps
+    splits = config.heuristic(config.Call(8, 8, 2048, warps)).splits
+    assert splits == (2 if warps == 16 else 3)
+
+
 def test_parts_have_room_for_what_they_leave():
     assert config.Config(2, 1, 16).part_floats(3, 32, 128) == 0
     assert config.Config(2, 1, 16, parts=8).part_floats(1, 32, 128) == 32 * 8 * 132

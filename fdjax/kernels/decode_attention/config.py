@@ -12,8 +12,8 @@ MAX_SPLITS = 8
 HEADS_PER_BLOCK = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
 PARTS = (1, 2, 4, 8, 16)
-# From how much room on a row counts as long: where two blocks for each row and head
-# fill the machine, and elsewhere.
+# From how much room on a row counts as long: where two blocks of 16 warps for each row
+# and head fill the machine, and elsewhere.
 LONG_FOR_TWO_TOKENS = 1500
 LONG_TOKENS = 8192
 
@@ -50,11 +50,19 @@ class Call:
         rows: `B`.
         num_kv_heads: `Hkv`.
         max_tokens: what the page table has room for; lengths are data.
+        max_warps: what a block may have, see `max_warps`.
     """
 
     rows: int
     num_kv_heads: int
     max_tokens: int
+    max_warps: int = WARPS[-1]
+
+
+def max_warps(head_dim: int, group: int) -> int:
+    """The most warps of a block; it takes no more if told (`Geometry` in tiles.cuh)."""
+    columns = -(-group // 8) * 8
+    return 16 if head_dim in (64, 128) and head_dim * columns <= 1024 else 8
 
 
 def candidates(call: Call) -> Iterator[Config]:
@@ -78,8 +86,8 @@ def heuristic(call: Call) -> Config:
         # Pairs alone fill the machine. Several heads in a block read whole slots:
         # 256 x 1024 takes 246.9 us with 8, 250.0 with 2; 64 x 1024 the most with 8.
         return Config(1, _heads(call.num_kv_heads, at_most=pairs // 256), 8)
-    two = MULTIPROCESSORS // pairs == 2
-    if call.max_tokens >= (LONG_FOR_TWO_TOKENS if two else LONG_TOKENS):
+    two_fill = MULTIPROCESSORS // pairs == 2 and call.max_warps == 16
+    if call.max_tokens >= (LONG_FOR_TWO_TOKENS if two_fill else LONG_TOKENS):
         return _streams(pairs)
     wanted = -(-192 // pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     useful = max(1, -(-call.max_tokens // (8 * TILE_TOKENS)))

@@ -22,7 +22,8 @@ LIMITS = Limits(
 def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
     rows, num_kv_heads = call.q.shape[0], call.kv.shape[4]
-    cut = config.heuristic(config.Call(rows, num_kv_heads, call.max_tokens))
+    warps = config.max_warps(call.q.shape[2], call.group)
+    cut = config.heuristic(config.Call(rows, num_kv_heads, call.max_tokens, warps))
     floats = cut.part_floats(*call.q.shape)
     return handler.run(
         call,

@@ -54,7 +54,10 @@ def choose(rows: int, num_kv_heads: int, max_tokens: int, layer: LayerWeights) -
         max_tokens: what the page table has room for.
         layer: whose weights tell the sizes.
     """
-    call = attention_config.Call(rows, num_kv_heads, max_tokens)
+    mixed = layer.out.shape[1]
+    head_dim = (layer.qkv.shape[0] - mixed) // (2 * num_kv_heads)
+    warps = attention_config.max_warps(head_dim, mixed // (head_dim * num_kv_heads))
+    call = attention_config.Call(rows, num_kv_heads, max_tokens, warps)
     return Cuts(attention_config.heuristic(call), _products(rows, layer))
 
 
