@@ -26,6 +26,7 @@ from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.decoder_stack import OP as DECODER_STACK
 from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
 from fdjax.kernels.matmul import OP as MATMUL
+from fdjax.kernels.paged import KVCache
 from fdjax.notation import Array
 from fdjax.serve.setup import Settings
 
@@ -66,7 +67,7 @@ VARIANTS = (
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _noise(kv: Array) -> Array:
+def _noise(kv: KVCache) -> KVCache:
     """Random keys and values, one layer at a time: float32 noise of all is too much."""
 
     def fill(layer: Array, kv: Array) -> Array:
@@ -74,7 +75,8 @@ def _noise(kv: Array) -> Array:
         noise = jax.random.normal(key, (kv.shape[0], *kv.shape[2:]), kv.dtype)
         return kv.at[:, layer].set(noise)
 
-    return jax.lax.fori_loop(0, kv.shape[1], fill, kv)
+    array = jax.lax.fori_loop(0, kv.num_layers, fill, kv.array)
+    return kv.with_array(array)
 
 
 def measure(bench: Bench, variant: Variant, *, repeats: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from benchmarks.timeline import kernels_of
 from fdjax.kernels.cases import Case, noise, struct, tagged
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
 from fdjax.kernels.decode_attention.pallas import Cut, attend_with_scores, config
+from fdjax.kernels.paged import PageView
 from fdjax.notation import Array
 
 SCHEMES: dict[str, UnifiedMax | None] = {
@@ -51,9 +52,10 @@ def program(unified: UnifiedMax | None) -> Decode:
     """One call for each layer, whose results all come back."""
 
     def every_layer(call: DecodeAttention) -> tuple[Array, ...]:
+        cache = call.kv.cache
         return tuple(
-            OP(dataclasses.replace(call, layer=layer, unified=unified))[0]
-            for layer in range(call.kv.shape[1])
+            OP(dataclasses.replace(call, kv=cache.layer(layer), unified=unified))[0]
+            for layer in range(cache.num_layers)
         )
 
     return jax.jit(every_layer)
@@ -62,23 +64,24 @@ def program(unified: UnifiedMax | None) -> Decode:
 def full(case: Case[DecodeAttention]) -> DecodeAttention:
     """A case with arrays: every row as long as its pages, the same noise in each."""
     call, random = case.call, np.random.default_rng(1)
-    shape, table = call.kv.shape, call.page_table
+    cache, table = call.kv.cache, call.pages.page_table
+    shape = cache.array.shape
     pages = random.permutation(shape[0])[: table.size].reshape(table.shape)
-    page = noise(random, struct(*shape[1:], dtype=call.kv.dtype))
+    page = noise(random, struct(*shape[1:], dtype=cache.dtype))
+    lengths = jnp.full(call.pages.num_rows, call.max_tokens, jnp.int32)
     copies = jax.jit(lambda page: jnp.broadcast_to(page, shape).copy())
     return dataclasses.replace(
         call,
         q=noise(random, call.q),
-        kv=copies(page),
-        page_table=jnp.asarray(pages, jnp.int32),
-        lengths=jnp.full(call.lengths.shape, call.max_tokens, jnp.int32),
+        kv=cache.with_array(copies(page)).layer(0),
+        pages=PageView.decoding(jnp.asarray(pages, jnp.int32), lengths),
     )
 
 
-def microseconds(run: Decode, call: DecodeAttention) -> list[float]:
-    """Of one layer, in each repeat."""
-    last, calls = jax.block_until_ready(run(call)), call.kv.shape[1]
-    launches = max(4, 2000 // calls)
+def microseconds(run: Decode, call: Any, *, calls: int = 2000) -> list[float]:
+    """Of one layer, in each repeat of about so many calls."""
+    last, layers = jax.block_until_ready(run(call)), call.kv.cache.num_layers
+    launches = max(4, calls // layers)
     repeats: list[float] = []
     for _ in range(7):
         start = time.perf_counter()
@@ -86,7 +89,7 @@ def microseconds(run: Decode, call: DecodeAttention) -> list[float]:
             last = run(call)
         jax.block_until_ready(last)
         elapsed = time.perf_counter() - start
-        repeats.append(elapsed * 1e6 / (launches * calls))
+        repeats.append(elapsed * 1e6 / (launches * layers))
     return repeats
 
 
@@ -96,7 +99,7 @@ def device_microseconds(run: Decode, call: DecodeAttention) -> float:
     The host writes each call's addresses into the program's graph before it launches
     it. With calls of a few microseconds that takes longer than the calls.
     """
-    launches, layers = 16, call.kv.shape[1]
+    launches, layers = 16, call.kv.cache.num_layers
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             for _ in range(launches):
@@ -113,12 +116,13 @@ def measure(
     case: Case[DecodeAttention], scheme: str, implementation: str
 ) -> dict[str, Any]:
     """One row of the results."""
-    kv, batch, context = case.call.kv, case.call.q.shape[0], case.call.max_tokens
+    cache, batch = case.call.kv.cache, case.call.q.shape[0]
+    context = case.call.max_tokens
     with OP.using(implementation):
         run, call = program(SCHEMES[scheme]), full(case)
         repeats, device_us = microseconds(run, call), device_microseconds(run, call)
     us = statistics.median(repeats)
-    row_bytes = 2 * kv.shape[4] * kv.shape[5] * kv.dtype.itemsize
+    row_bytes = 2 * cache.num_kv_heads * cache.head_dim * cache.dtype.itemsize
     gb_s = batch * context * row_bytes / us / 1e3
     return {
         "case": case.name,
@@ -137,9 +141,15 @@ def measure(
 
 def cuts(call: DecodeAttention) -> list[Cut]:
     """Cuts of the Pallas kernel worth trying: one, two or three blocks at a time."""
-    page_size, heads, head_dim = call.kv.shape[3:]
-    tokens = call.max_tokens
-    shape = config.Call(call.q.shape[0], heads, 8, head_dim, page_size, tokens)
+    cache, tokens = call.kv.cache, call.max_tokens
+    shape = config.Call(
+        call.q.shape[0],
+        cache.num_kv_heads,
+        8,
+        cache.head_dim,
+        cache.page_size,
+        tokens,
+    )
     chosen = config.heuristic(shape).splits
     splits = sorted({chosen, max(1, chosen // 2), min(2 * chosen, config.MAX_SPLITS)})
     rings = ((64, 2), (64, 3), (64, 6), (128, 3))
@@ -152,18 +162,17 @@ def cut_program(cut: Cut) -> Decode:
     """One call of the Pallas kernel for each layer."""
 
     def every_layer(call: DecodeAttention) -> tuple[Array, ...]:
+        cache = call.kv.cache
         return tuple(
             attend_with_scores(
                 call.q,
-                call.kv,
-                call.page_table,
-                call.lengths,
-                layer=layer,
+                cache.layer(layer),
+                call.pages,
                 scale=call.scores.scale,
                 unified=SCHEMES["unified"],
                 cut=cut,
             )[0]
-            for layer in range(call.kv.shape[1])
+            for layer in range(cache.num_layers)
         )
 
     return jax.jit(every_layer)

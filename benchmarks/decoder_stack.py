@@ -32,6 +32,7 @@ from fdjax.kernels.decoder_stack import (
 from fdjax.kernels.decoder_stack.config import GEMV, Cuts
 from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
 from fdjax.kernels.matmul import config as matmul_config
+from fdjax.kernels.paged import KVCache, PageView
 from fdjax.notation import Array
 
 PAGE_SIZE = 16
@@ -93,8 +94,7 @@ def draw_call(
     width = -(-case.max_model_len // PAGE_SIZE)
     random = np.random.default_rng(0)
     table = random.permutation(case.batch * width).reshape(case.batch, width)
-    positions = np.full(case.batch, case.context + PAGE_SIZE // 2 - 1)
-    slots = table[:, positions[0] // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+    lengths = jnp.full(case.batch, case.context + PAGE_SIZE // 2, jnp.int32)
     kv = jnp.broadcast_to(
         _noise(
             jax.random.key(0),
@@ -105,11 +105,8 @@ def draw_call(
     half = sizes.head_dim // 2
     return DecoderStack(
         _noise(jax.random.key(1), shape=(case.batch, sizes.hidden)),
-        kv,
-        jnp.asarray(positions, jnp.int32),
-        jnp.asarray(slots, jnp.int32),
-        jnp.asarray(table, jnp.int32),
-        jnp.asarray(positions + 1, jnp.int32),
+        KVCache.page_major(kv),
+        PageView.decoding(jnp.asarray(table, jnp.int32), lengths),
         jnp.asarray(1e4 ** -(np.arange(half) / half), jnp.float32),
         layers,
         spec=spec_of(sizes),
@@ -129,16 +126,18 @@ def spec_of(sizes: Sizes) -> StackSpec:
     )
 
 
+def attention_call(case: Case, sizes: Sizes) -> attention_config.Call:
+    """What attention's cut depends on."""
+    return attention_config.Call(case.batch, sizes.kv_heads, case.max_model_len)
+
+
 def attention_cuts(case: Case, sizes: Sizes) -> list[attention_config.Config]:
     """Cuts of attention that leave no multiprocessor without work."""
-    call = attention_config.Call(case.batch, sizes.kv_heads, case.max_model_len)
-    pairs = case.batch * sizes.kv_heads
+    call = attention_call(case, sizes)
     return [
         cut
         for cut in attention_config.candidates(call)
-        if 48
-        <= pairs // cut.heads_per_block * cut.splits * cut.parts
-        <= max(400, pairs)
+        if 48 <= cut.slots * cut.splits <= max(400, call.pairs)
     ]
 
 
@@ -173,12 +172,8 @@ class Bench:
 
     def default(self) -> Cuts:
         """What the package would do."""
-        return config.choose(
-            self.case.batch,
-            self.sizes.kv_heads,
-            self.case.max_model_len,
-            self.call.layers[0],
-        )
+        attention = attention_call(self.case, self.sizes)
+        return config.choose(self.case.batch, attention, self.call.layers[0])
 
     def starts(self) -> list[tuple[str, Cuts]]:
         """The default; all products by A; all by B, from where the search begins.
@@ -202,7 +197,7 @@ class Bench:
         """Median of one chain, several of which follow each other in a program."""
 
         @partial(jax.jit, donate_argnums=0)
-        def run(kv: Array, rest: DecoderStack) -> tuple[Array, Array]:
+        def run(kv: KVCache, rest: DecoderStack) -> tuple[Array, KVCache]:
             x = rest.x
             for _ in range(CHAINS):
                 call = dataclasses.replace(rest, x=x, kv=kv)

@@ -7,7 +7,7 @@ import argparse
 import importlib
 import sys
 
-PROGRAMS = ("matmul", "decode_attention", "decoder_stack", "draw")
+PROGRAMS = ("matmul", "attention", "decode_attention", "decoder_stack", "draw")
 
 
 def main() -> None:

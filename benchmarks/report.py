@@ -31,17 +31,17 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{HEADER}\n{lines}\n\n{_provenance(rows)}"
 
 
-def rewritten(text: str, block: str) -> str:
-    """`text` with `block` between its markers.
+def rewritten(text: str, block: str, *, begin: str = BEGIN) -> str:
+    """`text` with `block` between the markers `begin` and `END`.
 
     Raises:
         ValueError: the markers are missing or in the wrong order.
     """
-    before, begin, rest = text.partition(BEGIN)
+    before, found, rest = text.partition(begin)
     _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the markers {BEGIN} and {END} are missing")
-    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+    if not found or not end:
+        raise ValueError(f"the markers {begin} and {END} are missing")
+    return f"{before}{begin}\n{block}\n{END}{after}"
 
 
 def load_rows(path: pathlib.Path = DECODE) -> list[dict[str, Any]]:

@@ -1,6 +1,11 @@
 """The errors fdjax raises on purpose: what was wrong, both numbers, and the remedy."""
 
 
+def to_install(extra: str) -> str:
+    """What to do where a package of an extra is missing: as the README does it."""
+    return f"in fdjax's folder, run: uv pip install -c constraints.txt -e '.[{extra}]'"
+
+
 class ConfigError(ValueError):
     """A model description or a setting that fdjax cannot serve as it stands."""
 
@@ -29,6 +34,14 @@ class RequestError(ValueError):
 
 class QueueFullError(RuntimeError):
     """As many requests wait as may; the same request may be served later."""
+
+
+class QuotaError(QueueFullError):
+    """As many requests of one tenant wait as may of this one."""
+
+
+class RequestTimeoutError(RuntimeError):
+    """A request has taken as long as it may."""
 
 
 class Unsupported(NotImplementedError):

@@ -4,12 +4,15 @@
 #include "xla/ffi/api/c_api.h"
 
 #define FDJAX_CPU_OPERATIONS(X) \
+  X(add_norm)                   \
   X(decode_attention)           \
+  X(matmul)                     \
   X(prefill_attention)          \
   X(rope_kv_write)
 #ifdef FDJAX_GPU_IS_CUDA
 #define FDJAX_CUDA_OPERATIONS(X) \
   X(matmul)                      \
+  X(attention_plan)              \
   X(decode_attention)            \
   X(decoder_stack)               \
   X(draw)                        \

@@ -24,10 +24,16 @@ if TYPE_CHECKING:
     from fdjax.engine.engine import Engine
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     import jax
 
+    from tests import gpu_record
+    from tests.support.gpu_run import GpuRun
+
     jax.config.update("jax_numpy_dtype_promotion", "strict")
+    # A worker of xdist sees a part of the tests only, and the process above it none.
+    if (path := gpu_record.destination()) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(GpuRun(path))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

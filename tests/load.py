@@ -7,45 +7,18 @@ over the second quarter (in the first, buffers and caches fill).
 
 import argparse
 import asyncio
-import collections
-import contextlib
-import pathlib
-import re
 import signal
 import statistics
 import subprocess
-import sys
-import threading
 import time
 
 from tests.support.load import Load, load
+from tests.support.server_process import resident_bytes, server
 
-SERVE = (
-    sys.executable, "-m", "fdjax", "serve", "--port", "0",
-    "--max-model-len", "256", "--max-num-seqs", "16",
-)  # fmt: skip
+OPTIONS = ("--max-model-len", "256", "--max-num-seqs", "16")
 MAX_TOKENS = 64
 MAX_GROWTH = 1.02
 _SAMPLE_S = 0.25
-
-
-def started(process: subprocess.Popen[str]) -> str:
-    """The address, once the server listens."""
-    assert process.stderr is not None
-    lines: list[str] = []
-    for line in process.stderr:
-        lines.append(line)
-        if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-            return found[0]
-    raise SystemExit("".join(lines))
-
-
-def resident_bytes(pid: int) -> int:
-    """What Linux says of a process."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None
-    return 1024 * int(found[1])
 
 
 def growth(resident: list[int]) -> float:
@@ -76,23 +49,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
     start = time.monotonic()
-    process = subprocess.Popen(
-        SERVE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        url = started(process)
-        # A line a request: a pipe that nobody reads would stop the server.
-        threading.Thread(target=collections.deque, args=(process.stderr, 0)).start()
+    with server(*OPTIONS) as (process, url):
         print(f"ready after {time.monotonic() - start:.1f} s", flush=True)
         done, resident = asyncio.run(
             watched(process, url, clients=arguments.clients, seconds=arguments.seconds)
         )
         process.send_signal(signal.SIGTERM)
         status = process.wait(timeout=60)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
     return report(done, resident, status)
 
 

@@ -3,7 +3,9 @@
 Every buffer is an allocation of its own (XLA's pool would hide reads past an end), XLA
 captures no graphs (the tools do not survive its), and only our kernels are watched, in
 this process alone: with those that XLA starts (ptxas) the tools end by a signal. What a
-tool reports fails the run. The largest shapes are left out: they take hours.
+tool reports fails the run. The largest shapes are left out: they take hours. Each
+operation has a process of its own, and what a tool came to over all of its tests is
+recorded (`tests/gpu_record.py`).
 """
 
 import argparse
@@ -11,7 +13,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests import gpu_record
+from tests.support.gpu_run import refuse_build
+from tests.support.operations import operation_of, sources
 
 LARGE = "bench or beyond or llama3_8b_head or llama3_8b_down or two_runs"
 # By tool, which tests. racecheck does not know the barrier of a cluster: where a row's
@@ -25,6 +37,7 @@ TOOLS = {
 }
 TESTS = (
     "tests/kernels/test_add_norm.py",
+    "tests/kernels/test_attention_plan.py",
     "tests/kernels/test_decode_attention_impls.py",
     "tests/kernels/test_decoder_stack.py",
     "tests/kernels/test_draw.py",
@@ -52,8 +65,72 @@ def command(tool: str, tests: Sequence[str], selection: str) -> list[str]:
     ]
 
 
+def run(tool: str, tests: Sequence[str], selection: str) -> tuple[int, Counter[str]]:
+    """The exit status of a tool over some tests, and how many came to what."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "tests.xml"
+        line = [*command(tool, tests, selection), f"--junitxml={report}"]
+        print(*line, flush=True)
+        # The run is recorded here: the tool's findings are not known to the tests.
+        environment = {**os.environ, **ENVIRONMENT, "FDJAX_GPU_RECORD": ""}
+        status = subprocess.call(line, env=environment)
+        counts = counted(report)
+    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+        status = 0
+    return status, counts
+
+
+def counted(report: Path) -> Counter[str]:
+    """How many tests of a JUnit file came to what; none where it was not written."""
+    if not report.exists():
+        return Counter()
+    suites = list(ElementTree.parse(report).iter("testsuite"))
+    total, failures, errors, skipped = (
+        sum(int(suite.get(name, "0")) for suite in suites)
+        for name in ("tests", "failures", "errors", "skipped")
+    )
+    failed = failures + errors
+    passed = total - failed - skipped
+    return Counter(passed=passed, failed=failed, skipped=skipped)
+
+
+def record(tool: str, operation: str, counts: Counter[str], *, failed: bool) -> None:
+    """Records what a tool came to over the tests of an operation, if any ran."""
+    path = gpu_record.destination()
+    if path is None or not (counts["passed"] or failed):
+        return
+    if reason := refuse_build():
+        print(f"{operation} is not recorded: {reason}")
+        return
+    made = gpu_record.load(path)
+    described = gpu_record.described(counts, device=device(), failed=failed)
+    gpu_record.add(made, operation, tool, described, sources(operation))
+    gpu_record.save(made, path)
+
+
+def device() -> str:
+    """The first GPU's name. JAX would say it too, and take the memory of it."""
+    line = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[0].strip()
+
+
+def by_operation(tests: Iterable[str]) -> dict[str | None, list[str]]:
+    """Test files by what they are about, in a fixed order."""
+    found: dict[str | None, list[str]] = {}
+    for test in tests:
+        found.setdefault(operation_of(test.partition("::")[0]), []).append(test)
+    return found
+
+
+def is_whole(operation: str, tests: Iterable[str]) -> bool:
+    """Whether they are all test files of an operation that the tools run."""
+    own = by_operation(TESTS).get(operation)
+    return own is not None and {*own} <= {*tests}
+
+
 def main() -> int:
-    """Runs the tools one after the other; the first failure is the exit status."""
+    """Runs each tool over each operation; the first failure is the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tests", nargs="*", default=TESTS)
     parser.add_argument("--tools", default=",".join(TOOLS))
@@ -61,14 +138,15 @@ def main() -> int:
     arguments = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
         raise SystemExit("compute-sanitizer is not on the path; it comes with CUDA")
+    first = 0
     for tool in arguments.tools.split(","):
-        selection = arguments.selection or TOOLS[tool]
-        line = command(tool, arguments.tests, selection)
-        print(*line, flush=True)
-        status = subprocess.call(line, env={**os.environ, **ENVIRONMENT})
-        if status != 0:
-            return status
-    return 0
+        for operation, tests in by_operation(arguments.tests).items():
+            selection = arguments.selection or TOOLS[tool]
+            status, counts = run(tool, tests, selection)
+            first = first or status
+            if operation and not arguments.selection and is_whole(operation, tests):
+                record(tool, operation, counts, failed=status != 0)
+    return first
 
 
 if __name__ == "__main__":

@@ -3,24 +3,85 @@
 The engine is that of the tests (a random Llama of one layer, float32) with six pages,
 once with prefix caching and once without. Fails if the tokens of a request are not what
 it gives by itself, or if a page is not free at the end.
+
+With `--hostile`, random attacks on `fdjax serve` instead, beside honest requests, for
+10 minutes or `--seconds`, in turns with quiet. Fails if an honest request is not
+answered in full, if the 99th percentile of their token gap is twice the quiet one, if
+`/health` is not answered, or if memory or descriptors grow by more than 2 %.
 """
 
 import argparse
+import asyncio
 import os
+import signal
+import tempfile
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.hostile_soak import Turns
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
-def main() -> int:
-    """Runs both; 1 if something was wrong."""
-    from tests.support.engines import shallow_model, tiny_engine
-    from tests.support.soak import is_idle, soak
+KEYS = """[keys.honest]
+key = "sk-honest"
 
+[keys.others]
+key = "sk-others"
+"""
+
+
+def main() -> int:
+    """Runs what was asked for; 1 if something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--seconds", type=float, default=600.0)
     arguments = parser.parse_args()
+    if arguments.hostile:
+        return hostile(seconds=arguments.seconds, seed=arguments.seed)
+    return few_pages(num_requests=arguments.requests, seed=arguments.seed)
+
+
+def hostile(*, seconds: float, seed: int) -> int:
+    """Attacks a server."""
+    from tests.support.hostile_soak import ROWS, at_rest, report, turns
+    from tests.support.server_process import server
+
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as keys:
+        keys.write(KEYS)
+        keys.flush()
+        options = ("--max-model-len", "256", "--max-num-seqs", str(ROWS))
+        with server(*options, "--api-key-file", keys.name) as (process, url):
+
+            def run(for_s: float) -> "Turns":
+                both = turns(
+                    url,
+                    honest="sk-honest",
+                    others="sk-others",
+                    seconds=for_s,
+                    turn_s=60.0,
+                    seed=seed,
+                )
+                return asyncio.run(both)
+
+            run(min(10.0, seconds))  # what is kept for the next time is filled
+            before = at_rest(process.pid)
+            done = run(seconds)
+            words, well = report(done, before, at_rest(process.pid))
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(timeout=60)
+    print(f"{words}\nexit status {status}")
+    return int(not well or status != 0)
+
+
+def few_pages(*, num_requests: int, seed: int) -> int:
+    """Runs an engine with prefix caching, and one without."""
+    from tests.support.engines import shallow_model, tiny_engine
+    from tests.support.soak import is_idle, soak
+
     failed = False
     for caching in (True, False):
         engine = tiny_engine(
@@ -31,7 +92,7 @@ def main() -> int:
             prefix_caching=caching,
         )
         start = time.monotonic()
-        done = soak(engine, num_requests=arguments.requests, seed=arguments.seed)
+        done = soak(engine, num_requests=num_requests, seed=seed)
         seconds, idle = time.monotonic() - start, is_idle(engine)
         scheduler = engine.scheduler
         preemptions, cached = scheduler.num_preemptions, scheduler.num_cached_tokens

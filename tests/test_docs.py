@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import report
+from fdjax.errors import to_install
+from tests import gpu_record
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -23,6 +25,18 @@ def _name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def test_there_is_one_way_to_install():
+    """Errors that miss an extra name the README's."""
+    command = re.compile(r"uv pip install [^`\n]*\.\[[^`\n]*")
+    for page in PAGES:
+        for found in command.findall(page.read_text()):
+            extra = found.partition("[")[2].partition("]")[0]
+            assert to_install(extra).endswith(found), page
+    assert to_install("cuda13").partition(": ")[2] in PAGES[0].read_text()
+    for module in (ROOT / "fdjax").rglob("*.py"):
+        assert "fdjax[" not in module.read_text(), module
+
+
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if _blocks(page, "python")], ids=_name
 )
@@ -37,6 +51,12 @@ def test_results_tables_are_generated(name: str):
     text = (ROOT / name).read_text()
     wanted = report.rewritten(text, report.table(report.load_rows()))
     assert text == wanted, "run `python -m benchmarks.report`"
+
+
+def test_the_page_of_gpu_runs_is_generated():
+    text = gpu_record.PAGE.read_text()
+    wanted = gpu_record.page(text, gpu_record.load(gpu_record.RECORD))
+    assert text == wanted, "run `python -m tests.gpu_record page`"
 
 
 def test_a_table_without_results_says_so(tmp_path: Path):

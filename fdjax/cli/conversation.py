@@ -33,12 +33,15 @@ class Conversation:
     def __init__(
         self, llm: "LLM", sampling: dict[str, Any], *, system: str | None
     ) -> None:
+        from fdjax.serve.chat_template import ChatTemplate
+
         if llm.tokenizer is None:
             raise ConfigError(
                 f"{llm.folder} has no tokenizer, and a chat is text; add its "
                 "tokenizer.json, or use fdjax generate --prompt-ids"
             )
         self._llm = llm
+        self._template = ChatTemplate(llm.folder)
         self._tokenizer = llm.tokenizer
         self._sampling = sampling
         self._system = [] if system is None else [_message("system", system)]
@@ -92,10 +95,11 @@ class Conversation:
         return ids
 
     def _encode(self, turns: list[Message]) -> list[int]:
-        from fdjax.serve.tokenizer import chat_token_ids
+        from fdjax.serve.tokenizer import tokenised
 
-        messages = [*self._system, *turns]
-        return chat_token_ids(self._llm.folder, self._tokenizer, messages)
+        chat = self._template.render([*self._system, *turns])
+        encode = self._tokenizer.encode_plain if chat.plain else self._tokenizer.encode
+        return tokenised(encode, chat.text, "the conversation")
 
     def _stream(self, prompt: list[int]) -> str:
         """Shows the answer as it comes; returns what was shown of it."""
@@ -113,6 +117,8 @@ class Conversation:
                         waiting.end()
                         shown += chunk.text or ""
                         emit(chunk.text or "")
+                        if chunk.failure is not None:
+                            show_error(chunk.failure.message)
             except KeyboardInterrupt:
                 progress.note("\n[stopped]")
         emit("\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fdjax.cli import progress
-from fdjax.cli.errors import reported
+from fdjax.cli.errors import FAILED, reported, show_error
 from fdjax.cli.loading import load, sampling_defaults
 from fdjax.cli.options import (
     DebugOption,
@@ -79,6 +79,7 @@ def generate(
         else:
             _write_text(results, chunks, watch)
         progress.note(_closing_line(watch, seeds))
+        _tell_failures(results)
 
 
 def _params(
@@ -124,6 +125,14 @@ def _write_json(
     for result in results:
         line = json.dumps({**result.to_json(), "timings": timings}, ensure_ascii=True)
         emit(line + "\n")
+
+
+def _tell_failures(results: Sequence[Result]) -> None:
+    errors = {result.error for result in results if result.error is not None}
+    for error in sorted(errors):
+        show_error(error)
+    if errors:
+        raise typer.Exit(FAILED)
 
 
 def _closing_line(watch: Stopwatch, seeds: Sequence[int]) -> str:

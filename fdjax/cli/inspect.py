@@ -4,11 +4,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fdjax.cli.choices import one_of
 from fdjax.cli.errors import reported
 from fdjax.cli.loading import configuration
 from fdjax.cli.options import (
@@ -49,7 +51,8 @@ def inspect(
         ),
     ] = None,
     device: Annotated[
-        DeviceName, typer.Option(help="Plan for this device, here or not.")
+        DeviceName,
+        typer.Option(help="Plan for this device, here or not.", **one_of(DeviceName)),
     ] = "here",
     dtype: DtypeOption = "auto",
     max_model_len: MaxModelLenOption = None,
@@ -59,6 +62,18 @@ def inspect(
         int, typer.Option(min=1, help="Tokens of a page of the KV array.")
     ] = 16,
     revision: RevisionOption = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LENGTHS",
+            help="Instead: how attention over rows of these lengths is shared out on a "
+            "GPU, as 63x512,32768.",
+        ),
+    ] = None,
+    plot: Annotated[
+        pathlib.Path | None,
+        typer.Option(dir_okay=False, help="With --plan, a picture; needs matplotlib."),
+    ] = None,
     json_report: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -67,6 +82,13 @@ def inspect(
     Reads the configuration only: no weights are needed, and nothing is allocated.
     """
     with reported(debug=debug):
+        if plan is not None:
+            if json_report:
+                raise typer.BadParameter("--plan is not told as JSON; leave one out")
+            _show_plan(model, revision, plan, plot, page_size=page_size)
+            return
+        if plot is not None:
+            raise typer.BadParameter("--plot draws a plan; say --plan, as 63x512,32768")
         budget_bytes = None if budget is None else parse_bytes(budget)
         if device != "here" and budget_bytes is None:
             raise typer.BadParameter(f"--device {device} needs a --budget, as 80GB")
@@ -88,6 +110,29 @@ def inspect(
             from fdjax.cli.tables import show
 
             show(report)
+
+
+def _show_plan(
+    model: str,
+    revision: str | None,
+    rows: str,
+    plot: pathlib.Path | None,
+    *,
+    page_size: int,
+) -> None:
+    from fdjax.cli import attention_plans
+    from fdjax.cli.plots import check_plots
+    from fdjax.cli.tables import pairs, print_all
+    from fdjax.serve.setup import Settings
+
+    lengths = attention_plans.parse_rows(rows)
+    if plot is not None:
+        check_plots(plot)
+    settings = Settings.of(configuration(model, revision), softmax="synchronised")
+    sharing = attention_plans.share(settings.config, lengths, page_size=page_size)
+    print_all(pairs("Attention", sharing.lines()))
+    if plot is not None:
+        attention_plans.draw(sharing, plot)
 
 
 def _report(

@@ -38,7 +38,7 @@ def explanations(settings: Settings, plan: MemoryPlan) -> list[str]:
         jax.eval_shape(
             decode,
             Decoder(config, settings.dtype),
-            jax.ShapeDtypeStruct(layout.shape, settings.dtype),
+            jax.eval_shape(layout.allocate),
             each,
             each,
             jax.ShapeDtypeStruct((NUM_ROWS, width), jnp.int32),

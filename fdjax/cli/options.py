@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fdjax.cli.choices import one_of
 from fdjax.errors import RequestError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ DtypeOption = Annotated[
         help="Type of weights and KV; auto is the checkpoint's on a GPU, float32 on "
         "a CPU.",
         rich_help_panel=_MODEL,
+        **one_of(Dtype),
     ),
 ]
 MaxModelLenOption = Annotated[
@@ -98,6 +100,15 @@ class ModelOptions:
             rich_help_panel=_MODEL,
         ),
     ] = "auto"
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariant",
+            help="The same log-probabilities, bit for bit, whatever else runs; on a "
+            "CPU.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = False
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of `fdjax.LLM`, without the model.

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from fdjax.errors import ConfigError
+from fdjax.errors import ConfigError, to_install
 from fdjax.generate.score_histograms import BINS_PER_UNIT, NUM_BINS
 from fdjax.models.calibration import Calibration
 from fdjax.serve.calibrate import Measured
@@ -23,8 +23,8 @@ def check_plots(path: pathlib.Path) -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
-            "--plot needs matplotlib, which is not installed; install fdjax[plots], or "
-            "leave --plot out"
+            "--plot needs matplotlib, which is not installed; leave --plot out, or "
+            f"{to_install('plots')}"
         )
     from matplotlib.figure import Figure
 

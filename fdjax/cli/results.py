@@ -23,8 +23,9 @@ class Result:
         seed: what its draws began from.
         token_ids: the tokens made.
         text: their text; `None` without a tokenizer.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop", "length" or "error".
         logprobs: one entry a token, where asked for.
+        error: what "error" means.
     """
 
     prompt: str | None
@@ -34,6 +35,7 @@ class Result:
     text: str | None = None
     finish_reason: str | None = None
     logprobs: "list[Logprob] | None" = None
+    error: str | None = None
 
     def add(self, chunk: "Chunk") -> None:
         """Takes in new tokens."""
@@ -43,10 +45,13 @@ class Result:
         if chunk.logprobs is not None:
             self.logprobs = [*(self.logprobs or []), *chunk.logprobs]
         self.finish_reason = chunk.finish_reason
+        self.error = chunk.failure and chunk.failure.message
 
     def to_json(self) -> dict[str, Any]:
         """Fields in their order; log-probabilities by token."""
         fields = dict(vars(self))
+        if self.error is None:
+            del fields["error"]
         if self.logprobs is not None:
             fields["logprobs"] = [
                 {"token_id": token, "logprob": entry.logprob, "top": entry.top}

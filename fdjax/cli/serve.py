@@ -1,24 +1,38 @@
 """`fdjax serve`: the OpenAI API, until a signal ends it."""
 
+import contextlib
+import faulthandler
 import gc
 import logging
 import logging.config
 import pathlib
+import signal
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fdjax.cli.choices import one_of
+from fdjax.cli.connection_options import ConnectionOptions
 from fdjax.cli.errors import FAILED, reported
+from fdjax.cli.key_options import KeyOptions
 from fdjax.cli.loading import load, sampling_defaults
 from fdjax.cli.options import DebugOption, ModelOptions, command
-from fdjax.errors import ConfigError
+from fdjax.cli.request_options import RequestOptions
+from fdjax.errors import ConfigError, to_install
+from fdjax.serve.texts import MAX_BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
     from fdjax.serve.llm import LLM
 
 _LOGGER = logging.getLogger(__name__)
 _SERVER = "Server"
+LOST = 3
+"""The status where requests were ended before they were done."""
+# For the step of the engine that is under way at the end.
+_CLOSING_S = 5.0
+
+LogFormat = Literal["text", "json"]
 
 
 @command
@@ -31,31 +45,6 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen at.", rich_help_panel=_SERVER)
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65535, help="0 takes a free one.", rich_help_panel=_SERVER
-        ),
-    ] = 8000,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="FDJAX_API_KEY",
-            help="Required of clients; may be repeated. Without one, all are served.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    drain_seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="After a signal, for requests that are under way.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = 30.0,
     compilation_cache_dir: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -69,30 +58,29 @@ def serve(
         bool,
         typer.Option(help="Keep compiled programs at all.", rich_help_panel=_SERVER),
     ] = True,
-    max_queued_requests: Annotated[
-        int | None,
+    max_bytes_per_token: Annotated[
+        int,
         typer.Option(
             min=1,
-            help="Samples that may wait; more are refused with 503. No limit if unset.",
+            help="Of a text of --max-model-len tokens; longer ones are refused.",
             rich_help_panel=_SERVER,
         ),
-    ] = None,
-    max_queued_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Tokens that they may have together; at least --max-model-len.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
+    ] = MAX_BYTES_PER_TOKEN,
     log_format: Annotated[
-        Literal["text", "json"],
-        typer.Option(help="Of the log, on stderr.", rich_help_panel=_SERVER),
+        LogFormat,
+        typer.Option(
+            help="Of the log, on stderr.",
+            rich_help_panel=_SERVER,
+            **one_of(LogFormat),
+        ),
     ] = "text",
     warm_up: Annotated[
         bool, typer.Option(help="Compile all programs first.", rich_help_panel=_SERVER)
     ] = True,
+    keys: KeyOptions,
+    connections: ConnectionOptions,
     model: ModelOptions,
+    requests: RequestOptions,
     debug: DebugOption = False,
 ) -> None:
     """Serve a model over HTTP, in the words of OpenAI's API.
@@ -100,39 +88,61 @@ def serve(
     The first Ctrl-C or SIGTERM lets requests that are under way end; the second stops
     at once.
     """
-    with reported(debug=debug):
+    with reported(debug=debug), contextlib.ExitStack() as stack:
         _check_extra()
         from fdjax.serve.http import logs, traces
-        from fdjax.serve.http.keys import check_keys
+        from fdjax.serve.http.hosts import names_of
+        from fdjax.serve.http.listening import bound, only_here
         from fdjax.serve.http.run import DrainingServer
         from fdjax.serve.http.wiring import application
 
-        check_keys(api_key or [])
+        keyring = keys.keyring()
+        if keyring.file is not None:  # read once more when the server listens
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        limits = connections.limits()
+        sockets = stack.enter_context(bound(connections.host, connections.port))
+        private = only_here(sockets) and not keyring.asks
         logging.config.dictConfig(logs.log_config(log_format))
         traces.start_export()
         if compilation_cache:
             _keep_programs(compilation_cache_dir)
-        llm = load(
-            model,
-            max_queued_requests=max_queued_requests,
-            max_queued_tokens=max_queued_tokens,
-        )
+        llm = load(model, **requests.waiting())
+        _LOGGER.info("%s", llm.engine.limits)
         sampling = sampling_defaults(llm.folder, model)
         if warm_up:
             _warm_up(llm, for_people=log_format == "text")
         app, serving = application(
             llm,
             names=served_model_name or [model.model],
-            api_keys=api_key or [],
+            allowed_hosts=connections.allowed_hosts
+            or names_of(connections.host, private=private),
+            stall_seconds=connections.stall_seconds,
             sampling=sampling,
-            max_queued_requests=max_queued_requests,
+            limits=requests.limits(),
+            keyring=keyring,
+            max_bytes_per_token=max_bytes_per_token,
+        )
+        server = DrainingServer(
+            app,
+            sockets,
+            drain_seconds=connections.drain_seconds,
+            limits=limits,
+            stall_exit_seconds=connections.stall_exit_seconds,
+            on_stop=_end_in,
         )
         try:
-            DrainingServer(app, host=host, port=port, drain_seconds=drain_seconds).run()
+            server.run()
         finally:
-            serving.close()
-        if serving.errored:
+            serving.close(seconds=_CLOSING_S)
+        if serving.errored or server.gave_up:
             raise typer.Exit(FAILED)
+        if server.num_lost:
+            raise typer.Exit(LOST)
+
+
+def _end_in(seconds: float) -> None:
+    """Ends the process if it has not ended by then, whatever holds it up."""
+    faulthandler.dump_traceback_later(seconds + 2 * _CLOSING_S, exit=True)
 
 
 def _check_extra() -> None:
@@ -143,7 +153,7 @@ def _check_extra() -> None:
         import uvicorn
     except ImportError as error:
         raise ConfigError(
-            f"fdjax serve needs {error.name}; install fdjax[serve]"
+            f"fdjax serve needs {error.name}; {to_install('serve')}"
         ) from error
     del fastapi, llguidance, prometheus_client, uvicorn
 

@@ -1,5 +1,6 @@
 """`Engine`: requests come and go while others run; token ids only."""
 
+import math
 import random
 import time
 from collections import deque
@@ -8,13 +9,16 @@ from collections.abc import Callable, Sequence
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
 from fdjax.engine.job import Job
+from fdjax.engine.limits import Load, QueueLimits
 from fdjax.engine.matcher import Grammar
-from fdjax.engine.request import Increment, Request, make_request
+from fdjax.engine.origin import Origin
+from fdjax.engine.pace import Pace
+from fdjax.engine.parking import Parking
+from fdjax.engine.request import Increment, Request, check_pages, make_request
 from fdjax.engine.results import Launch, ending
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
-from fdjax.errors import QueueFullError, RequestError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SERVING_PLANS, serving_plan
 from fdjax.generate.softmax_counts import SoftmaxStatistics
@@ -35,11 +39,11 @@ class Engine:
         plan: where its memory goes; the KV array is allocated here.
         buckets: the shapes that programs are compiled for.
         steps_per_launch: decode steps of one call, and so tokens of an increment.
+        max_launch_s: seconds that a call of more than one step may take.
         seed: of the draws of requests that bring no seed.
         prefix_caching: keys and values of earlier requests are used again where a
             prompt begins with the same tokens.
-        max_queued_requests: requests that may wait for a row.
-        max_queued_tokens: tokens that they may have together.
+        limits: what may wait for a row.
     """
 
     def __init__(
@@ -49,10 +53,10 @@ class Engine:
         buckets: Buckets,
         *,
         steps_per_launch: int = 8,
+        max_launch_s: float = math.inf,
         seed: int = 0,
         prefix_caching: bool = True,
-        max_queued_requests: int | None = None,
-        max_queued_tokens: int | None = None,
+        limits: QueueLimits | None = None,
     ) -> None:
         self.config = model.config
         self.plan = plan
@@ -64,17 +68,15 @@ class Engine:
             caching=prefix_caching,
             gathering=plan.page_workspace_bytes > 0,
         )
-        self.executor = Executor(
-            model, plan, buckets, steps_per_launch=steps_per_launch
-        )
-        self._steps = steps_per_launch
+        self._parking = Parking(self.scheduler)
+        pace = Pace(steps_per_launch, max_launch_s)
+        self.executor = Executor(model, plan, buckets, pace)
         self._seeds = random.Random(seed)
-        self._limits = (max_queued_requests, max_queued_tokens)
+        self.limits = limits or QueueLimits()
         self._softmax = SoftmaxWatch(
             num_heads=model.config.attention.num_heads,
             num_layers=model.config.num_layers,
         )
-        self._num_jobs = 0
         self._unread: deque[Launch] = deque()
 
     def request(
@@ -105,42 +107,58 @@ class Engine:
             max_model_len=self.plan.max_model_len,
             grammar=grammar,
         )
-        self._check_pages(request)
+        check_pages(request, self.plan.layout)
         return request
 
-    def add(self, request: Request, *, priority: int = 0, salt: bytes = b"") -> Job:
-        """Queues a request; `step` does the rest.
+    def check_queue(self, more: Load, origin: Origin | None = None) -> None:
+        """Refuses what may not wait beside what waits, all of it.
+
+        Args:
+            more: what is to wait.
+            origin: of it; nobody's by default.
+
+        Raises:
+            QueueFullError: it may later; `QuotaError` where it is the tenant's limit.
+            RequestError: it may never.
+        """
+        if origin is not None:
+            self.scheduler.shares.check(origin, more.samples)
+        self.limits.check(self.scheduler.load, more)
+
+    def add(self, request: Request, origin: Origin | None = None) -> Job:
+        """Queues a request that `check_queue` has let wait; `step` does the rest.
 
         Args:
             request: of `request`.
-            priority: lower ones go first, and are the last to be put back.
-            salt: requests of different salts share no keys and values.
-
-        Raises:
-            QueueFullError: as many requests or tokens wait as may.
+            origin: of the job; one of its own by default.
         """
-        self._check_queue(request)
+        origin = origin or Origin()
         job = Job(
             request,
-            priority=priority,
-            arrival=self._num_jobs,
+            origin,
             seed=self._seeds.getrandbits(64),
-            keys=PrefixKeys(self.plan.layout.page_size, salt),
+            keys=PrefixKeys(self.plan.layout.page_size, origin.salt),
             tokens=list(request.prompt),
             matcher=request.matcher(),
         )
-        self._num_jobs += 1
         self.scheduler.add(job)
         return job
 
     def abort(self, job: Job) -> None:
         """Ends a job; its row and pages are free at once."""
-        if not job.ended:
-            self.scheduler.end(job)
+        self._parking.end(job)
+
+    def park(self, job: Job) -> None:
+        """Lets a job wait, without a row and pages, until `resume`."""
+        self._parking.ask(job)
+
+    def resume(self, job: Job) -> None:
+        """Puts a job that was parked back into the queue."""
+        self._parking.resume(job)
 
     @property
     def has_work(self) -> bool:
-        """Some job has not ended."""
+        """Some job waits or runs; those that are parked do not count."""
         return bool(self.scheduler.running or self.scheduler.num_waiting)
 
     def wait(self) -> None:
@@ -169,6 +187,7 @@ class Engine:
 
     def reset(self) -> None:
         """Ends all jobs and begins anew, after a step that was not finished."""
+        self._parking.clear()
         self.scheduler.clear()
         self._unread.clear()
         self.executor.restart()
@@ -214,34 +233,10 @@ class Engine:
         softmax = self._softmax.read()
         return EngineStatistics.of(self.scheduler, self.plan.layout, softmax)
 
-    def _check_pages(self, request: Request) -> None:
-        layout = self.plan.layout
-        needed = layout.pages_for(request.num_kv_tokens)
-        if needed > layout.num_pages:
-            raise RequestError(
-                f"prompt {request.index} and its output need {needed} pages of "
-                f"{layout.page_size} tokens, but there are {layout.num_pages}; shorten "
-                "the prompt, or lower max_tokens"
-            )
-
-    def _check_queue(self, request: Request) -> None:
-        requests, tokens = self._limits
-        waiting = self.scheduler.num_waiting
-        if requests is not None and waiting >= requests:
-            raise QueueFullError(f"{waiting} requests wait, and no more may; try later")
-        if tokens is None:  # counting them goes through the whole queue
-            return
-        waiting = self.scheduler.num_waiting_tokens
-        if waiting + len(request.prompt) > tokens:
-            raise QueueFullError(
-                f"{waiting} tokens wait, and {tokens} may; the prompt has "
-                f"{len(request.prompt)} more; try later"
-            )
-
     def _settle(self) -> list[tuple[Job, Increment]]:
         """Asks matchers what may follow; waits for them if the device has no work."""
         ended = self.scheduler.settle(wait=not self._unread)
-        return [(job, ending(job, reason)) for job, reason in ended]
+        return [(job, ending(job.request, reason)) for job, reason in ended]
 
     def _let_in(self) -> None:
         source = self.scheduler.compaction()
@@ -266,28 +261,32 @@ class Engine:
         return called
 
     def _decode(self) -> bool:
-        jobs = self.scheduler.reserve(self._steps)
+        jobs = self.scheduler.reserve(self.executor.pace.steps)
         if jobs:
             self._unread.append(self.executor.decode(jobs))
         return bool(jobs)
 
     def _make_room(self) -> list[tuple[Job, Increment]]:
-        """Frees pages for the next launch, if need be by putting jobs back.
+        """Frees pages for the next launch and rows for others, by putting jobs back.
 
         What was launched is read first: some jobs may have ended, and of the others all
         tokens must be known.
         """
         increments: list[tuple[Job, Increment]] = []
-        if self.scheduler.lacking(self._steps):
+        scheduler = self.scheduler
+        crowded = scheduler.lacking(self.executor.pace.steps) or scheduler.giving_way()
+        if crowded or self._parking.is_asked:
             while self._unread:
                 increments += self._read(self._unread.popleft())
             increments += self._settle()
-        while self.scheduler.lacking(self._steps):
-            self.scheduler.preempt()
+        while scheduler.lacking(self.executor.pace.steps):
+            scheduler.preempt()
+        scheduler.give_way()
+        self._parking.park()
         return increments
 
     def _read(self, launch: Launch) -> list[tuple[Job, Increment]]:
-        increments = list(launch.read())
+        increments = self.executor.read(launch)
         for job, increment in increments:
             job.tokens += increment.token_ids
             self.scheduler.remember(job)

@@ -9,8 +9,10 @@ import numpy as np
 
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.job import Chunk, Job
+from fdjax.engine.pace import Pace
 from fdjax.engine.page_table import RowTable, page_table
 from fdjax.engine.programs import Programs
+from fdjax.engine.request import Increment
 from fdjax.engine.results import Launch
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.masks import stack_masks
@@ -22,9 +24,10 @@ from fdjax.generate.sampling_state import (
     init_state,
 )
 from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
+from fdjax.kernels.paged import KVCache
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Float
+from fdjax.notation import Array
 
 
 class Executor:
@@ -36,7 +39,7 @@ class Executor:
         model: the decoder, loaded.
         plan: where its memory goes; the KV array is allocated here.
         buckets: shapes; the last of its rows is how many there are.
-        steps_per_launch: decode steps of one launch.
+        pace: decode steps of each launch.
     """
 
     def __init__(
@@ -44,13 +47,13 @@ class Executor:
         model: Decoder,
         plan: MemoryPlan,
         buckets: Buckets,
-        *,
-        steps_per_launch: int,
+        pace: Pace,
     ) -> None:
         self._config = model.config
         self._layout = plan.layout
         self._buckets = buckets
-        self.programs = Programs(model, steps_per_launch=steps_per_launch)
+        self.programs = Programs(model, steps_per_launch=pace.most)
+        self.pace = pace
         self.plan = SERVING_PLANS[0]
         self._table = RowTable(
             buckets.rows[-1], buckets.widths[-1], plan.layout.num_pages
@@ -58,14 +61,14 @@ class Executor:
         self.rules, self.progress = self._fresh()
 
     @property
-    def kv(self) -> Float[Array, "P L 2 Z Hkv D"]:
+    def kv(self) -> KVCache:
         """The KV array, as the last call left it."""
         return self.progress.kv
 
     def restart(self) -> None:
         """As at the beginning: an interrupt may have lost what was donated."""
-        if not self.kv.is_deleted():
-            self.kv.delete()  # there is no room for two
+        if not self.kv.array.is_deleted():
+            self.kv.array.delete()  # there is no room for two
         self.plan = SERVING_PLANS[0]
         self.rules, self.progress = self._fresh()
 
@@ -106,7 +109,7 @@ class Executor:
             self.progress,
             plan=self.plan,
         )
-        return Launch(sampled, tuple(columns), stacked=False).start_copy()
+        return Launch(sampled, tuple(columns)).start_copy()
 
     def decode(self, jobs: Sequence[Job]) -> Launch:
         """Runs decode steps of the jobs' rows."""
@@ -116,14 +119,24 @@ class Executor:
         num_rows = smallest_fitting(self._buckets.rows, max(rows) + 1)
         table = self._table.part(num_rows, self._width(max(map(len, pages))))
         steps = np.zeros(num_rows, np.int32)
-        steps[rows] = self.programs.steps_per_launch
+        steps[rows] = self.pace.steps
         steps[self._allow(jobs)] = 1
         operands = jax.device_put((table, steps))
+        began_s = self.pace.now()
         self.progress, sampled = self.programs.decode(
             self.rules, self.progress, *operands, plan=self.plan
         )
         columns = tuple(zip(jobs, rows, strict=True))
-        return Launch(sampled, columns, stacked=True).start_copy()
+        launched = self.pace.launched(int(steps.max()), began_s)
+        return Launch(sampled, columns, launched).start_copy()
+
+    def read(self, launch: Launch) -> list[tuple[Job, Increment]]:
+        """Waits for a launch's tokens, and learns how long that takes."""
+        waited = not launch.is_ready
+        increments = list(launch.read())
+        if launch.steps is not None:
+            self.pace.read(launch.steps, waited=waited)
+        return increments
 
     def allow(self, rows: Sequence[int], masks: Sequence[np.ndarray]) -> None:
         """Replaces what rows may emit next."""
@@ -172,6 +185,7 @@ class Executor:
             num_pages=self._layout.num_pages,
         )
         operands = jax.device_put((tokens, lengths, table, starts))
+        self.pace.prefilled()
         logits, kv = self.programs.prefill(self.kv, *operands)
         self.progress = dataclasses.replace(self.progress, kv=kv)
         return logits, operands[1]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from fdjax.engine.matcher import Matcher
+from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.memory.prefix import PrefixKeys
 
@@ -17,8 +18,7 @@ class Job:
 
     Attributes:
         request: what was asked for.
-        priority: lower ones go first; those that are equal, in order of `arrival`.
-        arrival: place in the order in which jobs were added.
+        origin: on whose behalf it is; the samples of a request share one.
         seed: of its draws, where the request brings none.
         keys: of its full pages.
         tokens: the prompt, and the output as far as it was read.
@@ -26,6 +26,8 @@ class Job:
         row: of the batch; `None` while it waits.
         num_prefilled: tokens whose keys and values prefill has launched, or that were
             found in the cache.
+        turn: place in the order in which jobs were let in first; -1 before.
+        num_let_in: tokens it had when it was let in last.
         num_launched: tokens once everything launched is done; 0 before the first one
             was sampled.
         num_remembered: pages made findable.
@@ -34,18 +36,20 @@ class Job:
             not known, and so no step can be launched ahead.
         ended: nothing more comes of it.
         admitted_s: when it was let in first, by `time.monotonic`; `None` before.
+        priority: the origin's; while it runs, perhaps a more urgent one, by waiting.
         num_prompt: tokens of the prompt.
         limit: tokens of prompt and output together.
     """
 
     request: Request
-    priority: int
-    arrival: int
+    origin: Origin
     seed: int
     keys: PrefixKeys
     tokens: list[int]
     pages: list[int] = field(default_factory=list[int])
     row: int | None = None
+    turn: int = -1
+    num_let_in: int = 0
     num_prefilled: int = 0
     num_launched: int = 0
     num_remembered: int = 0
@@ -54,17 +58,14 @@ class Job:
     ended: bool = False
     admitted_s: float | None = None
     # Plain fields: the scheduler asks every job in every step.
+    priority: int = field(init=False)
     num_prompt: int = field(init=False)
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.priority = self.origin.priority
         self.num_prompt = len(self.request.prompt)
         self.limit = self.num_prompt + self.request.max_tokens
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Who goes first, and who is the last to be put back."""
-        return self.priority, self.arrival
 
     @property
     def output(self) -> list[int]:

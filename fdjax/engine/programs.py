@@ -1,6 +1,7 @@
 """The compiled programs of one model, over its flat weights."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import jax
@@ -11,6 +12,9 @@ from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingRules
 from fdjax.generate.steps import extend
+from fdjax.kernels import op
+from fdjax.kernels.paged import KVCache
+from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
 
@@ -29,20 +33,23 @@ class Programs:
 
     def __init__(self, model: Decoder, *, steps_per_launch: int) -> None:
         self.steps_per_launch = steps_per_launch
+        decode_rows = _as_config_says(model.config, rows.decode_rows)
+        seat = _as_config_says(model.config, rows.seat)
+        prefill = _as_config_says(model.config, extend)
         leaves, structure = jax.tree.flatten(model)
         self._weights = tuple(leaves)
 
         @partial(jax.jit, donate_argnums=1)
         def run_prefill(
             weights: tuple[Array, ...],
-            kv: Float[Array, "P L 2 Z Hkv D"],
+            kv: KVCache,
             tokens: Int32[Array, " T"],
             lengths: Int32[Array, " A"],
             page_table: Int32[Array, "A W"],
             starts: Int32[Array, " A"],
-        ) -> tuple[Float[Array, "A V"], Float[Array, "P L 2 Z Hkv D"]]:
+        ) -> tuple[Float[Array, "A V"], KVCache]:
             model = jax.tree.unflatten(structure, weights)
-            return extend(model, kv, tokens, lengths, page_table, starts)
+            return prefill(model, kv, tokens, lengths, page_table, starts)
 
         @partial(jax.jit, donate_argnums=2, static_argnames=("plan",))
         def run_decode(
@@ -55,7 +62,7 @@ class Programs:
             plan: SamplingPlan,
         ) -> tuple[GenerationProgress, Sampled]:
             model = jax.tree.unflatten(structure, weights)
-            return rows.decode_rows(
+            return decode_rows(
                 model,
                 rules,
                 progress,
@@ -67,18 +74,18 @@ class Programs:
 
         self._prefill = run_prefill
         self._decode = run_decode
-        self.seat = jax.jit(rows.seat, donate_argnums=5, static_argnames=("plan",))
+        self.seat = jax.jit(seat, donate_argnums=5, static_argnames=("plan",))
         self.exchange = jax.jit(rows.exchange, donate_argnums=1)
         self.allow = jax.jit(rows.allow, donate_argnums=0)
 
     def prefill(
         self,
-        kv: Float[Array, "P L 2 Z Hkv D"],
+        kv: KVCache,
         tokens: Int32[Array, " T"],
         lengths: Int32[Array, " A"],
         page_table: Int32[Array, "A W"],
         starts: Int32[Array, " A"],
-    ) -> tuple[Float[Array, "A V"], Float[Array, "P L 2 Z Hkv D"]]:
+    ) -> tuple[Float[Array, "A V"], KVCache]:
         """See `fdjax.generate.steps.extend`; `kv` is donated."""
         return self._prefill(self._weights, kv, tokens, lengths, page_table, starts)
 
@@ -103,3 +110,21 @@ class Programs:
     def lower_prefill(self, *operands: Any) -> jax.stages.Lowered:
         """The program of `prefill`, of arrays or their shapes, to look into."""
         return self._prefill.lower(self._weights, *operands)
+
+
+def _as_config_says[**P, R](
+    config: ModelConfig, function: Callable[P, R]
+) -> Callable[P, R]:
+    """A function to trace where only batch-invariant implementations serve, or itself.
+
+    What jit has compiled of a function itself it finds again for another model.
+    """
+    if not config.batch_invariant:
+        return function
+
+    @wraps(function)
+    def restricted(*args: P.args, **kwargs: P.kwargs) -> R:
+        with op.batch_invariant():
+            return function(*args, **kwargs)
+
+    return restricted

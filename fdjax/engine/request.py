@@ -8,6 +8,7 @@ from fdjax.engine.matcher import Grammar, Matcher
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
+from fdjax.memory.kv import KVLayout
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Request:
             max_tokens=self.max_tokens,
             min_tokens=min(self.params.min_tokens, self.max_tokens),
         )
+
+    def sampled(self, params: SamplingParams) -> "Request":
+        """Another sample of it, whose parameters differ in the seed alone."""
+        return dataclasses.replace(self, params=params)
 
     def matcher(self) -> Matcher | None:
         """Of one output, at its beginning; `None` where it may be anything."""
@@ -115,3 +120,18 @@ def make_request(
     room = max_model_len - len(prompt)
     wanted = room if params.max_tokens is None else params.max_tokens
     return Request(index, tuple(prompt), params, min(wanted, room), grammar)
+
+
+def check_pages(request: Request, layout: KVLayout) -> None:
+    """Refuses what the whole KV array could not hold.
+
+    Raises:
+        RequestError: it needs more pages than there are.
+    """
+    needed = layout.pages_for(request.num_kv_tokens)
+    if needed > layout.num_pages:
+        raise RequestError(
+            f"prompt {request.index} and its output need {needed} pages of "
+            f"{layout.page_size} tokens, but there are {layout.num_pages}; shorten the "
+            "prompt, or lower max_tokens"
+        )

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from fdjax.engine.job import Job
-from fdjax.engine.request import Increment, Logprob
+from fdjax.engine.pace import Steps
+from fdjax.engine.request import Increment, Logprob, Request
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.stopping import FinishReason
@@ -29,19 +30,24 @@ class Launch:
     """Tokens on their way from the device.
 
     Attributes:
-        sampled: of one step, `[B, ...]`, or of several, `[num_steps, B, ...]`.
+        sampled: of prefill, `[B, ...]`, or of decode steps, `[num_steps, B, ...]`.
         columns: the jobs it holds tokens of, and where along `B`.
-        stacked: it is of several steps.
+        steps: those of decoding; `None` for what prefill sampled.
     """
 
     sampled: Sampled
     columns: tuple[tuple[Job, int], ...]
-    stacked: bool
+    steps: Steps | None = None
 
     def start_copy(self) -> "Launch":
         """Asks for the copy to the host, without waiting for it."""
         copy_ahead(self.sampled)
         return self
+
+    @property
+    def is_ready(self) -> bool:
+        """The tokens are there."""
+        return all(leaf.is_ready() for leaf in jax.tree.leaves(self.sampled))
 
     def wait(self) -> None:
         """Waits for the tokens."""
@@ -50,7 +56,7 @@ class Launch:
     def read(self) -> Iterator[tuple[Job, Increment]]:
         """Waits for the tokens; jobs that ended before have none."""
         host = jax.device_get(self.sampled)
-        if not self.stacked:
+        if self.steps is None:
             host = jax.tree.map(lambda leaf: leaf[None], host)
         # Lists by row: an array's elements one by one cost 5 us a row and step.
         tokens = np.asarray(host.tokens).T.tolist()
@@ -59,8 +65,9 @@ class Launch:
             if job.ended:
                 continue
             ids, row, reason = tokens[column], codes[column], None
-            if job.matcher is not None:  # it stood still after the first step
-                ids, row = ids[:1], row[:1]
+            if self.steps is not None:  # it stood still after its part of them
+                count = job.steps_of(self.steps.count)
+                ids, row = ids[:count], row[:count]
             if row[-1]:  # a row that has ended stays so
                 ids, reason = _until_end(ids, row)
             logprobs = None
@@ -69,10 +76,10 @@ class Launch:
             yield job, Increment(job.request.index, ids, logprobs, reason)
 
 
-def ending(job: Job, reason: FinishReason) -> Increment:
-    """The last increment of a job whose end came to be known after its tokens."""
-    logprobs = None if job.request.params.logprobs is None else []
-    return Increment(job.request.index, [], logprobs, reason)
+def ending(request: Request, reason: FinishReason) -> Increment:
+    """The last increment where the end came to be known after the tokens."""
+    logprobs = None if request.params.logprobs is None else []
+    return Increment(request.index, [], logprobs, reason)
 
 
 def _until_end(
@@ -80,7 +87,9 @@ def _until_end(
 ) -> tuple[list[int], FinishReason | None]:
     """The tokens of a row's steps, up to the step that ends it."""
     last = next(step for step, code in enumerate(codes) if code)
-    return tokens[: last + 1], FinishReason(codes[last])
+    reason = FinishReason(codes[last])
+    has_token = reason != FinishReason.NON_FINITE
+    return tokens[: last + has_token], reason
 
 
 def _logprobs(

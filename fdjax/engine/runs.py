@@ -4,12 +4,13 @@ import atexit
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.job import Job
+from fdjax.engine.limits import Load
 from fdjax.engine.request import Increment, Request
 
 
@@ -26,21 +27,16 @@ class Runs:
         self._lost: set[Job] = set()
         _RUNS.add(self)
 
-    def add(self, requests: Iterable[Request]) -> list[Job]:
+    def add(self, requests: Sequence[Request]) -> list[Job]:
         """Queues several requests, or none of them.
 
         Raises:
             QueueFullError: as many requests or tokens wait as may.
+            RequestError: more than ever may.
         """
-        jobs: list[Job] = []
-        try:
-            for request in requests:
-                jobs.append(self._engine.add(request))
-        except BaseException:
-            for job in jobs:
-                self._engine.abort(job)
-            raise
-        return jobs
+        count, tokens = len(requests), sum(len(one.prompt) for one in requests)
+        self._engine.check_queue(Load(count, count, tokens))
+        return [self._engine.add(request) for request in requests]
 
     def follow(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Increment]]:
         """Yields increments of some jobs as they come, until all have ended.

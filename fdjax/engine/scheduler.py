@@ -1,30 +1,36 @@
 """`Scheduler`: which jobs hold rows and pages, and what runs next. Host only."""
 
-import heapq
 from collections.abc import Sequence
 
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.formed import FormedJobs
 from fdjax.engine.job import Chunk, Job
+from fdjax.engine.limits import Load
+from fdjax.engine.rows import FreeRows
+from fdjax.engine.turns import in_turn
+from fdjax.engine.waiting import WaitingJobs
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
+
+# Tokens that a job makes before it gives way for fairness: computing it anew is little.
+_QUANTUM = 32
 
 
 class Scheduler:
     """Jobs that wait, and jobs that hold a row and pages.
 
     A job is let in when a row is free and its tokens' pages are; pages for what it
-    makes are taken step by step. When they run out, the job that is last in order goes
-    back to the queue and is computed anew later: a full KV array slows requests down,
-    and fails none.
+    makes are taken step by step. When they run out, the job that is last in order
+    (`in_turn`) goes back to the queue and is computed anew later: a full KV array slows
+    requests down, and fails none. So does a job of whoever holds the most rows, when
+    somebody waits who holds fewer.
 
     Args:
         pool: the pages.
         buckets: shapes; the last of its rows is how many there are.
         page_size: tokens of a page.
         caching: pages of earlier requests may be found and shared.
-        gathering: a decode call copies the pages of its batch, and there is room for
-            the KV array once.
+        gathering: decode calls copy their pages, and there is room for all once.
     """
 
     def __init__(
@@ -40,43 +46,44 @@ class Scheduler:
         self.running: list[Job] = []
         self.formed = FormedJobs()
         self.num_preemptions = 0
-        self.num_queried_tokens = 0
-        self.num_cached_tokens = 0
+        self.num_queried_tokens = self.num_cached_tokens = 0
         self._buckets = buckets
         self._page_size = page_size
         self._caching = caching
         self._gathering = gathering
-        self._waiting: list[tuple[tuple[int, int], Job]] = []
-        self._rows = list(range(buckets.rows[-1]))
+        self.waiting = WaitingJobs()
+        self.shares = self.waiting.shares
+        self._rows = FreeRows(buckets.rows)
+        self._kept_out: Job | None = None
         # Keys of pages that running jobs will fill by prefill.
         self._coming: dict[bytes, Job] = {}
 
     @property
     def num_waiting(self) -> int:
         """Jobs without a row."""
-        return len(self._waiting)
+        return self.waiting.num_jobs
 
     @property
-    def num_waiting_tokens(self) -> int:
-        """Tokens that jobs without a row have to prefill."""
-        return sum(len(job.tokens) for _, job in self._waiting)
+    def load(self) -> Load:
+        """What waits for rows."""
+        waiting = self.waiting
+        return Load(waiting.num_requests, waiting.num_jobs, waiting.num_tokens)
 
     def add(self, job: Job) -> None:
         """Puts a job into the queue."""
-        heapq.heappush(self._waiting, (job.order, job))
+        self.waiting.push(job)
 
     def end(self, job: Job) -> None:
         """Takes a job out, from wherever it is; its row and pages are free."""
         job.ended = True
         if job.row is None:
-            self._waiting = [entry for entry in self._waiting if entry[1] is not job]
-            heapq.heapify(self._waiting)
+            self.waiting.remove(job)
         else:
-            self._release(job)
+            self.release(job)
 
     def clear(self) -> list[Job]:
         """Takes all jobs out and forgets what pages hold; returns the jobs."""
-        jobs = [*self.running, *(job for _, job in self._waiting)]
+        jobs = [*self.running, *self.waiting]
         for job in jobs:
             self.end(job)
         self.pool.forget()
@@ -89,17 +96,19 @@ class Scheduler:
             The jobs let in.
         """
         admitted: list[Job] = []
-        while self._waiting and self._rows:
-            job = self._waiting[0][1]
-            found = self._found(job)
-            if found is None or not self._seat(job, found):
+        self._kept_out = None
+        while job := self.waiting.peek():
+            found = self._found(job) if self._rows else []
+            if found is None:
                 break
-            heapq.heappop(self._waiting)
+            if not self._rows or not self._seat(job, found):
+                self._kept_out = job
+                break
             admitted.append(job)
         return admitted
 
     def chunks(self, room: int) -> list[Chunk]:
-        """What the next prefill call computes, first come first.
+        """What the next prefill call computes, in turn.
 
         A call takes whole prompts, or parts of them.
 
@@ -109,7 +118,7 @@ class Scheduler:
         jobs = [job for job in self.running if job.is_prefilling]
         if not jobs or room <= 0:
             return []
-        jobs = heapq.nsmallest(self._buckets.prefill_rows, jobs, key=_order)
+        jobs = in_turn(jobs)[: self._buckets.prefill_rows]
         waiting = sum(len(job.tokens) - job.num_prefilled for job in jobs)
         left = min(self._buckets.prefill_tokens(min(waiting, room)), room)
         chunks: list[Chunk] = []
@@ -146,12 +155,25 @@ class Scheduler:
         Everything launched must have been read: what a job has made is what it resumes
         with.
         """
-        job = max(self.running, key=lambda job: job.order)
-        self._release(job)
-        job.wait()
-        self.add(job)
-        self.num_preemptions += 1
-        return job
+        return self._put_back(in_turn(self.running)[-1])
+
+    def giving_way(self) -> Job | None:
+        """The running job whose place whoever waits first should have, if one."""
+        waiting = self._kept_out
+        if waiting is None or waiting.ended:
+            return None
+        jobs = [
+            job
+            for job in self.waiting.outweighing(self.running, waiting)
+            if len(job.tokens) - job.num_let_in >= _QUANTUM
+        ]
+        return in_turn(jobs)[-1] if jobs else None
+
+    def give_way(self) -> None:
+        """Puts that job back into the queue; as for `preempt`, everything was read."""
+        if (job := self.giving_way()) is not None:
+            self._put_back(job)
+            self._kept_out = None
 
     def reserve(self, num_steps: int) -> list[Job]:
         """Takes the pages of `num_steps` more steps; `lacking` has said that it can.
@@ -189,24 +211,8 @@ class Scheduler:
             job.num_remembered = place + 1
 
     def compaction(self) -> list[int] | None:
-        """New places of the rows, where a smaller batch could hold all jobs.
-
-        Returns:
-            For each row, which one comes there: a permutation; `None` where nothing is
-            to be gained. Jobs and free rows are moved in the book at once.
-        """
-        needed = smallest_fitting(self._buckets.rows, max(len(self.running), 1))
-        outside = [job for job in self.running if (job.row or 0) >= needed]
-        if not outside:
-            return None
-        source = list(range(self._buckets.rows[-1]))
-        for job in outside:
-            assert job.row is not None
-            row = heapq.heappop(self._rows)
-            heapq.heappush(self._rows, job.row)
-            source[row], source[job.row] = source[job.row], source[row]
-            job.row = row
-        return source
+        """See `FreeRows.compact`."""
+        return self._rows.compact(self.running)
 
     def _decoding(self) -> list[Job]:
         return [job for job in self.running if job.is_decoding]
@@ -255,7 +261,10 @@ class Scheduler:
         job.pages = [*found, *self.pool.take(missing)]
         job.num_prefilled = len(found) * self._page_size
         job.num_remembered = len(found)
-        job.row = heapq.heappop(self._rows)
+        job.num_let_in = len(job.tokens)
+        job.row = self._rows.take()
+        self.waiting.pop()
+        self.waiting.seated(job)
         self.running.append(job)
         self.formed.add(job)
         for key in job.keys.keys[len(found) :]:
@@ -271,15 +280,20 @@ class Scheduler:
         width = smallest_fitting(self._buckets.widths, self._pages_for(tokens))
         return rows == 1 or rows * width <= self.pool.num_pages
 
-    def _release(self, job: Job) -> None:
+    def release(self, job: Job) -> None:
+        """Takes a running job's row and pages; it is in no queue."""
         assert job.row is not None
         for key in job.keys.keys:
             self._arrived(key, job)
         self.pool.give_back(job.pages)
-        heapq.heappush(self._rows, job.row)
+        self._rows.give_back(job.row)
         self.running.remove(job)
         self.formed.remove(job)
+        self.waiting.unseated(job)
 
-
-def _order(job: Job) -> tuple[int, int]:
-    return job.order
+    def _put_back(self, job: Job) -> Job:
+        self.release(job)
+        job.wait()
+        self.waiting.put_back(job)
+        self.num_preemptions += 1
+        return job

@@ -1,6 +1,7 @@
 """What an engine has counted, for whoever watches it from another thread."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -24,10 +25,13 @@ class EngineStatistics:
         num_pages: of the KV array.
         num_held_pages: held by requests that run, at this moment; not those whose
             contents are only kept because they may be found again.
-        num_preemptions: requests put back into the queue because pages ran out.
+        num_preemptions: requests put back into the queue because pages ran out, or
+            others had a better right to the row.
         num_queried_tokens: tokens of requests let in, whose beginnings were looked up.
         num_cached_tokens: tokens that were found, and not computed.
         softmax: of decoding, as of about a second ago.
+        tenants: requests that run and that wait, by tenant, at this moment; not those
+            of tenants that have none.
     """
 
     num_running: int
@@ -39,6 +43,7 @@ class EngineStatistics:
     num_queried_tokens: int
     num_cached_tokens: int
     softmax: SoftmaxStatistics
+    tenants: Mapping[str, tuple[int, int]]
 
     @staticmethod
     def of(
@@ -56,6 +61,7 @@ class EngineStatistics:
             num_queried_tokens=scheduler.num_queried_tokens,
             num_cached_tokens=scheduler.num_cached_tokens,
             softmax=softmax,
+            tenants=scheduler.shares.seen(),
         )
 
 
@@ -95,8 +101,12 @@ class SoftmaxWatch:
     def read(self) -> SoftmaxStatistics:
         """The last copy's counts, once the device has made it."""
         copy = self._copy
+        arrays = jax.tree.leaves(copy)
         try:
-            if copy is not None and all(x.is_ready() for x in jax.tree.leaves(copy)):
+            # jaxlib 0.11.2 may crash when one is asked that is not there any more.
+            if any(array.is_deleted() for array in arrays):
+                self._copy = None
+            elif copy is not None and all(array.is_ready() for array in arrays):
                 self._read = copy.read(num_heads=self._num_heads)
                 self._copy = None
         except RuntimeError:  # a device that has failed: the engine's thread tells it

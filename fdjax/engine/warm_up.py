@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
 from fdjax.engine.job import Chunk, Job
+from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan
@@ -106,4 +107,4 @@ def _up_to(steps: tuple[int, ...], size: int) -> Iterator[int]:
 def _job(num_tokens: int, *, row: int) -> Job:
     """A job without pages."""
     request = Request(0, (0,), _GREEDY, 1)
-    return Job(request, 0, 0, 0, PrefixKeys(1), [0] * num_tokens, row=row)
+    return Job(request, Origin(), 0, PrefixKeys(1), [0] * num_tokens, row=row)

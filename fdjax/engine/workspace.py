@@ -11,7 +11,7 @@ from fdjax.config import Alibi
 from fdjax.engine.buckets import PREFILL_ROWS
 from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.op import REFERENCE
-from fdjax.kernels.paged import ScoreSpec
+from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
@@ -142,9 +142,8 @@ def prefill_gathers(
 ) -> bool:
     """Whether the definition serves attention in some layer of a prefill call."""
     op, call = prefill_attention.OP, prefill_attention.PrefillAttention
-    rows = _struct((1,), jnp.int32)
     return REFERENCE in {
-        op.choice(call(**operands, starts=rows, firsts=rows))
+        op.choice(call(**operands))
         for operands in _calls(config, layout, 1, 1, max_model_len)
     }
 
@@ -181,14 +180,12 @@ def _calls(
     slopes = None
     if isinstance(config.positions, Alibi):
         slopes = _struct((heads,), jnp.float32)
+    table = _struct((num_rows, layout.pages_for(max_model_len)), jnp.int32)
+    rows = _struct((num_rows,), jnp.int32)
     for window in set(config.windows):
         yield {
             "q": _struct((num_queries, heads, attention.head_dim), layout.dtype),
-            "kv": _struct(layout.shape, layout.dtype),
-            "page_table": _struct(
-                (num_rows, layout.pages_for(max_model_len)), jnp.int32
-            ),
-            "lengths": _struct((num_rows,), jnp.int32),
+            "kv": jax.eval_shape(layout.allocate).layer(0),
+            "pages": PageView(table, rows, starts=rows, firsts=rows),
             "scores": ScoreSpec(slopes, attention.scale, attention.soft_cap, window),
-            "layer": 0,
         }

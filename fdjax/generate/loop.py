@@ -14,8 +14,9 @@ from fdjax.generate.sampling_state import (
 from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.generate.steps import decode_counted, prefill
 from fdjax.generate.stopping import FinishReason
+from fdjax.kernels.paged import KVCache
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree
 
 
@@ -44,7 +45,7 @@ class GenerationProgress:
         softmax: how often the unified maximum did not fit; `None` counts nothing.
     """
 
-    kv: Float[Array, "P L 2 Z Hkv D"]
+    kv: KVCache
     lengths: Int32[Array, " B"]
     tokens: Int32[Array, " B"]
     sampling: SamplingProgress
@@ -82,7 +83,7 @@ def admit(
     def put(leaf: Array, new: Array) -> Array:
         return leaf.at[rows].set(new, mode="drop")
 
-    width = -(-tokens.shape[1] // progress.kv.shape[3])
+    width = -(-tokens.shape[1] // progress.kv.page_size)
     page_table = take(rules.page_table)[:, :width]
     logits, kv = prefill(model, progress.kv, tokens, lengths, page_table)
     part = jax.tree.map(take, SamplingState(rules.sampling, progress.sampling))

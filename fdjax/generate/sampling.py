@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.special import logsumexp
 
 from fdjax.generate.masks import masked
 from fdjax.generate.penalties import add_bias, count_tokens, penalise
@@ -14,7 +13,8 @@ from fdjax.generate.sampling_state import (
 )
 from fdjax.generate.stopping import FinishReason, forbid_early_stops, update_finished
 from fdjax.kernels.draw import draw
-from fdjax.notation import Array, Float, Int32
+from fdjax.kernels.row_sum import row_sum
+from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree
 
 
@@ -23,7 +23,8 @@ class Sampled:
     """What one call of `sample` chose; `N = min(plan.num_logprobs or 0, V)`.
 
     Attributes:
-        tokens: the chosen token; of no meaning for rows that were finished before.
+        tokens: the chosen token; of no meaning for rows that were finished before, and
+            for those whose logits are not finite.
         finished: the `FinishReason` of each row after its token: a copy that outlives
             the donated progress.
         logprobs: log-probability of the chosen token; `None` when the plan has none.
@@ -64,10 +65,14 @@ def sample(
     """
     rules, progress = state.rules, state.progress
     _check(rules, plan)
+    # The largest is no number where any is none, is infinite, or none is finite. Beside
+    # an argmax it takes up to 0.9 us on an H200; beside a draw it is a pass of its own,
+    # 28 us for 256 rows of 128,256 by their bytes.
+    finite = jnp.isfinite(jnp.max(logits, axis=-1))
     if rules.allowed is not None:
         logits = masked(logits, rules.allowed)
     tokens = _choose(_adjust(logits, state, plan), state, plan)
-    progress = _advance(progress, tokens, rules)
+    progress = _advance(progress, tokens, finite, rules)
     logprobs, top_ids, top_logprobs = _logprobs(logits, tokens, plan.num_logprobs)
     sampled = Sampled(tokens, progress.finished, logprobs, top_ids, top_logprobs)
     return sampled, SamplingState(rules, progress)
@@ -113,14 +118,19 @@ def _choose(
 
 
 def _advance(
-    progress: SamplingProgress, tokens: Int32[Array, " B"], rules: SamplingRules
+    progress: SamplingProgress,
+    tokens: Int32[Array, " B"],
+    finite: Bool[Array, " B"],
+    rules: SamplingRules,
 ) -> SamplingProgress:
     running = progress.finished == FinishReason.RUNNING
     generated = progress.generated + running.astype(jnp.int32)
     counts = progress.output_counts
     if counts is not None:
         counts = count_tokens(counts, tokens, running)
-    finished = update_finished(progress.finished, generated, tokens, rules.stopping)
+    finished = update_finished(
+        progress.finished, generated, tokens, finite, rules.stopping
+    )
     return SamplingProgress(finished, generated, counts)
 
 
@@ -131,9 +141,16 @@ def _logprobs(
     none = jnp.zeros((num_rows, 0), jnp.int32), jnp.zeros((num_rows, 0), jnp.float32)
     if num_logprobs is None:
         return None, *none
-    normaliser = logsumexp(logits, axis=-1, keepdims=True)
+    normaliser = _log_sum_exp(logits)
     chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1) - normaliser
     if num_logprobs == 0:
         return chosen[:, 0], *none
     top_logits, top_ids = lax.top_k(logits, min(num_logprobs, vocab_size))
     return chosen[:, 0], top_ids, top_logits - normaliser
+
+
+def _log_sum_exp(logits: Float[Array, "B V"]) -> Float[Array, "B 1"]:
+    """As `jax.nn.logsumexp`, by a sum that may be batch-invariant."""
+    highest = jnp.max(logits, axis=-1, keepdims=True)
+    highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
+    return jnp.log(row_sum(jnp.exp(logits - highest))) + highest

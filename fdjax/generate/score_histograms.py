@@ -6,7 +6,7 @@ What the softmax calibration of section III of FlashDecoding++Next is read from.
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.kernels.paged import ScoreSpec, gather_pages, scores_of
+from fdjax.kernels.paged import KVCache, ScoreSpec, scores_of
 from fdjax.layers import Batch, SelfAttention, prefill_batch
 from fdjax.models.decoder import Decoder
 from fdjax.models.decoder_layer import Stream
@@ -45,12 +45,12 @@ class ScoreHistograms:
 
 def count_scores(
     model: Decoder,
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     histograms: ScoreHistograms,
     tokens: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
-) -> tuple[Float[Array, "P L 2 Z Hkv D"], ScoreHistograms]:
+) -> tuple[KVCache, ScoreHistograms]:
     """Runs whole texts, layer by layer, and counts the scores of every layer.
 
     Args:
@@ -64,7 +64,7 @@ def count_scores(
     Returns:
         The KV array, and the counts with those of these texts.
     """
-    batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
+    batch = prefill_batch(tokens, lengths, page_table, page_size=kv.page_size)
     scores, row_maxima = histograms.scores, histograms.row_maxima
     stream = Stream(model.embedded(batch), None)
     for index, layer in enumerate(model.layers):
@@ -81,12 +81,12 @@ def count_scores(
 def _of_layer(
     attention: SelfAttention,
     q: Float[Array, "T Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     batch: Batch,
 ) -> tuple[Int32[Array, "Hq bins"], Int32[Array, "Hq bins"]]:
     """Histograms of one layer: of the scores, and of their largest a query."""
-    spec = attention.spec
-    rows, block = batch.num_rows, BLOCK_QUERIES
+    spec, own = attention.spec, kv.layer(attention.layer)
+    rows, block = batch.pages.num_rows, BLOCK_QUERIES
     q = q.reshape(rows, -1, *q.shape[1:])
     num_blocks = -(-q.shape[1] // block)
     padding = num_blocks * block - q.shape[1]
@@ -100,8 +100,8 @@ def _of_layer(
         queries, index = operands
         row = index // num_blocks
         positions = index % num_blocks * block + jnp.arange(block, dtype=jnp.int32)
-        length = batch.lengths[row]
-        keys, _ = gather_pages(kv, batch.page_table[row][None], layer=attention.layer)
+        length = batch.pages.lengths[row]
+        keys, _ = own.gather(batch.pages.page_table[row][None])
         scores = scores_of(
             queries,
             keys,

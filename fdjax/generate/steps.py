@@ -6,8 +6,7 @@ pytree and may be an argument. Sizes are static, values are not.
 
 import dataclasses
 
-import jax.numpy as jnp
-
+from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch, decode_batch, packed_batch, prefill_batch
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
@@ -15,12 +14,12 @@ from fdjax.notation import Array, Float, Int32
 
 def prefill(
     model: Decoder,
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     tokens: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
     starts: Int32[Array, " B"] | None = None,
-) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B V"], KVCache]:
     """Runs prompts, or parts of them; returns the logits of each row's last token.
 
     Args:
@@ -35,21 +34,18 @@ def prefill(
     Returns:
         Logits in float32, and the KV array with the prompts' keys and values.
     """
-    rows, width = tokens.shape
-    batch = prefill_batch(tokens, lengths, page_table, starts, page_size=kv.shape[3])
-    new = lengths if starts is None else lengths - starts
-    first = jnp.arange(rows, dtype=jnp.int32) * width
-    return _logits_of(model, kv, batch, first + jnp.maximum(new - 1, 0))
+    batch = prefill_batch(tokens, lengths, page_table, starts, page_size=kv.page_size)
+    return _logits_of(model, kv, batch)
 
 
 def extend(
     model: Decoder,
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     tokens: Int32[Array, " T"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
     starts: Int32[Array, " B"],
-) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B V"], KVCache]:
     """`prefill` of prompts, or parts of them, that follow one another without padding.
 
     Args:
@@ -65,22 +61,21 @@ def extend(
         Logits of each row's last token in float32 (of some other's for a row without
         tokens), and the KV array with their keys and values.
     """
-    batch = packed_batch(tokens, lengths, page_table, starts, page_size=kv.shape[3])
-    last = jnp.maximum(jnp.cumsum(lengths - starts) - 1, 0)
-    return _logits_of(model, kv, batch, last)
+    batch = packed_batch(tokens, lengths, page_table, starts, page_size=kv.page_size)
+    return _logits_of(model, kv, batch)
 
 
 def _logits_of(
     model: Decoder,
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     batch: Batch,
-    wanted: Int32[Array, " B"],
-) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
-    """Logits of one token a row; of the others only keys and values.
+) -> tuple[Float[Array, "B V"], KVCache]:
+    """Logits of each row's last token; of the others only keys and values.
 
     The last layer's output and feed-forward products are left out for the others: 1/32
     of the products of Llama-3-8B.
     """
+    wanted = batch.pages.last_tokens(batch.tokens.shape[0])
     fewer = wanted.shape[0] < batch.tokens.shape[0]
     batch = dataclasses.replace(batch, wanted=wanted if fewer else None)
     hidden, kv, _ = model(kv, batch)
@@ -89,25 +84,25 @@ def _logits_of(
 
 def score(
     model: Decoder,
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     tokens: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
-) -> tuple[Float[Array, "B S V"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B S V"], KVCache]:
     """Like `prefill`, but returns the logits of every token of every prompt."""
     rows, width = tokens.shape
-    batch = prefill_batch(tokens, lengths, page_table, page_size=kv.shape[3])
+    batch = prefill_batch(tokens, lengths, page_table, page_size=kv.page_size)
     hidden, kv, _ = model(kv, batch)
     return model.logits(hidden).reshape(rows, width, -1), kv
 
 
 def decode(
     model: Decoder,
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     tokens: Int32[Array, " B"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
-) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"]]:
+) -> tuple[Float[Array, "B V"], KVCache]:
     """Runs one token a row.
 
     Args:
@@ -126,15 +121,15 @@ def decode(
 
 def decode_counted(
     model: Decoder,
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     tokens: Int32[Array, " B"],
     lengths: Int32[Array, " B"],
     page_table: Int32[Array, "B W"],
-) -> tuple[Float[Array, "B V"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+) -> tuple[Float[Array, "B V"], KVCache, Int32[Array, "L B"]]:
     """`decode`, and how many query heads of each row every layer computed again.
 
     Rows without a sequence of their own count garbage.
     """
-    batch = decode_batch(tokens, lengths, page_table, page_size=kv.shape[3])
+    batch = decode_batch(tokens, lengths, page_table, page_size=kv.page_size)
     hidden, kv, recomputed = model(kv, batch)
     return model.logits(hidden), kv, recomputed

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.generate.params import INT32_MAX, SamplingParams
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree
 
 # Penalties and temperatures multiply logits by up to 1e2 and 1e5: finite in float32.
@@ -17,15 +17,24 @@ _OUT_OF_REACH = -1e30
 
 
 class FinishReason(IntEnum):
-    """Why a row emits no more tokens, as the device encodes it."""
+    """Why a row emits no more tokens, as the device encodes it.
+
+    `NON_FINITE`: its logits are no numbers to draw by. Of the host's alone are
+    `SLOW_GRAMMAR`: what may come next takes too long to find out; `TIMED_OUT`: its time
+    is over; and `ABORTED`: it was asked to end.
+    """
 
     RUNNING = 0
     STOP = 1
     LENGTH = 2
+    NON_FINITE = 3
+    SLOW_GRAMMAR = 4
+    TIMED_OUT = 5
+    ABORTED = 6
 
     @property
-    def text(self) -> Literal["stop", "length"] | None:
-        """The OpenAI API's word for it; `None` while running."""
+    def text(self) -> Literal["stop", "length", "error", "abort"] | None:
+        """The OpenAI API's word for it, or vLLM's; `None` while running."""
         match self:
             case FinishReason.RUNNING:
                 return None
@@ -33,6 +42,14 @@ class FinishReason(IntEnum):
                 return "stop"
             case FinishReason.LENGTH:
                 return "length"
+            case FinishReason.ABORTED:
+                return "abort"
+            case (
+                FinishReason.NON_FINITE
+                | FinishReason.SLOW_GRAMMAR
+                | FinishReason.TIMED_OUT
+            ):
+                return "error"
 
 
 @pytree
@@ -104,21 +121,24 @@ def update_finished(
     finished: Int32[Array, " B"],
     generated: Int32[Array, " B"],
     tokens: Int32[Array, " B"],
+    finite: Bool[Array, " B"],
     rules: StopRules,
 ) -> Int32[Array, " B"]:
     """The `FinishReason` of each row after a token.
 
-    A stop id wins over the length limit when one token meets both. What is finished
-    stays finished, for the same reason.
+    A stop id wins over the length limit when one token meets both, and a token that was
+    not drawn by numbers over all. What is finished stays finished, for the same reason.
 
     Args:
         finished: the `FinishReason` of each row before.
         generated: tokens each row has emitted, this one included.
         tokens: the token each running row has emitted; ignored for the others.
+        finite: its logits had a largest, which is a number.
         rules: the rows' rules.
     """
     stops = jnp.any(tokens[:, None] == rules.stop_ids, axis=-1)
     too_long = generated >= rules.max_tokens
     length = too_long.astype(jnp.int32) * FinishReason.LENGTH
     reason = jnp.where(stops, FinishReason.STOP, length)
+    reason = jnp.where(finite, reason, FinishReason.NON_FINITE)
     return jnp.where(finished == FinishReason.RUNNING, reason, finished)

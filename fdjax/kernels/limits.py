@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from fdjax.kernels.paged import PagedAttention
+from fdjax.kernels.paged import KVCache, PagedAttention
 
 ANY = range(1, 2**31)
 MAX_TOKENS = 2**25  # of a row: sums of unified weights stay finite up to here
+STRIDES = ("page_stride", "token_stride", "head_stride", "value_stride")
 MAX_SLOTS = 2**31 - 1  # of the KV array, layers and halves counted
 
 
@@ -33,9 +34,11 @@ class Limits:
 
     def refuse(self, call: PagedAttention) -> str | None:
         """Why a call is not among them, or `None`."""
+        if reason := refuse_layout(call.kv.cache):
+            return reason
         queries, num_heads, head_dim = call.q.shape
-        page_size, num_kv_heads = call.kv.shape[3:5]
-        integers = (call.page_table.dtype, call.lengths.dtype)
+        page_size, num_kv_heads = call.kv.cache.page_size, call.kv.cache.num_kv_heads
+        integers = (call.pages.page_table.dtype, call.pages.lengths.dtype)
         if call.q.dtype not in self.dtypes:
             names = [jnp.dtype(dtype).name for dtype in self.dtypes]
             return f"q is {call.q.dtype}; it takes {_listed(names)}"
@@ -59,10 +62,21 @@ class Limits:
         return None
 
 
+def refuse_layout(cache: KVCache) -> str | None:
+    """Why handlers, which compute addresses of page-major arrays, take no other."""
+    own, taken = (
+        {name: getattr(layout, name) for name in STRIDES}
+        for layout in (cache.layout, cache.layout.as_page_major)
+    )
+    if own == taken:
+        return None
+    return f"the cache's strides are {own}; it takes page-major ones, {taken}"
+
+
 def refuse_sizes(call: PagedAttention) -> str | None:
     """Why the arrays are too large for every handler, or `None`."""
-    num_pages, num_layers, _, page_size, _, _ = call.kv.shape
-    slots = 2 * num_pages * num_layers * page_size
+    cache = call.kv.cache
+    slots = 2 * cache.num_pages * cache.num_layers * cache.page_size
     if call.max_tokens > MAX_TOKENS:
         return f"pages for {call.max_tokens} tokens a row; it takes {MAX_TOKENS}"
     if slots > MAX_SLOTS:

@@ -4,6 +4,9 @@ The rule: an implementation forced by `Op.using` serves or raises `Unsupported`;
 the first one, in the order given, whose `refuse` returns `None`; else the reference,
 with one warning per call signature when tracing for a GPU. An operation may order its
 implementations anew for each call. Every choice is logged at level DEBUG.
+
+Inside `batch_invariant()` only implementations that say so of themselves are taken, in
+the order given; where none of them serves, the call is refused.
 """
 
 import logging
@@ -23,7 +26,17 @@ REFERENCE = "reference"
 
 # Part of jit's cache key: switching it traces again, switching back hits the cache.
 _forced = jax.make_user_context(())
+_invariant = jax.make_user_context(False)
 _warned: set[tuple[str, str]] = set()
+
+
+def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
+    """Inside a `with` block: only implementations that are `batch_invariant` serve.
+
+    Args:
+        wanted: `False` lets all of them serve, as outside.
+    """
+    return _invariant(wanted)
 
 
 @dataclass(frozen=True)
@@ -34,10 +47,15 @@ class Impl[C, R]:
         run: computes a call; may assume that `refuse` returned `None`.
         refuse: says why this implementation cannot serve a call, or `None` when it
             can; it reads the types and shapes of arrays, not what they hold.
+        batch_invariant: whether a row's result has the same bits whatever the other
+            rows are, how many there are, and how wide their page tables.
+        on_demand: whether it serves only where it is forced, or where that is wanted.
     """
 
     run: Callable[[C], R]
     refuse: Callable[[C], str | None]
+    batch_invariant: bool = False
+    on_demand: bool = False
 
 
 class Op[C, R]:
@@ -54,6 +72,7 @@ class Op[C, R]:
         order: names the implementations to try for a call, best first; what it leaves
             out is not tried. The reference ends the list, there or not.
         source: says by what a call is ordered, or cut up, for explanations.
+        batch_invariant: whether the definition is, as `Impl` says it.
     """
 
     def __init__(
@@ -63,12 +82,15 @@ class Op[C, R]:
         impls: Mapping[str, Impl[C, R]] | None = None,
         order: Callable[[C], Sequence[str]] | None = None,
         source: Callable[[C], str] | None = None,
+        *,
+        batch_invariant: bool = False,
     ) -> None:
         self.name = name
         self._reference = reference
         self._impls = dict(impls or {})
         self._order = order
         self._source = source
+        self._batch_invariant = batch_invariant
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,6 +121,8 @@ class Op[C, R]:
 
     def refuse(self, name: str, call: C) -> str | None:
         """Why implementation `name` cannot serve this call, or `None`."""
+        if _invariant.value and not self._is_invariant(name):
+            return "its bits depend on the batch"
         if name == REFERENCE:
             return None
         return self._impls[name].refuse(call)
@@ -107,7 +131,8 @@ class Op[C, R]:
         """The name of the implementation that serves this call.
 
         Raises:
-            Unsupported: one is forced, and cannot.
+            Unsupported: one is forced, and cannot; or none is `batch_invariant`, and
+                that is wanted.
         """
         return self._choose(call)[0]
 
@@ -124,7 +149,8 @@ class Op[C, R]:
     def _explanation(self, call: C, name: str, refusals: Mapping[str, str]) -> str:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
         # Neither what is forced nor what is left when all refuse is the order's choice.
-        chosen = self._forced_name() is None and not (name == REFERENCE and refusals)
+        free = self._forced_name() is None and not _invariant.value
+        chosen = free and not (name == REFERENCE and refusals)
         source = f" ({self._source(call)})" if chosen and self._source else ""
         return f"{self.name}: {name}{source}{reasons}"
 
@@ -139,13 +165,28 @@ class Op[C, R]:
                 raise Unsupported(f"{self.name}[{forced}]: {reason}")
             return forced, {}
         refusals: dict[str, str] = {}
-        order = self._order(call) if self._order else self.names
-        for name in order:
+        for name in self._tried(call):
             reason = self.refuse(name, call)
             if reason is None:
                 return name, refusals
             refusals[name] = reason
+        if REFERENCE in refusals:
+            reasons = "; ".join(f"{one}: {why}" for one, why in refusals.items())
+            raise Unsupported(
+                f"{self.name} has no batch-invariant implementation here ({reasons})"
+            )
         return REFERENCE, refusals
+
+    def _tried(self, call: C) -> Sequence[str]:
+        if _invariant.value:  # what calls are ordered by is speed alone
+            return self.names
+        names = self._order(call) if self._order else self.names
+        return [n for n in names if n == REFERENCE or not self._impls[n].on_demand]
+
+    def _is_invariant(self, name: str) -> bool:
+        if name == REFERENCE:
+            return self._batch_invariant
+        return self._impls[name].batch_invariant
 
     def _warn(self, refusals: dict[str, str], call: C) -> None:
         if not refusals or device.platform() != "gpu":

@@ -6,6 +6,7 @@ from flax import nnx
 
 from fdjax.config import Alibi, Attention, Positions, Rope
 from fdjax.kernels.decode_attention import UnifiedMax, decode_attention
+from fdjax.kernels.paged import KVCache
 from fdjax.kernels.prefill_attention import prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.layers.batch import Batch, select
@@ -59,10 +60,10 @@ class SelfAttention(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "T E"],
-        kv: Float[Array, "P L 2 Z Hkv D"],
+        kv: KVCache,
         batch: Batch,
         wanted: Int32[Array, " U"] | None = None,
-    ) -> tuple[Float[Array, "U E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
+    ) -> tuple[Float[Array, "U E"], KVCache, Int32[Array, " B"]]:
         """Attends, and writes this layer's keys and values into `kv`.
 
         Args:
@@ -83,18 +84,17 @@ class SelfAttention(nnx.Module):
     def project(
         self,
         x: Float[Array, "T E"],
-        kv: Float[Array, "P L 2 Z Hkv D"],
+        kv: KVCache,
         batch: Batch,
-    ) -> tuple[Float[Array, "T Hq D"], Float[Array, "P L 2 Z Hkv D"]]:
+    ) -> tuple[Float[Array, "T Hq D"], KVCache]:
         """The queries at their positions; keys and values are written into `kv`."""
         qkv = self.qkv(x).reshape(x.shape[0], -1, self.spec.head_dim)
         return rope_kv_write(
             self._normalised(qkv),
-            kv,
+            kv.layer(self.layer),
             batch.positions,
             batch.slots,
             jnp.asarray(rope_frequencies(self.positions)),
-            layer=self.layer,
             interleaved=isinstance(self.positions, Rope) and self.positions.interleaved,
         )
 
@@ -115,18 +115,16 @@ class SelfAttention(nnx.Module):
     def _attend(
         self,
         q: Float[Array, "T Hq D"],
-        kv: Float[Array, "P L 2 Z Hkv D"],
+        kv: KVCache,
         batch: Batch,
     ) -> tuple[Float[Array, "T Hq D"], Int32[Array, " B"]]:
         spec = self.spec
         if batch.phase == "decode":
             out, counts = decode_attention(
                 q,
-                kv,
-                batch.page_table,
-                batch.lengths,
+                kv.layer(self.layer),
+                batch.pages,
                 self.slopes,
-                layer=self.layer,
                 scale=spec.scale,
                 soft_cap=spec.soft_cap,
                 window=self.window,
@@ -135,15 +133,11 @@ class SelfAttention(nnx.Module):
             return out, jnp.sum(counts, axis=-1)
         out = prefill_attention(
             q,
-            kv,
-            batch.page_table,
-            batch.lengths,
-            batch.starts,
-            batch.firsts,
+            kv.layer(self.layer),
+            batch.pages,
             self.slopes,
-            layer=self.layer,
             scale=spec.scale,
             soft_cap=spec.soft_cap,
             window=self.window,
         )
-        return out, jnp.zeros(batch.num_rows, jnp.int32)
+        return out, jnp.zeros(batch.pages.num_rows, jnp.int32)

@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-import jax.numpy as jnp
-
-from fdjax.kernels.paged import row_of_queries
+from fdjax.kernels.paged import PageView
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree, static
 
@@ -14,16 +12,12 @@ class Batch:
     """The tokens of one forward pass and where they stand.
 
     Attributes:
-        tokens: token ids, rows and positions flattened.
+        tokens: token ids of all rows.
         positions: position of each token in its sequence.
         slots: where each token's key and value go, `page * Z + slot`; negative or
             past the end writes nothing.
-        page_table: pages of each row in order; ids `>= P` are absent.
-        lengths: tokens of each row in the KV array once this pass has written.
+        pages: the rows, from which `positions` and `slots` follow.
         phase: "prefill" (any number of tokens a row) or "decode" (one).
-        starts: position of each row's first token in a prefill; `None` says 0.
-        firsts: where in a prefill's tokens those of each row begin; `None` says that
-            every row has room for `T / B`.
         wanted: tokens whose hidden states are wanted, fewer than `T`; `None`: all.
             The last layer computes nothing but keys and values for the others.
     """
@@ -31,17 +25,9 @@ class Batch:
     tokens: Int32[Array, " T"]
     positions: Int32[Array, " T"]
     slots: Int32[Array, " T"]
-    page_table: Int32[Array, "B W"]
-    lengths: Int32[Array, " B"]
+    pages: PageView
     phase: Literal["prefill", "decode"] = static()
-    starts: Int32[Array, " B"] | None = None
-    firsts: Int32[Array, " B"] | None = None
     wanted: Int32[Array, " U"] | None = None
-
-    @property
-    def num_rows(self) -> int:
-        """`B`."""
-        return self.page_table.shape[0]
 
 
 def select(
@@ -60,21 +46,8 @@ def prefill_batch(
     page_size: int,
 ) -> Batch:
     """Prompts, or parts of them, padded to one length; padding is never stored."""
-    rows, width = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
-    if starts is not None:
-        positions = positions + starts[:, None]
-    slots = _slots(page_table, positions, page_size=page_size)
-    slots = jnp.where(positions < lengths[:, None], slots, -1)
-    return Batch(
-        tokens=tokens.reshape(-1),
-        positions=positions.reshape(-1),
-        slots=slots.reshape(-1),
-        page_table=page_table,
-        lengths=lengths,
-        phase="prefill",
-        starts=starts,
-    )
+    pages = PageView(page_table, lengths, starts)
+    return _batch(tokens.reshape(-1), pages, "prefill", page_size)
 
 
 def packed_batch(
@@ -89,22 +62,8 @@ def packed_batch(
 
     Row `r` has `lengths[r] - starts[r]` tokens.
     """
-    ends = jnp.cumsum(lengths - starts)
-    firsts = ends - (lengths - starts)
-    place = jnp.arange(tokens.shape[0], dtype=jnp.int32)
-    rows = row_of_queries(firsts, num_queries=tokens.shape[0])
-    positions = place + (starts - firsts)[rows]
-    slots = _slots(page_table[rows], positions[:, None], page_size=page_size)[:, 0]
-    return Batch(
-        tokens=tokens,
-        positions=positions,
-        slots=jnp.where(place < ends[-1], slots, -1),
-        page_table=page_table,
-        lengths=lengths,
-        phase="prefill",
-        starts=starts,
-        firsts=firsts,
-    )
+    pages = PageView.packed(page_table, lengths, starts)
+    return _batch(tokens, pages, "prefill", page_size)
 
 
 def decode_batch(
@@ -115,22 +74,17 @@ def decode_batch(
     page_size: int,
 ) -> Batch:
     """One new token a row, after the `lengths` tokens its pages already hold."""
-    slots = _slots(page_table, lengths[:, None], page_size=page_size)
-    return Batch(
-        tokens=tokens,
-        positions=lengths,
-        slots=slots[:, 0],
-        page_table=page_table,
-        lengths=lengths + 1,
-        phase="decode",
-    )
+    pages = PageView.decoding(page_table, lengths + 1)
+    return _batch(tokens, pages, "decode", page_size)
 
 
-def _slots(
-    page_table: Int32[Array, "B W"], positions: Int32[Array, "B S"], *, page_size: int
-) -> Int32[Array, "B S"]:
-    """Slot of each position; -1 past the row's table, so that nothing is written."""
-    index = positions // page_size
-    inside = index < page_table.shape[1]
-    pages = jnp.take_along_axis(page_table, index, axis=1, mode="clip")
-    return jnp.where(inside, pages * page_size + positions % page_size, -1)
+def _batch(
+    tokens: Int32[Array, " T"],
+    pages: PageView,
+    phase: Literal["prefill", "decode"],
+    page_size: int,
+) -> Batch:
+    """Positions and slots are found once, for all layers."""
+    count = tokens.shape[0]
+    slots = pages.slots(count, page_size=page_size)
+    return Batch(tokens, pages.positions(count), slots, pages, phase=phase)

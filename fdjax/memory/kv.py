@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
-from fdjax.notation import Array, Float
+from fdjax.kernels.paged import KVCache
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class KVLayout:
         """Pages that `num_tokens` tokens of one sequence take."""
         return -(-num_tokens // self.page_size)
 
-    def allocate(self) -> Float[Array, "P L 2 Z Hkv D"]:
+    def allocate(self) -> KVCache:
         """The array, zeroed on the device by a jitted call (no host copy)."""
-        return jax.jit(lambda: jnp.zeros(self.shape, self.dtype))()
+        zeros = jax.jit(lambda: jnp.zeros(self.shape, self.dtype))
+        return KVCache.page_major(zeros())

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import jax.numpy as jnp
+
 from fdjax.errors import MemoryBudgetError
 from fdjax.memory.kv import KVLayout
 
@@ -70,12 +72,13 @@ def plan_memory(
     needed = layout.pages_for(max_model_len)
     if fitting < needed:
         short = needed * page_cost - left
+        is_wide = jnp.dtype(layout.dtype).itemsize > 2
         raise MemoryBudgetError(
             f"the model does not fit: weights take {gib(weight_bytes)}, workspace "
             f"{gib(workspace_bytes)}, and one sequence of {max_model_len} tokens "
             f"{gib(needed * page_cost)}, together {gib(short)} more than the "
             f"budget of {gib(budget_bytes)}; lower max_model_len or max_num_seqs, "
-            "raise memory_fraction, or take a smaller dtype"
+            f"or raise memory_fraction{', or take bfloat16' if is_wide else ''}"
         )
     num_pages = min(fitting, max(needed, layout.pages_for(wanted_tokens)))
     return MemoryPlan(

@@ -32,6 +32,8 @@ class ModelConfig:
         dtype: type the checkpoint was saved in.
         unified: maximum of the asynchronous softmax in decoding, from a calibration;
             `None` is the synchronised softmax. It changes results by rounding only.
+        batch_invariant: a row's results have the same bits in any batch: its programs
+            take only implementations that promise it.
     """
 
     family: str
@@ -50,6 +52,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     dtype: Literal["float16", "bfloat16", "float32"] = "bfloat16"
     unified: UnifiedMax | None = None
+    batch_invariant: bool = False
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "ModelConfig":

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fdjax.config import Learned
+from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch, Embedder, Head, Normalisation, PositionTable
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder_layer import DecoderLayer, Stream, maybe
@@ -40,8 +41,8 @@ class Decoder(nnx.Module):
         self.head = Head(config.embedding, size, dtype=dtype)
 
     def __call__(
-        self, kv: Float[Array, "P L 2 Z Hkv D"], batch: Batch
-    ) -> tuple[Float[Array, "U E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+        self, kv: KVCache, batch: Batch
+    ) -> tuple[Float[Array, "U E"], KVCache, Int32[Array, "L B"]]:
         """Runs all layers.
 
         Returns:

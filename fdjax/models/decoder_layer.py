@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
+from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch, FeedForward, Normalisation, SelfAttention, select
 from fdjax.models.config import ModelConfig
 from fdjax.notation import Array, Float, Int32
@@ -53,10 +54,10 @@ class DecoderLayer(nnx.Module):
     def __call__(
         self,
         stream: Stream,
-        kv: Float[Array, "P L 2 Z Hkv D"],
+        kv: KVCache,
         batch: Batch,
         wanted: Int32[Array, " U"] | None = None,
-    ) -> tuple[Stream, Float[Array, "P L 2 Z Hkv D"], Int32[Array, " B"]]:
+    ) -> tuple[Stream, KVCache, Int32[Array, " B"]]:
         """Runs the layer.
 
         Args:

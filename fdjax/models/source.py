@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fdjax.errors import ConfigError
+from fdjax.models.regular_files import check_folder
 
 SHIPPED = "tales-5m"
 """The model inside the package, small enough to try anything with."""
@@ -13,7 +14,9 @@ SHIPPED = "tales-5m"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Nothing that could run: no Python, no pickles. Subfolders hold other formats, and
 # Mistral's "consolidated" files the same weights a second time.
-WANTED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_READ_WHOLE = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_READ_IN_PARTS = ("*.safetensors",)
+WANTED = (*_READ_WHOLE, *_READ_IN_PARTS)
 _UNWANTED = ["*/*", "consolidated*"]
 
 
@@ -31,9 +34,21 @@ def resolve(
         wanted: patterns of the files to download from there.
 
     Raises:
-        ConfigError: there is no such folder, the name is none of the three, or the
-            hub could not give the model; the message says what to do.
+        ConfigError: there is no such folder, the name is none of the three, the hub
+            could not give the model, or a file of it is no regular file or too large;
+            the message says what to do.
     """
+    folder = _found(model, revision, wanted)
+    try:
+        check_folder(folder, whole=_READ_WHOLE, mapped=_READ_IN_PARTS)
+    except ValueError as error:
+        raise ConfigError(f"{folder}: {error}; replace or remove it") from error
+    return folder
+
+
+def _found(
+    model: str | pathlib.Path, revision: str | None, wanted: Sequence[str]
+) -> pathlib.Path:
     folder = pathlib.Path(model).expanduser()
     if model != "" and folder.is_dir():
         return folder

@@ -13,6 +13,7 @@ from fdjax.kernels.decoder_stack import (
     decoder_stack,
 )
 from fdjax.kernels.op import REFERENCE
+from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch
 from fdjax.layers.positions import rope_frequencies
 from fdjax.models.config import ModelConfig
@@ -39,12 +40,9 @@ def run_stack(
     config: ModelConfig,
     layers: Sequence[DecoderLayer],
     x: Float[Array, "T E"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
+    kv: KVCache,
     batch: Batch,
-) -> (
-    tuple[Float[Array, "T E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]
-    | None
-):
+) -> tuple[Float[Array, "T E"], KVCache, Int32[Array, "L B"]] | None:
     """A decode step's layers as one operation, where an implementation is faster.
 
     Returns:
@@ -59,10 +57,7 @@ def run_stack(
     operands = (
         x,
         kv,
-        batch.positions,
-        batch.slots,
-        batch.page_table,
-        batch.lengths,
+        batch.pages,
         jnp.asarray(rope_frequencies(positions)),
         tuple(_weights(layer) for layer in layers),
     )

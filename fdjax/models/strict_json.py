@@ -4,8 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-# The limit the safetensors format sets for its header; far above any real file.
-MAX_JSON_BYTES = 100_000_000
+from fdjax.models.regular_files import read_whole
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
@@ -29,12 +28,9 @@ def read_object(path: pathlib.Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is larger than `MAX_JSON_BYTES`, or see `parse_object`.
+        ValueError: see `read_whole` and `parse_object`.
     """
-    size = path.stat().st_size
-    if size > MAX_JSON_BYTES:
-        raise ValueError(f"it has {size} bytes; at most {MAX_JSON_BYTES} are read")
-    return parse_object(path.read_bytes())
+    return parse_object(read_whole(path))
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

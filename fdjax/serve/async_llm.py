@@ -2,65 +2,28 @@
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager
 
-from fdjax.engine.request import Request
+from fdjax.engine.limits import Load
+from fdjax.engine.origin import Origin
 from fdjax.engine.statistics import EngineStatistics
-from fdjax.errors import EngineDeadError, QueueFullError
+from fdjax.errors import QueueFullError, RequestTimeoutError
 from fdjax.generate.params import SamplingParams
+from fdjax.serve.claims import Claim
 from fdjax.serve.detokenizer import Detokenizer
-from fdjax.serve.engine_thread import Call, EngineThread, ServingEngine, Ticket
+from fdjax.serve.engine_thread import EngineThread
 from fdjax.serve.grammars import Grammars, TokenGrammar
 from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk
-from fdjax.serve.prompts import Prompt, token_ids_of
+from fdjax.serve.prompts import PlainPrompt, Prompt, plain, token_ids_of
+from fdjax.serve.serving_engine import ServingEngine
+from fdjax.serve.stream import Stream
+from fdjax.serve.texts import TextLimit, Texts
+from fdjax.serve.tickets import Call, Ticket
 from fdjax.serve.tokenizer import Tokenizer
 
 _GRAMMAR_SECONDS = 10.0
-
-
-class Stream:
-    """The chunks of one request, as they come: an asynchronous iterator.
-
-    Attributes:
-        request: as the engine checked it.
-    """
-
-    def __init__(
-        self, thread: EngineThread, ticket: Ticket, request: Request, to: Detokenizer
-    ) -> None:
-        self._thread = thread
-        self._ticket = ticket
-        self._detokenizer = to
-        self._closed = False
-        self.request = request
-
-    @property
-    def admitted_s(self) -> float | None:
-        """When it was let in, by `time.monotonic`; known with the first chunk."""
-        return self._ticket.admitted_s
-
-    def __aiter__(self) -> "Stream":
-        return self
-
-    async def __anext__(self) -> Chunk:
-        if self._closed:
-            raise StopAsyncIteration
-        item = await self._ticket.inbox.get()
-        if isinstance(item, EngineDeadError):
-            self._closed = True
-            raise item
-        chunk = self._detokenizer.chunk(item)
-        if self._detokenizer.ended:
-            self.close()
-        return chunk
-
-    def close(self) -> None:
-        """Aborts the request, if it has not ended."""
-        if not self._closed:
-            self._closed = True
-            self._thread.abort([self._ticket])
 
 
 class AsyncLLM:
@@ -71,6 +34,10 @@ class AsyncLLM:
         tokenizer: of the model; without one, prompts are token ids and there is no
             text.
         grammars: makes those of structured outputs, which are refused without it.
+        text_limit: longer ones are refused before they are tokenised.
+
+    Attributes:
+        texts: to tokenise them beside all else; `None` without a tokenizer.
     """
 
     def __init__(
@@ -78,12 +45,15 @@ class AsyncLLM:
         engine: ServingEngine,
         tokenizer: Tokenizer | None,
         grammars: Grammars | None = None,
+        *,
+        text_limit: TextLimit | None = None,
     ) -> None:
         self._thread = EngineThread(engine)
         self._grammars = grammars
         if grammars is not None:
             grammars.prepare()
         self.tokenizer = tokenizer
+        self.texts = None if tokenizer is None else Texts(tokenizer, text_limit)
 
     @property
     def is_running(self) -> bool:
@@ -100,6 +70,16 @@ class AsyncLLM:
         """Requests that wait or run."""
         return self._thread.num_unfinished
 
+    @property
+    def num_made(self) -> int:
+        """Tokens that the engine has made, read or not."""
+        return self._thread.num_made
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds of the engine's step under way; see `StepClock`."""
+        return self._thread.step_age_s
+
     def statistics(self) -> EngineStatistics:
         """One look at what the engine has counted; it is not waited for."""
         return self._thread.statistics()
@@ -110,7 +90,8 @@ class AsyncLLM:
         """Continues one prompt; a task that is cancelled or leaves aborts it.
 
         Args:
-            prompt: a text, or token ids.
+            prompt: a text or token ids, also as `{"prompt": ...}` or
+                `{"prompt_token_ids": ...}`.
             params: how to continue it.
             priority: lower ones go first.
 
@@ -123,7 +104,7 @@ class AsyncLLM:
             QueueFullError: as many requests wait as may.
             EngineDeadError: the engine has failed, now or before.
         """
-        streams = await self.start([prompt], params, priority=priority)
+        streams = await self.start([prompt], params, Origin(priority=priority))
         async with contextlib.aclosing(merged(streams)) as chunks:
             async for _, chunk in chunks:
                 yield chunk
@@ -132,17 +113,22 @@ class AsyncLLM:
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        origin: Origin | None = None,
         *,
-        priority: int = 0,
-        salt: bytes = b"",
+        charge: Callable[[int], AbstractContextManager[None]] | None = None,
+        seconds: float | None = None,
     ) -> list[Stream]:
         """Lets the engine take several requests, or none of them.
 
         Args:
             prompts: texts or token ids.
             params: of all.
-            priority: lower ones go first.
-            salt: requests of different salts share no cached prefixes.
+            origin: on whose behalf they are; nobody's by default.
+            charge: told how many tokens the prompts have before the engine takes
+                them. What it raises refuses them, and its block ends with the error
+                if the engine does.
+            seconds: until all has come; then the streams end with the reason
+                `TIMED_OUT`. `None` lets it take any time.
 
         Returns:
             The streams of the first prompt's `n` samples, then those of the next.
@@ -151,25 +137,81 @@ class AsyncLLM:
         Raises:
             RequestError: a prompt or the parameters cannot be served.
             QueueFullError: as many requests wait as may.
+            RequestTimeoutError: `seconds` were over before the engine had them.
             EngineDeadError: the engine has failed, or was shut down.
         """
-        loop = asyncio.get_running_loop()
-        grammar = await self._grammar(params)
-        samples = params.samples()
-        calls = [
-            Call(index, token_ids, sample, priority, salt, grammar)
-            for index, token_ids in enumerate(await self._encode(prompts))
-            for sample in samples
-        ]
-        tickets = [Ticket(loop) for _ in calls]
+        origin = origin or Origin()
+        deadline_s = None
+        if seconds is not None:
+            deadline_s = asyncio.get_running_loop().time() + seconds
         try:
-            requests = await asyncio.wrap_future(self._thread.add(calls, tickets))
+            async with asyncio.timeout_at(deadline_s):
+                return await self._claimed(prompts, params, origin, charge, deadline_s)
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"the request was not with the engine after {seconds:g} seconds"
+            ) from None
+
+    def close(self, *, seconds: float | None = None) -> bool:
+        """Ends all requests, and the thread.
+
+        Args:
+            seconds: to wait for the step under way; `None` waits until it is done.
+
+        Returns:
+            Whether the thread has ended.
+        """
+        if self.texts is not None:
+            self.texts.close()
+        return self._thread.close(seconds=seconds)
+
+    async def _claimed(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+        origin: Origin,
+        charge: Callable[[int], AbstractContextManager[None]] | None,
+        deadline_s: float | None,
+    ) -> list[Stream]:
+        """Starts prompts; where the queue is full, nothing of them is read."""
+        num_samples = len(prompts) * params.n
+        load = Load(1, num_samples, num_samples)
+        with self._thread.claim(load, origin) as claim:
+            calls = await self._calls(prompts, params)
+            num_tokens = sum(len(call.prompt) for call in calls)
+            with charge(num_tokens) if charge else contextlib.nullcontext():
+                return await self._start(calls, origin, claim, deadline_s)
+
+    async def _calls(
+        self, prompts: Sequence[Prompt], params: SamplingParams
+    ) -> list[Call]:
+        """The prompts read."""
+        grammar, samples = await self._grammar(params), params.samples()
+        return [
+            Call(index, token_ids, samples, grammar)
+            for index, token_ids in enumerate(await self._encode(prompts))
+        ]
+
+    async def _start(
+        self,
+        calls: Sequence[Call],
+        origin: Origin,
+        claim: Claim,
+        deadline_s: float | None,
+    ) -> list[Stream]:
+        loop, n = asyncio.get_running_loop(), len(calls[0].samples)
+        tickets = [Ticket(loop) for call in calls for _ in call.samples]
+        try:
+            requests = await asyncio.wrap_future(
+                self._thread.add(calls, tickets, origin, claim)
+            )
             return [
                 Stream(
                     self._thread,
                     ticket,
                     request,
-                    Detokenizer(self.tokenizer, request, sample=place % params.n),
+                    Detokenizer(self.tokenizer, request, sample=place % n),
+                    deadline_s=deadline_s,
                 )
                 for place, (ticket, request) in enumerate(
                     zip(tickets, requests, strict=True)
@@ -179,17 +221,13 @@ class AsyncLLM:
             self._thread.abort(tickets)
             raise
 
-    def close(self) -> None:
-        """Ends all requests, and the thread."""
-        self._thread.close()
-
     async def _grammar(self, params: SamplingParams) -> TokenGrammar | None:
         """Compiled while the other tasks go on."""
         if params.structured_outputs is None or self._grammars is None:
             return None
         try:
             async with asyncio.timeout(_GRAMMAR_SECONDS):
-                return await asyncio.wrap_future(self._grammars.submit(params))
+                return await self._grammars.compiled(params)
         except TimeoutError:
             raise QueueFullError(
                 f"the grammar was not ready after {_GRAMMAR_SECONDS:g} seconds: others "
@@ -197,9 +235,17 @@ class AsyncLLM:
             ) from None
 
     async def _encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Token ids; long texts must not hold up the other tasks."""
-        encode = functools.partial(token_ids_of, tokenizer=self.tokenizer)
+        """Token ids, once all texts are known to be short enough."""
+        plains = [plain(prompt, index) for index, prompt in enumerate(prompts)]
+        if self.texts is not None:
+            for index, prompt in enumerate(plains):
+                if isinstance(prompt, str):
+                    self.texts.check([prompt], f"prompt {index}")
         return [
-            await asyncio.to_thread(encode, prompt, index)
-            for index, prompt in enumerate(prompts)
+            await self._token_ids(prompt, index) for index, prompt in enumerate(plains)
         ]
+
+    async def _token_ids(self, prompt: PlainPrompt, index: int) -> list[int]:
+        if isinstance(prompt, str) and self.texts is not None:
+            return await self.texts.encode(prompt, f"prompt {index}")
+        return token_ids_of(prompt, index, None)

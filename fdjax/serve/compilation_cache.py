@@ -7,15 +7,21 @@ import stat
 import jax
 
 from fdjax.errors import ConfigError
+from fdjax.serve.kept_programs import KeptPrograms
+from fdjax.user_folders import user_folder
 
+_KEPT = KeptPrograms()
 # The oldest give way beyond it. A program of the small model takes some 100 KB.
 MAX_BYTES = 8 * 2**30
 
 
 def default_folder() -> pathlib.Path:
-    """The user's own; `XDG_CACHE_HOME` moves it."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(home).expanduser() / "fdjax" / "programs"
+    """The user's own; `XDG_CACHE_HOME` moves it.
+
+    Raises:
+        NoHomeError: the user has none.
+    """
+    return user_folder("XDG_CACHE_HOME", ".cache") / "programs"
 
 
 def is_configured() -> bool:
@@ -53,6 +59,7 @@ def use(folder: pathlib.Path) -> None:
             "folder of your own with mode 700"
         )
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    _KEPT.watch(folder)
     jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
     # Many small programs are what a start waits for.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

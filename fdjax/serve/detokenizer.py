@@ -2,7 +2,7 @@
 
 from fdjax.engine.request import Increment, Request
 from fdjax.errors import RequestError
-from fdjax.serve.outputs import Chunk
+from fdjax.serve.outputs import FAILURES, Chunk
 from fdjax.serve.stop_strings import StopStrings
 from fdjax.serve.text_stream import TextStream
 from fdjax.serve.tokenizer import Tokenizer
@@ -63,6 +63,7 @@ class Detokenizer:
             finish_reason=finish_text,
             logprobs=None if logprobs is None else logprobs[: len(token_ids)],
             sample=self._sample,
+            failure=FAILURES[reason] if reason and finish_text == "error" else None,
         )
 
     def _text(self, token_ids: list[int], stream: TextStream) -> tuple[int, str]:

@@ -1,6 +1,5 @@
 """An engine in a thread of its own, and the asyncio tasks that wait for its tokens."""
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -9,95 +8,27 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any
 
-from fdjax.engine.matcher import Grammar
+from fdjax.engine.limits import Load
+from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Request
 from fdjax.engine.statistics import EngineStatistics
+from fdjax.engine.step_clock import StepClock
 from fdjax.errors import EngineDeadError
-from fdjax.generate.params import SamplingParams
+from fdjax.serve.claims import Claim, Claims
+from fdjax.serve.serving_engine import ServingEngine
+from fdjax.serve.tickets import Call, Ticket, post
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class ServingEngine(Protocol):
-    """What serving needs of an engine.
+MOST_UNREAD = 256
+"""Tokens of a sample that may wait to be read: then the engine goes on with others.
 
-    A job is a hashable handle; `admitted_s` says when it was let in, as that of `Job`.
-    """
-
-    def request(
-        self,
-        index: int,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        grammar: Grammar | None = None,
-    ) -> Request:
-        """A checked request; `RequestError` where it cannot be served."""
-        ...
-
-    def add(self, request: Request, *, priority: int = 0, salt: bytes = b"") -> Any:
-        """Queues a request, gives its job; `QueueFullError` where too many wait."""
-        ...
-
-    def abort(self, job: Any) -> None:
-        """Ends a job, if it has not ended."""
-        ...
-
-    def step(self) -> list[tuple[Any, Increment]]:
-        """Does some work; gives what came of it, which may be nothing."""
-        ...
-
-    @property
-    def has_work(self) -> bool:
-        """Some job has not ended."""
-        ...
-
-    def statistics(self) -> EngineStatistics:
-        """One look at what was counted; alone of these methods for any thread."""
-        ...
-
-
-@dataclass(frozen=True)
-class Call:
-    """A request on its way to the engine.
-
-    Attributes:
-        index: place of the prompt in the caller's list.
-        prompt: token ids.
-        params: how to continue it.
-        priority: lower ones go first.
-        salt: calls of different salts share no cached prefixes.
-        grammar: what the output may be.
-    """
-
-    index: int
-    prompt: Sequence[int]
-    params: SamplingParams
-    priority: int = 0
-    salt: bytes = b""
-    grammar: Grammar | None = None
-
-
-@dataclass(eq=False)
-class Ticket:
-    """A call that a task of `loop` waits for.
-
-    Attributes:
-        loop: where `inbox` is read.
-        inbox: increments as they come, or the error that ends them.
-        job: the engine's handle, known to the engine's thread alone.
-        admitted_s: when the engine let it in, by `time.monotonic`; known with the first
-            increment.
-    """
-
-    loop: asyncio.AbstractEventLoop
-    inbox: asyncio.Queue[Increment | EngineDeadError] = field(
-        default_factory=asyncio.Queue[Increment | EngineDeadError]
-    )
-    job: Any = None
-    admitted_s: float | None = None
+The kernel's buffers hold some thousands more on their way to a client of HTTP.
+"""
 
 
 class EngineThread:
@@ -108,17 +39,21 @@ class EngineThread:
 
     Attributes:
         error: what ended the engine; `None` while it lives or if it was shut down.
+        num_made: tokens that the engine has made.
     """
 
     def __init__(self, engine: ServingEngine) -> None:
         self._engine = engine
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[Any, Ticket] = {}
+        self._claims = Claims(engine)
         # Whoever puts a command must know that it is read, or that nothing is any more.
         self._lock = threading.Lock()
+        self._clock = StepClock()
         self._closing = False
         self._ended = False
         self.error: BaseException | None = None
+        self.num_made = 0
         self._thread = threading.Thread(
             target=self._run, name="fdjax-engine", daemon=True
         )
@@ -134,29 +69,51 @@ class EngineThread:
         """Requests that wait or run."""
         return len(self._tickets)
 
+    @property
+    def step_age_s(self) -> float:
+        """Seconds of the step under way; see `StepClock`."""
+        return self._clock.age_s
+
+    def claim(self, load: Load, origin: Origin) -> AbstractContextManager[Claim]:
+        """Keeps room in the queue until `add`; see `Claims.claim`."""
+        if self._ended:  # which is told by `add`
+            return contextlib.nullcontext(Claim(load))
+        return self._claims.claim(load, origin)
+
     def statistics(self) -> EngineStatistics:
         """One look at what the engine has counted; the thread is not waited for."""
         return self._engine.statistics()
 
     def add(
-        self, calls: Sequence[Call], tickets: Sequence[Ticket]
+        self,
+        calls: Sequence[Call],
+        tickets: Sequence[Ticket],
+        origin: Origin,
+        claim: Claim,
     ) -> Future[list[Request]]:
         """Lets the engine take all of some calls, or none.
 
+        Args:
+            calls: the prompts of one request.
+            tickets: one for each sample of the first prompt, then of the next.
+            origin: of them all.
+            claim: their room, which they have from now on by themselves.
+
         Returns:
-            The checked requests, or `RequestError`, `QueueFullError` or
+            The checked request of each ticket, or `RequestError`, `QueueFullError` or
             `EngineDeadError`. Whoever gives up waiting for them calls `abort`.
         """
         future: Future[list[Request]] = Future()
 
         def command() -> None:
+            self._claims.give_back(claim)
             if not future.set_running_or_notify_cancel():
                 return
             if self._ended:
                 future.set_exception(self._dead())
                 return
             try:
-                future.set_result(self._add(calls, tickets))
+                future.set_result(self._add(calls, tickets, origin))
             except Exception as error:  # the caller's, who waits for it
                 future.set_exception(error)
 
@@ -167,14 +124,27 @@ class EngineThread:
         """Ends calls, if they have not ended; what was added before is found."""
         self._tell(functools.partial(self._abort, tickets))
 
-    def close(self) -> None:
-        """Ends all calls and the thread, once the step under way is done."""
+    def resume(self, ticket: Ticket) -> None:
+        """Goes on with a call that was parked, as all of it was read."""
+        ticket.parked = False
+        self._tell(functools.partial(self._resume, ticket))
+
+    def close(self, *, seconds: float | None = None) -> bool:
+        """Ends all calls and the thread, once the step under way is done.
+
+        Args:
+            seconds: to wait for that; `None` waits for ever.
+
+        Returns:
+            Whether the thread has ended.
+        """
 
         def command() -> None:
             self._closing = True
 
         self._tell(command)
-        self._thread.join()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _tell(self, command: Callable[[], None]) -> None:
         with self._lock:
@@ -188,7 +158,9 @@ class EngineThread:
             while not self._closing:
                 self._obey()
                 if not self._closing and self._engine.has_work:
-                    self._deliver(self._engine.step())
+                    with self._clock.step():
+                        increments = self._engine.step()
+                    self._deliver(increments)
         except BaseException as error:
             _LOGGER.exception("the engine has failed and takes no more requests")
             self.error = error
@@ -198,44 +170,59 @@ class EngineThread:
         """Does what was asked for; waits for it if there is nothing else to do."""
         if not self._engine.has_work:
             self._commands.get()()
-        with contextlib.suppress(queue.Empty):
-            while not self._closing:
+        # No more than there are now: those who ask without end must not put off a step.
+        for _ in range(self._commands.qsize()):
+            if not self._closing:
                 self._commands.get_nowait()()
 
-    def _add(self, calls: Sequence[Call], tickets: Sequence[Ticket]) -> list[Request]:
-        requests = [
-            self._engine.request(call.index, call.prompt, call.params, call.grammar)
-            for call in calls
-        ]
+    def _add(
+        self, calls: Sequence[Call], tickets: Sequence[Ticket], origin: Origin
+    ) -> list[Request]:
+        tokens = sum(len(call.prompt) * len(call.samples) for call in calls)
+        self._engine.check_queue(Load(1, len(tickets), tokens), origin)
+        requests = [request for call in calls for request in self._requests(call)]
         try:
-            for call, request, ticket in zip(calls, requests, tickets, strict=True):
-                ticket.job = self._engine.add(
-                    request, priority=call.priority, salt=call.salt
-                )
+            for request, ticket in zip(requests, tickets, strict=True):
+                ticket.job = self._engine.add(request, origin)
                 self._tickets[ticket.job] = ticket
         except BaseException:
             self._abort(tickets)
             raise
         return requests
 
+    def _requests(self, call: Call) -> list[Request]:
+        """Of each sample; the prompt is checked, and kept, once."""
+        first, *others = call.samples
+        request = self._engine.request(call.index, call.prompt, first, call.grammar)
+        return [request, *(request.sampled(params) for params in others)]
+
     def _abort(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
             if self._tickets.pop(ticket.job, None) is not None and not self._ended:
                 self._engine.abort(ticket.job)
 
+    def _resume(self, ticket: Ticket) -> None:
+        if ticket.job in self._tickets and not self._ended:
+            self._engine.resume(ticket.job)
+
     def _deliver(self, increments: Sequence[tuple[Any, Increment]]) -> None:
         """Hands increments over, all those of one loop by one call."""
         batches: dict[Any, list[tuple[Ticket, Increment]]] = defaultdict(list)
         for job, increment in increments:
+            self.num_made += len(increment.token_ids)
             ticket = self._tickets.get(job)
             if ticket is None:  # aborted while the step was under way
                 continue
             ticket.admitted_s = job.admitted_s
+            ticket.num_put += len(increment.token_ids)
             if increment.finish_reason is not None:
                 del self._tickets[job]
+            elif ticket.num_unread > MOST_UNREAD and not ticket.parked:
+                ticket.parked = True
+                self._engine.park(job)
             batches[ticket.loop].append((ticket, increment))
         for loop, batch in batches.items():
-            if not _post(loop, batch):
+            if not post(loop, batch):
                 self._abort([ticket for ticket, _ in batch])
 
     def _end(self) -> None:
@@ -246,7 +233,7 @@ class EngineThread:
                 self._commands.get_nowait()()
         tickets, self._tickets = self._tickets, {}
         for ticket in tickets.values():
-            _post(ticket.loop, [(ticket, self._dead())])
+            post(ticket.loop, [(ticket, self._dead())])
 
     def _dead(self) -> EngineDeadError:
         if self.error is None:
@@ -256,20 +243,3 @@ class EngineThread:
         )
         error.__cause__ = self.error
         return error
-
-
-def _post(
-    loop: asyncio.AbstractEventLoop,
-    batch: Sequence[tuple[Ticket, Increment | EngineDeadError]],
-) -> bool:
-    """Puts what has come where its tasks read it; whether the loop still runs."""
-    try:
-        loop.call_soon_threadsafe(_put, batch)
-    except RuntimeError:  # the loop is closed
-        return False
-    return True
-
-
-def _put(batch: Sequence[tuple[Ticket, Increment | EngineDeadError]]) -> None:
-    for ticket, item in batch:
-        ticket.inbox.put_nowait(item)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fdjax import device
 from fdjax.engine.engine import Engine
+from fdjax.engine.limits import Limit, QueueLimits
 from fdjax.engine.request import Request
 from fdjax.engine.runs import Runs
 from fdjax.errors import RequestError
@@ -21,7 +22,7 @@ from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.grammars import Grammars
 from fdjax.serve.outputs import Chunk, Completion, Output
 from fdjax.serve.progress import compiling, generating
-from fdjax.serve.prompts import Prompt, token_ids_of
+from fdjax.serve.prompts import Prompt, plain, token_ids_of
 from fdjax.serve.setup import Settings, build_engine
 from fdjax.serve.tokenizer import load_tokenizer
 
@@ -67,17 +68,23 @@ class LLM:
             the package has one, unless the weights are made up; else synchronised.
             Or "synchronised", the path of a calibration, or a `UnifiedMax`. It changes
             speed, and results by rounding only.
+        batch_invariant: log-probabilities have the same bits whether a request runs
+            alone, with others, in chunks, behind a cached prefix or after it was put
+            back; without it only tokens are promised to be the same. On a CPU.
         compilation_cache_dir: a folder for compiled programs, which the next process
             finds there; see `fdjax.serve.compilation_cache`. `None` leaves it to JAX's
             own settings.
-        max_queued_requests: requests that may wait for a row; more are refused. No
-            limit by default; one is for an engine that serves (`AsyncLLM`).
+        max_queued_requests: requests that may wait for a row; more are refused. `None`
+            sets no limit, "auto" one for a server (`QueueLimits`). As for the next two,
+            it is for an engine that serves (`AsyncLLM`).
+        max_queued_samples: samples of them.
         max_queued_tokens: tokens that they may have together, at least
-            `max_model_len`; no limit by default.
+            `max_model_len`.
         on_progress: called with bytes done, bytes in all, and a parameter's name.
 
     Raises:
-        ConfigError: the model is not found or not supported.
+        ConfigError: the model is not found or not supported, or `batch_invariant` is
+            not supported here.
         CheckpointError: its files do not hold its weights.
         MemoryBudgetError: it does not fit.
     """
@@ -96,9 +103,11 @@ class LLM:
         revision: str | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
         softmax: str | pathlib.Path | UnifiedMax = "auto",
+        batch_invariant: bool = False,
         compilation_cache_dir: str | pathlib.Path | None = None,
-        max_queued_requests: int | None = None,
-        max_queued_tokens: int | None = None,
+        max_queued_requests: Limit = None,
+        max_queued_samples: Limit = None,
+        max_queued_tokens: Limit = None,
         on_progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
         device.claim_memory(memory_fraction)
@@ -116,6 +125,14 @@ class LLM:
             revision=revision,
             hf_overrides=hf_overrides,
             softmax=softmax,
+            batch_invariant=batch_invariant,
+        )
+        limits = QueueLimits.of(
+            max_num_seqs=settings.max_num_seqs,
+            max_model_len=settings.max_model_len,
+            requests=max_queued_requests,
+            samples=max_queued_samples,
+            tokens=max_queued_tokens,
         )
         self.folder = settings.folder
         self.config = settings.config
@@ -129,8 +146,7 @@ class LLM:
             settings,
             seed=seed,
             random_weights=random_weights,
-            max_queued_requests=max_queued_requests,
-            max_queued_tokens=max_queued_tokens,
+            limits=limits,
             on_progress=on_progress,
         )
         self._runs = Runs(self.engine)
@@ -145,7 +161,8 @@ class LLM:
         """Continues prompts; returns when all have ended.
 
         Args:
-            prompts: texts, or lists of token ids; or a single one of either.
+            prompts: texts or lists of token ids, also as `{"prompt": ...}` and
+                `{"prompt_token_ids": ...}`; or a single one of any.
             sampling_params: for all prompts, or one each.
             progress: shows a bar on stderr, if that is a terminal.
 
@@ -214,7 +231,8 @@ class LLM:
         params = _per_prompt(sampling_params, len(many))
         prepared = _Prepared([], [], [], [])
         grammar_of = functools.lru_cache(maxsize=1)(self.grammars.compile)
-        for index, (prompt, one) in enumerate(zip(many, params, strict=True)):
+        for index, (given, one) in enumerate(zip(many, params, strict=True)):
+            prompt = plain(given, index)
             token_ids = token_ids_of(prompt, index, self.tokenizer)
             grammar = None if one.structured_outputs is None else grammar_of(one)
             requests = [
@@ -255,7 +273,7 @@ class LLM:
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
+    if isinstance(prompts, str | Mapping):
         return [prompts]
     many = list(prompts)
     if many and all(isinstance(entry, Integral) for entry in many):

@@ -4,8 +4,42 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fdjax.engine.request import Logprob
+from fdjax.generate.stopping import FinishReason
 
-type FinishText = Literal["stop", "length"]
+type FinishText = Literal["stop", "length", "error", "abort"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an output ends before its end.
+
+    Attributes:
+        code: for programs.
+        message: for people.
+    """
+
+    code: Literal["non_finite_logits", "grammar_too_slow", "request_timeout"]
+    message: str
+
+
+FAILURES = {
+    FinishReason.NON_FINITE: Failure(
+        "non_finite_logits",
+        "the model's logits are not finite (NaN or infinite), so no token can be "
+        "drawn; check its weights, or compute with another dtype",
+    ),
+    FinishReason.SLOW_GRAMMAR: Failure(
+        "grammar_too_slow",
+        "structured_outputs: finding which tokens may come next takes too long; "
+        "simplify the grammar, so that it reads a text in few ways",
+    ),
+    FinishReason.TIMED_OUT: Failure(
+        "request_timeout",
+        "the request was not done in the time that a request may take here; ask for "
+        "fewer tokens or samples, or come when less waits",
+    ),
+}
+"""By the engine's reasons for an end that are failures."""
 
 
 @dataclass
@@ -16,8 +50,10 @@ class Completion:
         index: place among the prompt's samples.
         token_ids: the tokens made, the one that ended them included.
         text: their text, special tokens left out; `None` without a tokenizer.
-        finish_reason: "stop" or "length"; `None` while tokens are still coming.
+        finish_reason: "stop", "length", "error", or "abort" where whoever made the
+            request ended it; `None` while tokens are still coming.
         logprobs: one entry a token, where the request asked for them.
+        failure: what "error" means.
     """
 
     index: int
@@ -25,6 +61,7 @@ class Completion:
     text: str | None = None
     finish_reason: FinishText | None = None
     logprobs: list[Logprob] | None = None
+    failure: Failure | None = None
 
     def add(self, chunk: "Chunk") -> None:
         """Takes in new tokens."""
@@ -34,13 +71,15 @@ class Completion:
         if self.logprobs is not None and chunk.logprobs is not None:
             self.logprobs += chunk.logprobs
         self.finish_reason = chunk.finish_reason
+        self.failure = chunk.failure
 
 
 @dataclass
 class Output:
     """What came of one prompt.
 
-    `token_ids`, `text`, `finish_reason` and `logprobs` are those of the first sample.
+    `token_ids`, `text`, `finish_reason`, `logprobs` and `failure` are those of the
+    first sample.
 
     Attributes:
         index: place of the prompt in the call.
@@ -74,6 +113,11 @@ class Output:
         """See `Completion`."""
         return self.outputs[0].logprobs
 
+    @property
+    def failure(self) -> Failure | None:
+        """See `Completion`."""
+        return self.outputs[0].failure
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -87,6 +131,7 @@ class Chunk:
         finish_reason: set in the last chunk of the sample.
         logprobs: one entry a token, where the request asked for them.
         sample: which of the prompt's samples.
+        failure: what "error" means.
     """
 
     index: int
@@ -95,3 +140,4 @@ class Chunk:
     finish_reason: FinishText | None
     logprobs: list[Logprob] | None = None
     sample: int = 0
+    failure: Failure | None = None

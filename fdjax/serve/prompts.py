@@ -1,13 +1,53 @@
 """A prompt as users give it, made token ids."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, cast
 
 from fdjax.errors import RequestError
 from fdjax.generate.checks import shown
-from fdjax.serve.tokenizer import Tokenizer
+from fdjax.serve.tokenizer import Tokenizer, tokenised
 
-type Prompt = str | Sequence[int]
+type PlainPrompt = str | Sequence[int]
+type Prompt = PlainPrompt | TextPrompt | TokensPrompt
+
+
+class TextPrompt(TypedDict):
+    """A text, as vLLM's users write it."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """Token ids, as vLLM's users write them."""
+
+    prompt_token_ids: Sequence[int]
+
+
+def plain(prompt: Prompt, index: int) -> PlainPrompt:
+    """A text or token ids, taken out of the mapping that they may stand in.
+
+    Args:
+        prompt: as given.
+        index: place of the prompt in the call.
+
+    Raises:
+        RequestError: it is another mapping, or one with something else in it.
+    """
+    if not isinstance(prompt, Mapping):
+        return prompt
+    fields = {**cast("Mapping[object, object]", prompt)}
+    match [*fields.items()]:
+        case [("prompt", str(text))]:
+            return text
+        case [("prompt_token_ids", ids)] if not isinstance(ids, str | Mapping):
+            return cast("Sequence[int]", ids)
+        case _:
+            raise RequestError(
+                f"prompt {index} is a mapping with {shown([*fields])}; give "
+                "{'prompt': a text} or {'prompt_token_ids': token ids}, and nothing "
+                "else"
+            )
 
 
 def token_ids_of(prompt: object, index: int, tokenizer: Tokenizer | None) -> list[int]:
@@ -19,7 +59,8 @@ def token_ids_of(prompt: object, index: int, tokenizer: Tokenizer | None) -> lis
         tokenizer: for texts.
 
     Raises:
-        RequestError: it is neither; or a text, and there is no tokenizer.
+        RequestError: it is neither; or a text, and there is no tokenizer, or one that
+            fails on it.
     """
     if not isinstance(prompt, str):
         return _integers(prompt, index)
@@ -27,7 +68,7 @@ def token_ids_of(prompt: object, index: int, tokenizer: Tokenizer | None) -> lis
         raise RequestError(
             f"prompt {index} is text, but the model has no tokenizer; give token ids"
         )
-    return tokenizer.encode(prompt)
+    return tokenised(tokenizer.encode, prompt, f"prompt {index}")
 
 
 def _integers(prompt: object, index: int) -> list[int]:

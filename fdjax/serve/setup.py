@@ -12,6 +12,8 @@ from fdjax import device
 from fdjax.engine import buckets
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.engine import Engine
+from fdjax.engine.invariance import check_batch_invariant
+from fdjax.engine.limits import QueueLimits
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
 from fdjax.kernels.decode_attention import UnifiedMax
@@ -38,6 +40,8 @@ MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
 # On an H200 a loop of 8 steps of 256 small calls took 2.79 ms a step, one step a call,
 # launched ahead, 2.69. A CPU launches with the cores that compute: fewer, longer calls.
 STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
+# Clients of a slow model get tokens one by one, and none waits 50 ms for several.
+MAX_LAUNCH_S = 0.04
 # How a GPU kernel cuts a row depends on the width of the page table; on a CPU only the
 # definition of attention reads more than a row holds.
 WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
@@ -81,6 +85,7 @@ class Settings:
         revision: str | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
         softmax: str | pathlib.Path | UnifiedMax = "auto",
+        batch_invariant: bool = False,
     ) -> "Settings":
         """Reads the configuration and fills in what was left open; see `LLM`.
 
@@ -94,6 +99,7 @@ class Settings:
             config,
             unified=unified_for(softmax, model, folder),
             eos_token_ids=_ends(config, folder),
+            batch_invariant=batch_invariant,
         )
         if not 0.0 < memory_fraction < 1.0:
             raise ConfigError(
@@ -117,14 +123,11 @@ class Settings:
         """Bytes of the parameters."""
         return parameter_bytes(parameter_shapes(self.config, dtype=self.dtype))
 
-    def memory_plan(self, budget_bytes: int | None = None) -> MemoryPlan:
-        """The plan for a budget, by default what the device offers.
-
-        Raises:
-            MemoryBudgetError: the model does not fit.
-        """
+    @property
+    def widest_layout(self) -> KVLayout:
+        """The KV array with room for every row; the budget may leave less."""
         attention = self.config.attention
-        layout = KVLayout(
+        return KVLayout(
             num_pages=self.max_num_seqs * -(-self.max_model_len // self.page_size),
             num_layers=self.config.num_layers,
             page_size=self.page_size,
@@ -132,6 +135,14 @@ class Settings:
             head_dim=attention.head_dim,
             dtype=self.dtype,
         )
+
+    def memory_plan(self, budget_bytes: int | None = None) -> MemoryPlan:
+        """The plan for a budget, by default what the device offers.
+
+        Raises:
+            MemoryBudgetError: the model does not fit.
+        """
+        layout = self.widest_layout
         budget = device.memory_budget(self.memory_fraction)
         return plan_memory(
             budget_bytes=budget if budget_bytes is None else budget_bytes,
@@ -161,18 +172,18 @@ def build_engine(
     *,
     seed: int = 0,
     random_weights: bool = False,
-    max_queued_requests: int | None = None,
-    max_queued_tokens: int | None = None,
+    limits: QueueLimits | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Engine:
     """Plans the memory, then loads the weights and allocates the KV array; see `LLM`.
 
     Raises:
-        ConfigError: the queue could not hold one request.
+        ConfigError: `batch_invariant` is on where an operation cannot be.
         MemoryBudgetError: the model does not fit; nothing has been allocated.
         CheckpointError: the files do not hold the weights.
     """
-    _check_queue(settings, max_queued_requests, max_queued_tokens)
+    if settings.config.batch_invariant:
+        check_batch_invariant(settings.config, settings.widest_layout)
     plan, kind = settings.memory_plan(), kind_of_platform()
     if random_weights:
         model = make_random_weights(settings.config, dtype=settings.dtype, seed=seed)
@@ -197,22 +208,10 @@ def build_engine(
         plan,
         shapes,
         steps_per_launch=STEPS_PER_LAUNCH[kind],
+        max_launch_s=MAX_LAUNCH_S,
         seed=seed,
-        max_queued_requests=max_queued_requests,
-        max_queued_tokens=max_queued_tokens,
+        limits=limits,
     )
-
-
-def _check_queue(settings: Settings, requests: int | None, tokens: int | None) -> None:
-    """A limit that refuses a request for ever would tell its client to try later."""
-    if requests is not None:
-        _positive("max_queued_requests", requests)
-    if tokens is not None and tokens < settings.max_model_len:
-        raise ConfigError(
-            f"max_queued_tokens is {tokens}, but one prompt may have almost "
-            f"max_model_len, which is {settings.max_model_len}; use at least that, or "
-            "lower max_model_len"
-        )
 
 
 def _read(

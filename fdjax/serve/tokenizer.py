@@ -1,12 +1,10 @@
 """Text to token ids and back, through the `tokenizers` library."""
 
-import functools
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fdjax.errors import ConfigError
+from fdjax.errors import ConfigError, RequestError
 from fdjax.serve.text_stream import TextStream
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -36,6 +34,11 @@ class Tokenizer(Protocol):
         """What a `tokenizer.json` of it holds; `None` where there can be none."""
         ...
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """As the vocabulary writes it: no token has more text than that."""
+        ...
+
     def stream(self, prompt: Sequence[int]) -> TextStream:
         """What makes text of tokens one by one.
 
@@ -60,15 +63,16 @@ class FastTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer.encode`."""
-        return list(self._tokenizer.encode(text).ids)
+        return self._ids(text, add_special_tokens=True)
 
     def encode_plain(self, text: str) -> list[int]:
         """See `Tokenizer.encode_plain`."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._ids(text, add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`."""
-        return self._tokenizer.decode(list(token_ids))
+        (text,) = self._tokenizer.decode_batch([list(token_ids)])
+        return text
 
     def piece(self, token_id: int) -> str:
         """See `Tokenizer.piece`."""
@@ -79,9 +83,21 @@ class FastTokenizer:
         """See `Tokenizer.to_json`."""
         return self._tokenizer.to_str()
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """See `Tokenizer.longest_token_bytes`."""
+        return _longest(self._tokenizer.get_vocab())
+
     def stream(self, prompt: Sequence[int]) -> TextStream:
         """See `Tokenizer.stream`."""
         return TextStream(self._tokenizer.decode, prompt)
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # The calls for a batch let other threads of Python go on, those for one do not.
+        (encoding,) = self._tokenizer.encode_batch_fast(
+            [text], add_special_tokens=add_special_tokens
+        )
+        return list(encoding.ids)
 
 
 class SlowTokenizer:
@@ -119,6 +135,11 @@ class SlowTokenizer:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         return None if backend is None else backend.to_str()
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """See `Tokenizer.longest_token_bytes`."""
+        return _longest(self._tokenizer.get_vocab())
+
     def stream(self, prompt: Sequence[int]) -> TextStream:
         """See `Tokenizer.stream`."""
         return TextStream(self.decode, prompt)
@@ -127,6 +148,34 @@ class SlowTokenizer:
 def _piece(decode: Callable[[list[int]], str], token_id: int) -> str:
     """Text of a token that is not the first: some tokenizers strip a text's start."""
     return decode([token_id, token_id])[len(decode([token_id])) :]
+
+
+def _longest(vocabulary: Iterable[str]) -> int:
+    return max((len(token.encode()) for token in vocabulary), default=1)
+
+
+def tokenised(encode: Callable[[str], list[int]], text: str, what: str) -> list[int]:
+    """What `encode` makes of a text.
+
+    Args:
+        encode: of a `Tokenizer`.
+        text: any.
+        what: the text is, for the message.
+
+    Raises:
+        RequestError: the tokenizer fails on it. Its files come from strangers: a
+            pattern of theirs may go through a text in more ways than anyone can wait
+            for, at which the library panics.
+    """
+    try:
+        return encode(text)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception
+        raise RequestError(
+            f"{what} cannot be tokenised: the model's tokenizer fails on it ({error}); "
+            "send other words, or token ids"
+        ) from error
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:
@@ -146,43 +195,3 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
             f"the tokenizer in {folder} cannot be read ({error}); repair it, or remove "
             "it and give prompts as token ids"
         ) from error
-
-
-def chat_prompt(folder: Path, messages: Sequence[dict[str, str]]) -> str:
-    """The text that a chat so far becomes.
-
-    The model's own template where it has one, rendered by `transformers` in a
-    sandbox; else the messages one after another, which suits a base model.
-    """
-    if not _has_template(folder):
-        return "\n".join(message["content"] for message in messages)
-    return _template_tokenizer(folder).apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=True
-    )
-
-
-def chat_token_ids(
-    folder: Path, tokenizer: Tokenizer, messages: Sequence[dict[str, str]]
-) -> list[int]:
-    """The tokens that a chat so far becomes; see `chat_prompt`.
-
-    A template writes the special tokens itself: none are added to what it renders.
-    """
-    text = chat_prompt(folder, messages)
-    if _has_template(folder):
-        return tokenizer.encode_plain(text)
-    return tokenizer.encode(text)
-
-
-@functools.lru_cache(maxsize=1)
-def _template_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-
-
-def _has_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
-    path = folder / "tokenizer_config.json"
-    return path.is_file() and "chat_template" in json.loads(path.read_text())

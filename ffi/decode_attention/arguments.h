@@ -160,18 +160,16 @@ auto bind_attributes(Binding&& binding) {
       .template Attr<float>("high");
 }
 
-// Buffers of a handler, after all attributes.
+// Operands of a handler, after all attributes.
 template <typename Binding>
-auto bind_buffers(Binding&& binding) {
+auto bind_operands(Binding&& binding) {
   return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::Buffer<ffi::S32>>()
       .template Arg<ffi::Buffer<ffi::S32>>()
       .template Arg<ffi::Buffer<ffi::F32>>()
-      .template Arg<ffi::Buffer<ffi::F32>>()
-      .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Buffer<ffi::S32>>();
+      .template Arg<ffi::Buffer<ffi::F32>>();
 }
 
 }  // namespace fdjax::decode_attention

@@ -281,19 +281,19 @@ __device__ void multiply_values(GpuFloats::float16, uint32_t values,
 
 // Puts the newest token's key or value over what its slot held.
 template <typename G>
-__device__ void put_newest(uint32_t half_tile, int token, const char* vector) {
+__device__ void put_newest(uint32_t half_tile, int token, uint32_t vector) {
   if (const int chunk = threadIdx.x % kLanes; chunk < G::kChunks) {
     store_shared(half_tile + at_tile(token % kTileTokens, chunk),
-                 *reinterpret_cast<const uint4*>(vector + chunk * 16));
+                 load_shared(vector + chunk * 16));
   }
   __syncwarp();
 }
 
 // Attends to the tiles of `loader`, whose first halves are on their way. `newest`: key
-// and value of the row's last token if they may not be in their slot yet, or nullptr.
+// and value of the row's last token if they may not be in their slot yet, or 0.
 template <bool kUnified, typename G, typename Loader>
 __device__ void attend(const Params& p, const Work& work, Loader& loader,
-                       uint32_t queries, const char* newest, Partial<G>& partial) {
+                       uint32_t queries, uint32_t newest, Partial<G>& partial) {
   const int lane = threadIdx.x % kLanes;
   // For load_transposed: tokens as rows, dimensions as columns.
   const uint32_t values = at_tile(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -302,7 +302,7 @@ __device__ void attend(const Params& p, const Work& work, Loader& loader,
   partial.clear();
   int place = 0;
   for (int tile = 0; tile < work.tiles; ++tile) {
-    const bool replaces = newest != nullptr && work.has_newest(tile);
+    const bool replaces = newest != 0 && work.has_newest(tile);
     float scores[G::kBlocks][4];
     loader.wait(place);
     if (replaces) put_newest<G>(loader.at(place), work.end - 1, newest);

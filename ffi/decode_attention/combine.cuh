@@ -1,20 +1,21 @@
 // From the warps' partial results to the output: first within a block, then within a
 // cluster, whose blocks hold the splits of the same row and heads.
 //
-// Nothing goes through device memory, nothing is counted there and no order is left to
-// chance: a block sums its warps in shared memory, sends each block of the cluster the
-// part of the result that is that block's to finish, and sums what it was sent, as soon
-// as its inbox is full. No barrier of the cluster: its release would be a fence of the
-// device, with pages still being written.
+// Nothing of a whole row goes through device memory, nothing is counted there and no
+// order is left to chance (merge.cuh has the pieces of others): a block sums its warps
+// in shared memory, sends each block of the cluster the part of the result that is that
+// block's to finish, and sums what it was sent, as soon as its inbox is full. No
+// barrier of the cluster: its release would be a fence of the device, with pages still
+// being written.
 //
-// Sums of the warps lie where the rings were. So does the inbox, unless it is that of
-// one head: then it has a place of its own, and nobody need wait for others to be done
-// with their rings before sending.
+// Sums of the warps lie where the rings were. So does the inbox, unless blocks have one
+// head at most: then it has a place of its own, and nobody need wait for others to be
+// done with their rings before sending.
 #pragma once
 
 #include "decode_attention/attend.cuh"
 #include "decode_attention/inbox.cuh"
-#include "decode_attention/parts.cuh"
+#include "decode_attention/merge.cuh"
 #include "decode_attention/sums.cuh"
 
 namespace fdjax::decode_attention {
@@ -33,17 +34,19 @@ struct Exchange {
   Inbox inbox;
   int columns;       // of the block: its heads' groups, without padding
   int units, share;  // of all its columns; of one block of the cluster
+  bool is_apart;     // the inbox, from the rings
 
   // `apart`: of inbox_bytes, before the rings.
   __device__ Exchange(const Params& p, const Block& block, char* apart, char* rings,
                       Column* of_warps, uint64_t* barrier)
       : warps(of_warps), inbox{barrier, block.split} {
-    columns = block.heads * p.group;
+    columns = block.heads() * p.group;
     units = columns * (G::kHeadDim / 4);
-    share = p.block.share.value;
+    share = min(static_cast<int>(p.block.share.value), units);
+    is_apart = p.block.inbox_bytes > 0;
     partials = reinterpret_cast<float*>(rings);
     char* const after = rings + partial_bytes(block.warps);
-    sums = reinterpret_cast<float4*>(is_apart(block.heads) ? apart : after);
+    sums = reinterpret_cast<float4*>(is_apart ? apart : after);
     received = reinterpret_cast<Column*>(sums + block.splits * share);
   }
 
@@ -53,10 +56,8 @@ struct Exchange {
     return (block.splits - 1) * (kept * sizeof(float4) + columns * sizeof(Column));
   }
 
-  __host__ __device__ static constexpr bool is_apart(int heads) { return heads == 1; }
-
   static constexpr int inbox_bytes(int heads, int group, int splits) {
-    return is_apart(heads) ? received_bytes(heads, group, splits) : 0;
+    return heads == 1 ? received_bytes(heads, group, splits) : 0;
   }
 
   // Of a block's sums, in units: what a block of the cluster adds.
@@ -67,7 +68,7 @@ struct Exchange {
   // Of what lies where the rings were.
   static constexpr int bytes(int warps, int heads, int group, int splits) {
     return partial_bytes(warps) +
-           (is_apart(heads) ? 0 : received_bytes(heads, group, splits));
+           (heads == 1 ? 0 : received_bytes(heads, group, splits));
   }
 
  private:
@@ -139,7 +140,9 @@ __device__ void send(const Params& p, const Block& block, const Exchange<G>& e) 
   // By the last threads: they have no units if there are few.
   for (int i = blockDim.x - 1 - threadIdx.x; i < block.splits * e.columns;
        i += blockDim.x) {
-    const int to = quotient(i, p.block.columns), column = i - to * e.columns;
+    // Several blocks have one head.
+    const int to = block.splits == 1 ? 0 : quotient(i, p.block.group);
+    const int column = i - to * e.columns;
     const int head = quotient(column, p.block.group);
     const Column* of_warp =
         e.warps + head * warps * G::kColumns + column - head * p.group;
@@ -175,16 +178,16 @@ template <typename G>
 __device__ Column sum_all(const Params& p, const Block& block, Scheme scheme,
                           const Exchange<G>& e, int column) {
   const Column sum = sum_splits(scheme, e, column, block.splits);
-  if (p.sinks == nullptr || block.part(p) > 0) return sum;
-  const float sink = kLog2E * p.sinks[block.kv_head * p.group + column];
+  if (p.sinks == nullptr || block.item.piece > 0) return sum;
+  const float sink = kLog2E * p.sinks[block.kv_head() * p.group + column];
   const float highest = fmaxf(sum.highest, sink);
   return {highest, sum.total * scheme.factor(sum.highest, highest) +
                        scheme.weight_of(p, sink, highest)};
 }
 
 // Writes this block's share of the columns: those of which `done` says `wanted`, or all
-// if it is nullptr. Every thread sums its column over the splits itself. Of a cluster
-// that has a part of the row's tokens, the sums are left for others to add.
+// if it is nullptr. Every thread sums its column over the splits itself. Of a piece of
+// a row the sums are left for who is done last to add.
 template <typename G>
 __device__ void finish(const Params& p, const Block& block, Scheme scheme,
                        const Exchange<G>& e, const bool* done, bool wanted) {
@@ -202,9 +205,8 @@ __device__ void finish(const Params& p, const Block& block, Scheme scheme,
       const float highest = e.received[s * e.columns + column].highest;
       add_scaled(sum, e.sums[s * e.share + i], scheme.factor(highest, all.highest));
     }
-    if (block.parts(p) > 1) {
-      float4* const record =
-          part_of<kUnits>(p, block.query_head(p) + column, block.part(p));
+    if (!block.is_whole()) {
+      float4* const record = record_of<kUnits>(p, block.item, block.item.piece, column);
       record[1 + unit % kUnits] = sum;
       if (unit % kUnits == 0) {
         const float base = scheme.unified ? p.phi : all.highest;

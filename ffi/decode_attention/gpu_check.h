@@ -1,17 +1,20 @@
 // Checks of what decode attention's kernel takes, for every handler that launches it.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <utility>
 
+#include "attention_plan/plan.h"
 #include "decode_attention/arguments.h"
 
 namespace fdjax::decode_attention {
 
 // How the work is cut; config.py says how it is chosen.
 struct Cut {
-  int64_t parts, splits, heads_per_block, warps;
+  int64_t slots, splits, heads, warps, max_items, max_pieces;
 };
 
 inline ffi::Error check_head_dim(int64_t size) {
@@ -28,42 +31,66 @@ inline ffi::Error check_kernel(const Dims& d) {
   FDJAX_RETURN_IF_ERROR(
       check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, large ? 16 : 8));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, 65535));
+  FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, attention_plan::kMaxRows));
   return check_head_dim(*d.head_dim);
 }
 
-// Of a cut that `check_cut` has seen.
-inline int part_bits(const Cut& cut) {
-  return std::countr_zero(static_cast<uint64_t>(cut.parts));
+// The plan's counters. To XLA the plan is an operand, and after the call it is as it
+// was before: the last block to count sets each counter back. Calls with one plan run
+// one after the other, as all calls of a device's stream do.
+inline int32_t* counters_of(const ffi::Buffer<ffi::S32>& plan) {
+  return const_cast<int32_t*>(plan.typed_data());
 }
 
-// Floats of what `cut.parts` clusters leave of each query head (parts.cuh).
-inline int64_t part_floats(const Cut& cut, const Dims& d) {
-  return cut.parts == 1 ? 0 : *d.rows * *d.q_heads * cut.parts * (4 + *d.head_dim);
+inline ffi::Error check_power(const char* name, int64_t value, int64_t high) {
+  FDJAX_RETURN_IF_ERROR(check_range(name, value, 1, high));
+  if (std::has_single_bit(static_cast<uint64_t>(value))) return ffi::Error::Success();
+  return invalid(std::string(name) + " is " + std::to_string(value) +
+                 "; it must be a power of two");
 }
 
 inline ffi::Error check_cut(const Cut& cut, const Dims& d,
-                            ffi::Result<ffi::Buffer<ffi::F32>> parts) {
-  FDJAX_RETURN_IF_ERROR(check_range("parts", cut.parts, 1, 1 << kMaxPartBits));
-  if (!std::has_single_bit(static_cast<uint64_t>(cut.parts))) {
-    return invalid("parts is " + std::to_string(cut.parts) +
-                   "; it must be a power of two");
-  }
-  FDJAX_RETURN_IF_ERROR(check_range("B * parts", *d.rows * cut.parts, 0, 65535));
-  Dim floats("B * Hq * parts * (4 + D)", part_floats(cut, d));
-  FDJAX_RETURN_IF_ERROR(check_shape("parts", parts->dimensions(), {&floats}));
+                            const ffi::Buffer<ffi::S32>& plan,
+                            ffi::Result<ffi::Buffer<ffi::F32>> records) {
+  FDJAX_RETURN_IF_ERROR(check_range("slots", cut.slots, 1, 65535));
   FDJAX_RETURN_IF_ERROR(check_range("splits", cut.splits, 1, 8));
-  if (cut.warps != 4 && cut.warps != 8 && cut.warps != 16) {
-    return invalid("warps is " + std::to_string(cut.warps) +
-                   "; the handler takes 4, 8 and 16");
-  }
-  FDJAX_RETURN_IF_ERROR(check_range("heads_per_block", cut.heads_per_block, 1, 8));
-  if (cut.warps % cut.heads_per_block != 0 || *d.kv_heads % cut.heads_per_block != 0) {
-    return invalid("heads_per_block is " + std::to_string(cut.heads_per_block) +
+  FDJAX_RETURN_IF_ERROR(check_power("warps", cut.warps, 16));
+  FDJAX_RETURN_IF_ERROR(check_power("heads", cut.heads, cut.splits == 1 ? 8 : 1));
+  if (cut.warps % cut.heads != 0 || *d.kv_heads % cut.heads != 0) {
+    return invalid("heads is " + std::to_string(cut.heads) +
                    "; it must divide warps = " + std::to_string(cut.warps) +
                    " and Hkv = " + std::to_string(*d.kv_heads));
   }
-  return ffi::Error::Success();
+  FDJAX_RETURN_IF_ERROR(check_range("max_pieces", cut.max_pieces, 0, 1 << 11));
+  const int64_t whole = *d.rows * *d.kv_heads / cut.heads;
+  FDJAX_RETURN_IF_ERROR(
+      check_range("max_items", cut.max_items, std::max(whole, cut.slots), kInt32 / 8));
+  Dim integers("integers of the plan",
+               attention_plan::plan_size(*d.rows, *d.kv_heads, cut.max_items));
+  FDJAX_RETURN_IF_ERROR(check_shape("plan", plan.dimensions(), {&integers}));
+  Dim floats("max_pieces * Hq / Hkv * (4 + D)",
+             cut.max_pieces * (*d.q_heads / *d.kv_heads) * (4 + *d.head_dim));
+  return check_shape("records", records->dimensions(), {&floats});
+}
+
+inline Launch launch_of(const Cut& cut, bool programmatic) {
+  return {.slots = static_cast<int>(cut.slots),
+          .splits = static_cast<int>(cut.splits),
+          .heads = static_cast<int>(cut.heads),
+          .warps = static_cast<int>(cut.warps),
+          .programmatic = programmatic};
+}
+
+// The attributes of a cut, in the order of its fields.
+template <typename Binding>
+auto bind_cut(Binding&& binding) {
+  return std::forward<Binding>(binding)
+      .template Attr<int64_t>("slots")
+      .template Attr<int64_t>("splits")
+      .template Attr<int64_t>("heads")
+      .template Attr<int64_t>("warps")
+      .template Attr<int64_t>("max_items")
+      .template Attr<int64_t>("max_pieces");
 }
 
 }  // namespace fdjax::decode_attention

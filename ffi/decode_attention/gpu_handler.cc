@@ -6,20 +6,18 @@ namespace fdjax::decode_attention {
 namespace {
 
 ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
-               const Arguments& arguments, ffi::Result<ffi::Buffer<ffi::F32>> parts) {
+               const Arguments& arguments, const ffi::Buffer<ffi::S32>& plan,
+               ffi::Result<ffi::Buffer<ffi::F32>> records) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
   FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
   FDJAX_RETURN_IF_ERROR(check_kernel(d));
-  FDJAX_RETURN_IF_ERROR(check_cut(cut, d, parts));
+  FDJAX_RETURN_IF_ERROR(check_cut(cut, d, plan, records));
   if (*d.rows == 0) return ffi::Error::Success();
   Params p = params_of(attributes, arguments, d);
-  p.parts = parts->typed_data();
-  const Launch how{.part_bits = part_bits(cut),
-                   .splits = static_cast<int>(cut.splits),
-                   .heads_per_block = static_cast<int>(cut.heads_per_block),
-                   .warps = static_cast<int>(cut.warps),
-                   .programmatic = false};
+  p.plan = counters_of(plan);
+  p.records = records->typed_data();
+  const Launch how = launch_of(cut, /*programmatic=*/false);
   cudaError_t error;
   switch (const ffi::DataType dtype = arguments.in.q.element_type()) {
     case ffi::DataType::BF16:
@@ -39,16 +37,18 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
 
 ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   int64_t window, std::string_view scheme, float phi, float low,
-                  float high, int64_t parts, int64_t splits, int64_t heads_per_block,
-                  int64_t warps, ffi::AnyBuffer q, ffi::AnyBuffer kv,
-                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
+                  float high, int64_t slots, int64_t splits, int64_t heads,
+                  int64_t warps, int64_t max_items, int64_t max_pieces,
+                  ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
+                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
+                  ffi::Buffer<ffi::F32> sinks, ffi::Buffer<ffi::S32> plan,
                   ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed,
-                  ffi::Result<ffi::Buffer<ffi::F32>> part_sums) {
+                  ffi::Result<ffi::Buffer<ffi::F32>> records) {
   return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
-             {parts, splits, heads_per_block, warps},
-             {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed}, part_sums);
+             {slots, splits, heads, warps, max_items, max_pieces},
+             {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed}, plan,
+             records);
 }
 
 }  // namespace
@@ -57,12 +57,11 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_decode_attention_gpu, fdjax::decode_attention::handle,
-    fdjax::decode_attention::bind_buffers(
-        fdjax::decode_attention::bind_attributes(
-            xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>())
-            .Attr<int64_t>("parts")
-            .Attr<int64_t>("splits")
-            .Attr<int64_t>("heads_per_block")
-            .Attr<int64_t>("warps"))
+    fdjax::decode_attention::bind_operands(
+        fdjax::decode_attention::bind_cut(fdjax::decode_attention::bind_attributes(
+            xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>())))
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::Buffer<xla::ffi::S32>>()
         .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
     {xla::ffi::Traits::kCmdBufferCompatible});

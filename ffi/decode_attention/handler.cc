@@ -19,26 +19,18 @@ void attend_narrow(const Params& p, int row, int kv_head) {
   attend_group<Lanes4, T>(p, row, kv_head);
 }
 
-#ifdef __x86_64__
 template <typename T>
-__attribute__((target("avx2,fma"))) void attend_wide(const Params& p, int row,
-                                                     int kv_head) {
+FDJAX_WIDE void attend_wide(const Params& p, int row, int kv_head) {
   attend_group<Lanes8, T>(p, row, kv_head);
 }
-#endif
 
 // Built for every x86-64, and for those since 2013 as well: on one of 2023, eight lanes
 // take 0.9 (4 heads of 64, bound by reading) to 0.7 (32 of 128) of the time of four in
 // float32, and half of it in 16 bits.
 template <typename T>
-Attend choose([[maybe_unused]] int64_t max_lanes) {
-#ifdef __x86_64__
-  if (max_lanes >= kLanes<Lanes8> && __builtin_cpu_supports("avx2") &&
-      __builtin_cpu_supports("fma")) {
-    return attend_wide<T>;
-  }
-#endif
-  return attend_narrow<T>;
+Attend choose(int64_t max_lanes) {
+  const bool wide = max_lanes >= kLanes<Lanes8> && has_wide_vectors();
+  return wide ? attend_wide<T> : attend_narrow<T>;
 }
 
 // Multiplications and additions of the whole call.
@@ -98,7 +90,9 @@ ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_c
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decode_attention_cpu,
                               fdjax::decode_attention::handle,
-                              fdjax::decode_attention::bind_buffers(
+                              fdjax::decode_attention::bind_operands(
                                   fdjax::decode_attention::bind_attributes(
                                       xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>())
-                                      .Attr<int64_t>("max_lanes")));
+                                      .Attr<int64_t>("max_lanes"))
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::Buffer<xla::ffi::S32>>());

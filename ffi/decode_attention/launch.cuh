@@ -36,48 +36,47 @@ bool encode_source(const Params& p, CUtensorMap* source) {
   return encode_tensor_map(kv, kBfloat16, source);
 }
 
+// `warps`: of a block. Without clusters a block does all of an item: right, and slow at
+// small batches.
 template <typename G>
-cudaError_t launch_kernel(const fdjax::Launch& launch, const Params& p,
-                          bool is_hopper) {
-  if constexpr (G::kHeadDim % kLineElements == 0) {
-    CUtensorMap source;
-    if (is_hopper && encode_source<G>(p, &source)) {
-      return fdjax::launch(launch, tma_kernel<G>, p, source);
-    }
-  }
-  return fdjax::launch(launch, kernel<G>, p);
+fdjax::Launch launch_of(cudaStream_t stream, const Params& p, const Launch& how,
+                        int warps, int splits) {
+  using Sums = Exchange<G>;
+  const int heads = how.heads;
+  const int exchange_bytes = Sums::bytes(warps, heads, p.group, splits);
+  return {.stream = stream,
+          .grid = dim3(splits, how.slots),
+          .threads = warps * kLanes,
+          .shared_bytes = heads * (G::kQueryBytes + G::kNewestBytes) +
+                          Sums::inbox_bytes(heads, p.group, splits) + kRingAlignment +
+                          std::max(warps * G::kRingBytes, exchange_bytes),
+          .cluster = splits,
+          .programmatic = how.programmatic};
 }
 
 template <typename G>
 cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& how) {
-  // Without clusters a block does all of a row: right, and slow at small batches.
-  const bool is_hopper = has_clusters();
-  const int splits = is_hopper ? how.splits : 1, heads = how.heads_per_block;
-  const int warps = std::min(how.warps, G::kMaxWarps);
   using Sums = Exchange<G>;
-  const int exchange_bytes = Sums::bytes(warps, heads, p.group, splits);
-  const fdjax::Launch launch{
-      .stream = stream,
-      .grid = dim3(splits, p.kv_heads / heads, p.rows << how.part_bits),
-      .threads = warps * kLanes,
-      .shared_bytes = heads * (G::kQueryBytes + G::kNewestBytes) +
-                      Sums::inbox_bytes(heads, p.group, splits) + kRingAlignment +
-                      std::max(warps * G::kRingBytes, exchange_bytes),
-      .cluster = splits,
-      .programmatic = how.programmatic};
+  const bool is_hopper = has_clusters();
+  const int splits = is_hopper ? how.splits : 1, heads = how.heads;
   Params all = in_units_of_log2(p);
-  all.part_bits = how.part_bits;
   all.block = {.heads = heads,
-               .splits = splits,
                .inbox_bytes = Sums::inbox_bytes(heads, p.group, splits),
-               .warps = Divisor(warps / heads),
-               .runs = Divisor(splits << how.part_bits),
+               .slots = how.slots,
+               .items_at = attention_plan::items_at(p.rows, p.kv_heads),
+               .splits = Divisor(splits),
                .group = Divisor(p.group),
-               .columns = Divisor(heads * p.group),
                .share = Divisor(Sums::share_of(heads, p.group, splits))};
-  const cudaError_t error = launch_kernel<G>(launch, all, is_hopper);
-  if (error != cudaSuccess || how.part_bits == 0) return error;
-  return launch_combine<typename G::T, G::kHeadDim>(stream, all);
+  if constexpr (G::kHeadDim % kLineElements == 0) {
+    CUtensorMap source;
+    if (is_hopper && encode_source<G>(p, &source)) {
+      const int warps = std::min(how.warps, G::kMaxWarps);
+      return fdjax::launch(launch_of<G>(stream, p, how, warps, splits), tma_kernel<G>,
+                           all, source);
+    }
+  }
+  const int warps = std::min(how.warps, kMaxCopyingWarps);
+  return fdjax::launch(launch_of<G>(stream, p, how, warps, splits), kernel<G>, all);
 }
 
 // Groups of more than 8 heads have sizes 64 and 128: no model has others, and each of

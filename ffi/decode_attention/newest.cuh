@@ -69,8 +69,8 @@ struct NewestSlot {
   __device__ NewestSlot(const Params& p, const Block& block, char* memory)
       : kept(memory), slot(kAbsent) {
     // The slot is read by who has the last tokens, and by no one else.
-    if (p.newest.qkv == nullptr || block.run(p) < block.runs(p) - 1) return;
-    const int at = p.newest.slots[block.row];
+    if (p.newest.qkv == nullptr || !block.is_last()) return;
+    const int at = p.newest.slots[block.row()];
     const int64_t slots = int64_t{p.num_pages} * p.page_size;
     if (at < 0 || at >= slots) return;
     const uint32_t page = static_cast<uint32_t>(at) / p.page_size;
@@ -90,15 +90,15 @@ class Turner {
  public:
   __device__ Turner(const Params& p, const Block& block, const NewestSlot<G>& newest)
       : p_(p), block_(block), newest_(newest) {
-    of_queries_ = block.heads * p.group * kUnits;
-    total_ = of_queries_ + (newest.is_written() ? 2 * block.heads * kUnits : 0);
+    of_queries_ = block.heads() * p.group * kUnits;
+    total_ = of_queries_ + (newest.is_written() ? 2 * block.heads() * kUnits : 0);
     find(threadIdx.x);
   }
 
   // Zeros for the columns that pad a group.
   __device__ void pad(char* queries) const {
     if (p_.group == G::kColumns) return;
-    for (int i = threadIdx.x; i < block_.heads * G::kColumns * G::kChunks;
+    for (int i = threadIdx.x; i < block_.heads() * G::kColumns * G::kChunks;
          i += blockDim.x) {
       const int row = i / G::kChunks;
       if (row % G::kColumns < p_.group) continue;
@@ -131,12 +131,12 @@ class Turner {
     const bool is_query = i < of_queries_;
     const int vector = (is_query ? i : i - of_queries_) / kUnits;
     const bool rotates = is_query || vector % 2 == 0;  // keys, not values
-    const int head =
-        is_query ? block_.kv_head * p_.group + vector
-                 : (p_.group + vector % 2) * p_.kv_heads + block_.kv_head + vector / 2;
-    source_ = head_of<G>(p_, block_.row, head);
+    const int head = is_query ? block_.kv_head() * p_.group + vector
+                              : (p_.group + vector % 2) * p_.kv_heads +
+                                    block_.kv_head() + vector / 2;
+    source_ = head_of<G>(p_, block_.row(), head);
     pair_ = pair_of(p_.newest, i % kUnits, rotates);
-    rotation_.load(p_.newest, block_.row, pair_.frequency);
+    rotation_.load(p_.newest, block_.row(), pair_.frequency);
   }
 
   // In its place for the products.
@@ -153,7 +153,7 @@ class Turner {
     const int head = vector / 2, is_value = vector % 2;
     char* slot = static_cast<char*>(p_.newest.kv) +
                  (newest_.slot + is_value * p_.page_size) * p_.slot_bytes;
-    V* page = reinterpret_cast<V*>(slot) + (block_.kv_head + head) * G::kChunks;
+    V* page = reinterpret_cast<V*>(slot) + (block_.kv_head() + head) * G::kChunks;
     V* kept = reinterpret_cast<V*>(newest_.kept + head * G::kNewestBytes +
                                    is_value * G::kRowBytes);
     page[pair_.first] = kept[pair_.first] = first;

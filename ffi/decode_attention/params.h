@@ -23,14 +23,13 @@ struct Newest {
 
 // How the launch cuts the work, as a block wants it: without divisions (launch.cuh).
 struct BlockCut {
-  int heads = 0;        // of a block
-  int splits = 0;       // blocks of a cluster
-  int inbox_bytes = 0;  // apart from the rings
-  Divisor warps;        // of a block for each of its heads
-  Divisor runs;         // blocks of all of a row's clusters for each of its heads
-  Divisor group;        // query heads of a key/value head
-  Divisor columns;      // query heads of a block
-  Divisor share;        // of a block's sums, those that a block of the cluster adds
+  int heads = 0;         // of a block, at most
+  int inbox_bytes = 0;   // apart from the rings; 0: what is received lies there
+  int slots = 0;         // clusters of the grid
+  int64_t items_at = 0;  // of the plan
+  Divisor splits;        // blocks of a cluster
+  Divisor group;         // query heads of a key/value head
+  Divisor share;         // of a block's sums, those that a block of the cluster adds
 };
 
 struct Params {
@@ -62,11 +61,11 @@ struct Params {
   // A row keeps its result where phi + low < its largest score < phi + high.
   float low, high;
   Newest newest;
-  // Clusters that share a row's tokens; where there are several, each leaves a record
-  // for parts.cuh to add: [rows, kv_heads * group, parts, 4 + head_dim], aligned to
-  // 16 bytes.
-  int part_bits = 0;  // log2 of their number
-  float* parts = nullptr;
+  // Who does what (attention_plan/plan.h). Its counters are zero before and after.
+  int32_t* plan = nullptr;
+  // What the pieces of cut rows leave for merge.cuh to add, aligned to 16 bytes:
+  // [max_pieces, group, 4 + head_dim].
+  float* records = nullptr;
   BlockCut block = {};
   // On a CPU only, [rows]: the row of the page table that each row reads; nullptr: its
   // own.
@@ -78,8 +77,6 @@ struct Params {
 inline constexpr uint32_t page_reciprocal_of(uint32_t page_size) {
   return static_cast<uint32_t>(((uint64_t{1} << 32) + page_size - 1) / page_size);
 }
-
-inline constexpr int kMaxPartBits = 4;
 
 inline constexpr float kLog2E = 1.44269504f;
 
@@ -97,10 +94,10 @@ inline Params in_units_of_log2(Params p) {
 
 // How the work is cut; config.py says how it is chosen.
 struct Launch {
-  int part_bits = 0;    // log2 of the clusters along a row's tokens
-  int splits;           // blocks of a cluster along its tokens, up to 8
-  int heads_per_block;  // key/value heads of a block: divides kv_heads and warps
-  int warps = 8;        // of a block; see Geometry::kMaxWarps
+  int slots;      // clusters of the grid, those of the plan
+  int splits;     // blocks of a cluster along its tokens, up to 8
+  int heads;      // key/value heads of a block at most: a power of two; 1 with splits
+  int warps = 8;  // of a block; see Geometry::kMaxWarps
   // The kernel may start before its predecessor ends. With Params::newest it then reads
   // pages at once, of which the predecessor must write none.
   bool programmatic = false;

@@ -34,4 +34,36 @@ __device__ inline void store_shared(uint32_t target, const uint4& value) {
                : "memory");
 }
 
+__device__ inline uint4 load_shared(uint32_t source) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(source)
+               : "memory");
+  return value;
+}
+
+// A load of what every layer reads again, a step's plan and page ids: the weights and
+// pages that stream by between two layers do not push it out of the L2.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+inline constexpr uint64_t kKeep = 0x14F0000000000000;  // CachePolicy::kEvictLast
+__device__ inline int load_kept(const int32_t* source) {
+  int value;
+  asm volatile("ld.global.L2::cache_hint.s32 %0, [%1], %2;"
+               : "=r"(value)
+               : "l"(source), "l"(kKeep));
+  return value;
+}
+__device__ inline uint4 load_kept(const uint4* source) {
+  uint4 value;
+  asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(source), "l"(kKeep));
+  return value;
+}
+#else
+__device__ inline int load_kept(const int32_t* source) { return *source; }
+__device__ inline uint4 load_kept(const uint4* source) { return *source; }
+#endif
+
 }  // namespace fdjax::decode_attention

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "decode_attention/params.h"
+#include "decode_attention/ptx.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -12,7 +13,7 @@ inline constexpr int kAbsent = -1;
 // What the page table has for a token: a page's id, or what is none.
 __device__ inline uint32_t page_of(const Params& p, int row, uint32_t token) {
   const uint32_t index = __umulhi(token, p.page_reciprocal);  // token / page_size
-  return __ldg(p.page_table + int64_t{row} * p.table_width + index);
+  return load_kept(p.page_table + int64_t{row} * p.table_width + index);
 }
 
 // In slots, counted as Params::slots_per_page; `absent` where `page` is none, of which

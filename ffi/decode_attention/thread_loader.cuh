@@ -18,32 +18,27 @@ class ThreadLoader {
   struct Source {};    // what only the host can make
   struct Barriers {};  // of a warp
 
-  __device__ static uint32_t peek(const Params&, const Block&) { return 0; }
-
-  __device__ ThreadLoader(const Params& p, const Block&, const Work& work, uint32_t,
-                          uint32_t ring, const Source&, Barriers*)
-      : p_(p), work_(work), ring_(ring) {
-    const char* kv = static_cast<const char*>(p.kv);
-    keys_ = kv + work.kv_head * G::kHeadDim * sizeof(typename G::T);
-  }
+  __device__ ThreadLoader(const Params& p, const Work& work, uint32_t ring,
+                          const Source&, Barriers*)
+      : p_(p), work_(work), ring_(ring) {}
 
   __device__ uint32_t at(int place) const { return ring_ + place * G::kHalfTileBytes; }
 
-  // Fills the ring with the first halves.
+  __device__ void locate() {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) slots_[i] = slot_of_tile(i);
+  }
+
   __device__ void start() {
     next_ = 0;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) slots_[i] = locate(i);
 #pragma unroll
     for (int i = 0; i < G::kHalves; ++i) fetch(i);
   }
 
-  __device__ void restart() { start(); }
-
   // Starts the copy of the next half into `place`, which the warp has read.
   __device__ void fetch(int place) {
     const bool values = next_ % 2 != 0;
-    copy(at(place), keys_ + (values ? p_.page_size * p_.slot_bytes : 0));
+    copy(at(place), values ? p_.page_size * p_.slot_bytes : 0);
     ++next_;
     if (!values) return;
     // Loads arrive in order: a page id asked for now comes after these copies. So it is
@@ -51,7 +46,7 @@ class ThreadLoader {
     // ahead made every fetch wait for the copies before it: 5 % at 8 x 32768.)
 #pragma unroll
     for (int i = 1; i < kAhead; ++i) slots_[i - 1] = slots_[i];
-    slots_[kAhead - 1] = locate(next_ / 2 + kAhead - 1);
+    slots_[kAhead - 1] = slot_of_tile(next_ / 2 + kAhead - 1);
   }
 
   // Until the oldest half is there; the warp may then read it.
@@ -71,7 +66,7 @@ class ThreadLoader {
   // Where this lane's token (lane % 16 of a tile) lies, in slots; kAbsent outside of
   // what the query sees, where nothing may be read: neither the page table's padding
   // nor a slot that may hold anything.
-  __device__ int locate(int tile) const {
+  __device__ int slot_of_tile(int tile) const {
     const int lane = threadIdx.x % kLanes;
     const int token = work_.token(tile) + lane % kTileTokens;
     if (tile >= work_.tiles || token < work_.begin || token >= work_.end) {
@@ -80,11 +75,13 @@ class ThreadLoader {
     return slot_of(p_, work_.row, token);
   }
 
-  // Half a tile, from `source` of slot 0. Without a next tile an empty group keeps the
-  // count of groups.
-  __device__ void copy(uint32_t target, const char* source) const {
+  // Half a tile, `behind` bytes after its keys. Without a next tile an empty group
+  // keeps the count of groups.
+  __device__ void copy(uint32_t target, int64_t behind) const {
     if (next_ / 2 < work_.tiles) {
       const int lane = threadIdx.x % kLanes;
+      const char* const source = static_cast<const char*>(p_.kv) + behind +
+                                 work_.kv_head * G::kHeadDim * sizeof(typename G::T);
 #pragma unroll
       for (int i = 0; i < G::kChunks / 2; ++i) {
         const int index = lane + i * kLanes;
@@ -101,7 +98,6 @@ class ThreadLoader {
   static constexpr int kAhead = (G::kHalves + 1) / 2 + 2;
   const Params& p_;
   const Work& work_;
-  const char* keys_;
   uint32_t ring_;
   int next_;           // half to fetch
   int slots_[kAhead];  // of that and the following tiles: of this lane's token

@@ -15,13 +15,15 @@
 
 #include <cstdint>
 
+#include "attention_plan/plan.h"
 #include "decode_attention/params.h"
 #include "fdjax/divisor.cuh"
 
 namespace fdjax::decode_attention {
 
+using attention_plan::Item, attention_plan::kTileTokens;
+
 inline constexpr int kLanes = 32;
-inline constexpr int kTileTokens = 16;
 inline constexpr int kRingAlignment = 1024;  // that of the copy engine's layout
 inline constexpr int kLineElements = 64;
 inline constexpr int kLineBytes = 2 * kLineElements;
@@ -64,35 +66,35 @@ __device__ inline uint32_t at_step(uint32_t address, int k) {
   return (address ^ k % 4 * 32) + k / 4 * kColumnBytes;
 }
 
-// What a block serves: heads of one row, and one split of its tokens.
+// What a block serves: an item of the plan, and one split of its tokens.
 struct Block {
-  int row;
-  int kv_head, heads;  // the first, and how many
-  int split, splits;   // of its cluster
+  const Item& item;
+  int split, splits;  // of its cluster
   int warps, warps_per_head;
   int head;          // of this warp
   int warp_of_head;  // this one
 
-  __device__ explicit Block(const Params& p)
-      : row(blockIdx.z >> p.part_bits),
-        kv_head(blockIdx.y * p.block.heads),
-        heads(p.block.heads),
+  __device__ Block(const Params& p, const Item& its)
+      : item(its),
         split(blockIdx.x),
-        splits(p.block.splits),
-        warps(blockDim.x / kLanes),
-        warps_per_head(p.block.warps.value),
-        head(quotient(threadIdx.x / kLanes, p.block.warps)),
-        warp_of_head(threadIdx.x / kLanes - head * warps_per_head) {}
-  // Clusters that share the row's tokens, and which of them this block's is. (Computed
-  // anew where needed: the kernel has no register to spare.)
-  __device__ static int parts(const Params& p) { return 1 << p.part_bits; }
-  __device__ static int part(const Params& p) { return blockIdx.z & (parts(p) - 1); }
-  // Of the runs of tokens that the blocks of all parts have.
-  __device__ int run(const Params& p) const { return part(p) * splits + split; }
-  __device__ int runs(const Params& p) const { return parts(p) * splits; }
+        splits(p.block.splits.value),
+        warps(blockDim.x / kLanes) {
+    const int heads_bits = 31 - __clz(item.heads), warp = threadIdx.x / kLanes;
+    warps_per_head = warps >> heads_bits;
+    head = warp >> (31 - __clz(warps_per_head));
+    warp_of_head = warp & (warps_per_head - 1);
+  }
+  __device__ int row() const { return item.row; }
+  __device__ int kv_head() const { return item.kv_head; }
+  __device__ int heads() const { return item.heads; }
+  __device__ bool is_whole() const { return item.pieces == 1; }
+  // Whether the row's last tokens are this block's.
+  __device__ bool is_last() const {
+    return item.piece == item.pieces - 1 && split == splits - 1;
+  }
   // Of the block's first query head in q and out, in heads.
   __device__ int64_t query_head(const Params& p) const {
-    return (int64_t{row} * p.kv_heads + kv_head) * p.group;
+    return (int64_t{item.row} * p.kv_heads + item.kv_head) * p.group;
   }
 };
 
@@ -112,24 +114,22 @@ struct Work {
 };
 
 __device__ inline Work assign(const Params& p, const Block& block) {
+  const Item& item = block.item;
   Work w;
-  w.row = block.row;
-  w.kv_head = block.kv_head + block.head;
-  const int room = p.table_width * static_cast<int>(p.page_size);
-  w.end = max(min(p.lengths[w.row], room), 0);
-  w.begin = max(w.end - p.window, 0);
+  w.row = item.row;
+  w.kv_head = item.kv_head + block.head;
+  w.begin = item.begin;
+  w.end = item.end;
   // Splits are runs of tiles; the warps of a head take turns within one, so that they
   // read neighbouring slots of a page at the same time.
-  const int start = w.begin / kTileTokens;
-  const int count = (w.end + kTileTokens - 1) / kTileTokens - start;
+  const int start = item.first, count = item.last - item.first;
   // Not always rounded down (count is below 2^21), but one run ends where the next one
   // begins, and the last one at the end.
-  const int run = block.run(p);
-  const int from = start + quotient(count * run, p.block.runs);
-  const int to = start + quotient(count * (run + 1), p.block.runs);
+  const int from = start + quotient(count * block.split, p.block.splits);
+  const int to = start + quotient(count * (block.split + 1), p.block.splits);
   w.step = block.warps_per_head;
   w.first = from + block.warp_of_head;
-  w.tiles = quotient(max(to - w.first + w.step - 1, 0), p.block.warps);
+  w.tiles = max(to - w.first + w.step - 1, 0) >> (31 - __clz(w.step));
   return w;
 }
 

@@ -28,25 +28,10 @@ class TmaLoader {
     uint64_t full[G::kHalves];
   };
 
-  // The page of this lane's first tile, if the block has the row's first tokens: asked
-  // for beside the row's length, not after it.
-  __device__ static uint32_t peek(const Params& p, const Block& block) {
-    const int lane = threadIdx.x % kLanes;
-    const int tile = block.warp_of_head + lane * block.warps_per_head;
-    const int index = __umulhi(tile * kTileTokens, p.page_reciprocal);
-    return __ldg(p.page_table + int64_t{block.row} * p.table_width +
-                 min(index, p.table_width - 1));
-  }
-
-  __device__ TmaLoader(const Params& p, const Block& block, const Work& work,
-                       uint32_t peeked, uint32_t ring, const Source& source,
-                       Barriers* barriers)
-      : p_(p),
-        work_(work),
-        ring_(ring),
-        source_(source),
-        full_(barriers->full),
-        later_page_(work.first == block.warp_of_head ? peeked : page_of(0)) {
+  // `work` may change between a `locate` and the next one.
+  __device__ TmaLoader(const Params& p, const Work& work, uint32_t ring,
+                       const Source& source, Barriers* barriers)
+      : p_(p), work_(work), ring_(ring), source_(source), full_(barriers->full) {
     if (is_speaker()) {
       for (int i = 0; i < G::kHalves; ++i) mbarrier_init(&full_[i], 1);
       mbarrier_init_fence();
@@ -56,17 +41,16 @@ class TmaLoader {
 
   __device__ uint32_t at(int place) const { return ring_ + place * G::kHalfTileBytes; }
 
+  // Asks for the first page ids.
+  __device__ void locate() { later_page_ = page_of(0); }
+
+  // Fills the ring with the first halves.
   __device__ void start() {
     next_ = 0;
     slot_ = slot_of(0, later_page_);
 #pragma unroll
     for (int i = 0; i < G::kHalves; ++i) fetch(i);
     later_page_ = page_of(kLanes);
-  }
-
-  __device__ void restart() {
-    later_page_ = page_of(0);
-    start();
   }
 
   __device__ void fetch(int place) {

@@ -18,14 +18,14 @@ inline constexpr size_t kProducts = 4;  // qkv, out, up, down
 struct Attributes {
   bool interleaved, has_qkv_bias, unified;
   float scale, soft_cap, epsilon, scale_offset, phi, low, high;
-  int64_t activation, window, attention_parts, attention_splits, attention_heads,
-      attention_warps;
+  int64_t activation, window;
+  decode_attention::Cut attention;
   ffi::Span<const int64_t> products;
 };
 
 struct Operands {
   ffi::AnyBuffer x, kv;
-  ffi::Buffer<ffi::S32> slots, page_table, lengths;
+  ffi::Buffer<ffi::S32> slots, page_table, lengths, plan;
   ffi::Buffer<ffi::F32> angles;  // cosines, then sines, of RoPE at each row's position
   ffi::RemainingArgs weights;    // layer after layer, in the order of `Layer`
 };
@@ -33,7 +33,7 @@ struct Operands {
 struct Results {
   ffi::Result<ffi::AnyBuffer> x, kv, middle, normal, qkv, mixed, gated, wide;
   ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
-  ffi::Result<ffi::Buffer<ffi::F32>> parts;  // of attention
+  ffi::Result<ffi::Buffer<ffi::F32>> records;  // of attention
 };
 
 inline ffi::Error invalid(std::string message) {
@@ -143,12 +143,9 @@ inline bool uses_library(const Attributes& a) {
   return uses;
 }
 
-inline decode_attention::Cut attention_cut(const Attributes& a) {
-  return {a.attention_parts, a.attention_splits, a.attention_heads, a.attention_warps};
-}
-
 // Sizes that no buffer has by itself, and how attention is cut: kernels trust them.
-inline ffi::Error check_values(const Attributes& a, const Results& out, Dims* d) {
+inline ffi::Error check_values(const Attributes& a, const Operands& in,
+                               const Results& out, Dims* d) {
   using decode_attention::check_range, decode_attention::kInt32;
   const int64_t head_dim = *d->head_dim;
   FDJAX_RETURN_IF_ERROR(decode_attention::check_head_dim(head_dim));
@@ -159,7 +156,8 @@ inline ffi::Error check_values(const Attributes& a, const Results& out, Dims* d)
   d->q_heads = Dim("Hq", *d->mixed / head_dim);
   FDJAX_RETURN_IF_ERROR(decode_attention::check_sizes(*d));
   FDJAX_RETURN_IF_ERROR(decode_attention::check_kernel(*d));
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_cut(attention_cut(a), *d, out.parts));
+  FDJAX_RETURN_IF_ERROR(
+      decode_attention::check_cut(a.attention, *d, in.plan, out.records));
   const int64_t qkv = (*d->q_heads + 2 * *d->kv_heads) * head_dim;
   FDJAX_RETURN_IF_ERROR(check_range("N", *d->qkv, qkv, qkv));
   FDJAX_RETURN_IF_ERROR(check_range("E", *d->hidden, 1, kInt32));

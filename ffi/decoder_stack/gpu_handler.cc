@@ -37,7 +37,8 @@ decode_attention::Params attention_of(const Attributes& a, const Operands& in,
   p.lengths = in.lengths.typed_data();
   p.out = out.mixed->untyped_data();
   p.recomputed = out.recomputed->typed_data();
-  p.parts = out.parts->typed_data();
+  p.plan = decode_attention::counters_of(in.plan);
+  p.records = out.records->typed_data();
   p.slot_bytes = *d.kv_heads * *d.head_dim * 2;
   p.slots_per_page = static_cast<uint32_t>(*d.layers * 2 * *d.page_size);
   p.page_size = static_cast<uint32_t>(*d.page_size);
@@ -62,7 +63,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                const Results& out) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(in, out, &d));
-  FDJAX_RETURN_IF_ERROR(check_values(a, out, &d));
+  FDJAX_RETURN_IF_ERROR(check_values(a, in, out, &d));
   std::vector<Layer> layers;
   FDJAX_RETURN_IF_ERROR(read_layers(in, a.has_qkv_bias, &d, &layers));
   if (a.products.size() != kProducts * kProductNumbers) {
@@ -72,39 +73,35 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
   if (uses_library(a)) FDJAX_RETURN_IF_ERROR(check_library(out, &d));
   const Sizes size = sizes_of(d);
   const int64_t layer_elements = 2 * *d.page_size * *d.kv_heads * *d.head_dim;
-  const Stack stack{
-      .sizes = size,
-      .buffers = {.x_in = in.x.untyped_data(),
-                  .x = out.x->untyped_data(),
-                  .middle = out.middle->untyped_data(),
-                  .normal = out.normal->untyped_data(),
-                  .qkv = out.qkv->untyped_data(),
-                  .mixed = out.mixed->untyped_data(),
-                  .gated = out.gated->untyped_data(),
-                  .wide = out.wide->untyped_data()},
-      .plan = {.qkv = product_from(a, 0),
-               .out = product_from(a, 1),
-               .up = product_from(a, 2),
-               .down = product_from(a, 3),
-               .attention = {.part_bits = decode_attention::part_bits(attention_cut(a)),
-                             .splits = static_cast<int>(a.attention_splits),
-                             .heads_per_block = static_cast<int>(a.attention_heads),
-                             .warps = static_cast<int>(a.attention_warps),
-                             .programmatic = true}},
-      .norm = {.x = nullptr,  // x, scale and out differ from norm to norm
-               .delta = nullptr,
-               .scale = nullptr,
-               .bias = nullptr,
-               .sum = nullptr,
-               .out = nullptr,
-               .rows = size.rows,
-               .size = size.hidden,
-               .epsilon = a.epsilon,
-               .scale_offset = a.scale_offset},
-      .attention = attention_of(a, in, out, d, size),
-      .activation = static_cast<matmul::Activation>(a.activation),
-      .layer_bytes = layer_elements * 2,
-      .stream = stream};
+  const Stack stack{.sizes = size,
+                    .buffers = {.x_in = in.x.untyped_data(),
+                                .x = out.x->untyped_data(),
+                                .middle = out.middle->untyped_data(),
+                                .normal = out.normal->untyped_data(),
+                                .qkv = out.qkv->untyped_data(),
+                                .mixed = out.mixed->untyped_data(),
+                                .gated = out.gated->untyped_data(),
+                                .wide = out.wide->untyped_data()},
+                    .plan = {.qkv = product_from(a, 0),
+                             .out = product_from(a, 1),
+                             .up = product_from(a, 2),
+                             .down = product_from(a, 3),
+                             .attention = decode_attention::launch_of(
+                                 a.attention, /*programmatic=*/true)},
+                    .norm = {.x = nullptr,  // x, scale and out differ from norm to norm
+                             .delta = nullptr,
+                             .scale = nullptr,
+                             .bias = nullptr,
+                             .sum = nullptr,
+                             .out = nullptr,
+                             .rows = size.rows,
+                             .size = size.hidden,
+                             .epsilon = a.epsilon,
+                             .scale_offset = a.scale_offset},
+                    .attention = attention_of(a, in, out, d, size),
+                    .activation = static_cast<matmul::Activation>(a.activation),
+                    .layer_bytes = layer_elements * 2,
+                    .stream = stream};
   const auto chain = [&](auto type) {
     using T = typename decltype(type)::type;
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -129,39 +126,38 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
 ffi::Error handle(gpu_stream stream, bool interleaved, bool has_qkv_bias, bool unified,
                   float scale, float soft_cap, float epsilon, float scale_offset,
                   float phi, float low, float high, int64_t activation, int64_t window,
-                  int64_t attention_parts, int64_t attention_splits,
-                  int64_t attention_heads, int64_t attention_warps,
+                  int64_t slots_of_plan, int64_t splits, int64_t heads, int64_t warps,
+                  int64_t max_items, int64_t max_pieces,
                   ffi::Span<const int64_t> products, ffi::AnyBuffer x,
                   ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> slots,
                   ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::F32> angles, ffi::RemainingArgs weights,
-                  ffi::Result<ffi::AnyBuffer> x_out, ffi::Result<ffi::AnyBuffer> kv_out,
+                  ffi::Buffer<ffi::S32> plan, ffi::Buffer<ffi::F32> angles,
+                  ffi::RemainingArgs weights, ffi::Result<ffi::AnyBuffer> x_out,
+                  ffi::Result<ffi::AnyBuffer> kv_out,
                   ffi::Result<ffi::AnyBuffer> middle,
                   ffi::Result<ffi::AnyBuffer> normal, ffi::Result<ffi::AnyBuffer> qkv,
                   ffi::Result<ffi::AnyBuffer> mixed, ffi::Result<ffi::AnyBuffer> gated,
                   ffi::Result<ffi::AnyBuffer> wide,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed,
-                  ffi::Result<ffi::Buffer<ffi::F32>> parts) {
-  const Attributes attributes{interleaved,
-                              has_qkv_bias,
-                              unified,
-                              scale,
-                              soft_cap,
-                              epsilon,
-                              scale_offset,
-                              phi,
-                              low,
-                              high,
-                              activation,
-                              window,
-                              attention_parts,
-                              attention_splits,
-                              attention_heads,
-                              attention_warps,
-                              products};
+                  ffi::Result<ffi::Buffer<ffi::F32>> records) {
+  const Attributes attributes{
+      interleaved,
+      has_qkv_bias,
+      unified,
+      scale,
+      soft_cap,
+      epsilon,
+      scale_offset,
+      phi,
+      low,
+      high,
+      activation,
+      window,
+      {slots_of_plan, splits, heads, warps, max_items, max_pieces},
+      products};
   return run(
-      stream, attributes, {x, kv, slots, page_table, lengths, angles, weights},
-      {x_out, kv_out, middle, normal, qkv, mixed, gated, wide, recomputed, parts});
+      stream, attributes, {x, kv, slots, page_table, lengths, plan, angles, weights},
+      {x_out, kv_out, middle, normal, qkv, mixed, gated, wide, recomputed, records});
 }
 
 // The library's handle cannot be made while XLA captures the chain.
@@ -177,41 +173,40 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_decoder_stack_gpu_initialize, fdjax::decoder_stack::prepare,
     xla::ffi::Ffi::BindInitialize().Ctx<xla::ffi::DeviceOrdinal>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decoder_stack_gpu, fdjax::decoder_stack::handle,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-                                  .Attr<bool>("interleaved")
-                                  .Attr<bool>("has_qkv_bias")
-                                  .Attr<bool>("unified")
-                                  .Attr<float>("scale")
-                                  .Attr<float>("soft_cap")
-                                  .Attr<float>("epsilon")
-                                  .Attr<float>("scale_offset")
-                                  .Attr<float>("phi")
-                                  .Attr<float>("low")
-                                  .Attr<float>("high")
-                                  .Attr<int64_t>("activation")
-                                  .Attr<int64_t>("window")
-                                  .Attr<int64_t>("attention_parts")
-                                  .Attr<int64_t>("attention_splits")
-                                  .Attr<int64_t>("attention_heads")
-                                  .Attr<int64_t>("attention_warps")
-                                  .Attr<xla::ffi::Span<const int64_t>>("products")
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
-                                  .RemainingArgs()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
-                              {xla::ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fdjax_decoder_stack_gpu, fdjax::decoder_stack::handle,
+    fdjax::decode_attention::bind_cut(
+        xla::ffi::Ffi::Bind()
+            .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+            .Attr<bool>("interleaved")
+            .Attr<bool>("has_qkv_bias")
+            .Attr<bool>("unified")
+            .Attr<float>("scale")
+            .Attr<float>("soft_cap")
+            .Attr<float>("epsilon")
+            .Attr<float>("scale_offset")
+            .Attr<float>("phi")
+            .Attr<float>("low")
+            .Attr<float>("high")
+            .Attr<int64_t>("activation")
+            .Attr<int64_t>("window"))
+        .Attr<xla::ffi::Span<const int64_t>>("products")
+        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
+        .RemainingArgs()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
+    {xla::ffi::Traits::kCmdBufferCompatible});

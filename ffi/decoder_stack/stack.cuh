@@ -3,7 +3,7 @@
 // A kernel of the chain is launched before its predecessor has ended (pdl.cuh): it
 // loads weights or pages, which nothing in the chain writes, and waits before it reads
 // what the predecessor makes. Seven kernels a layer, RoPE and the KV write in
-// attention, and an eighth where several clusters share a long row (parts.cuh):
+// attention, which reads its plan early, too: that stands before the chain begins.
 //
 //   x -- add_norm -- qkv -- decode_attention -- out + x --> middle
 //   middle -- add_norm -- activation(gate) * up -- down + middle --> x

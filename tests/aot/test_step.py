@@ -50,7 +50,7 @@ def _compile(
         attention.head_dim,
         jnp.bfloat16,
     )
-    kv = jax.ShapeDtypeStruct(layout.shape, layout.dtype)
+    kv = jax.eval_shape(layout.allocate)
     model = Decoder(config, jnp.bfloat16)
     compiled = compile_for_h200(step, model, kv, *operands, donate_argnums=(1,))
     return compiled, layout

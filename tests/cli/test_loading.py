@@ -88,7 +88,9 @@ def test_every_option_of_a_model_arrives(
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
     command = ("generate", "A", "--model", "some/model")
-    assert invoke(*command, *flags, "--random-weights").exit_code == 1
+    switches = ("random_weights", "batch_invariant")
+    flags += [f"--{name.replace('_', '-')}" for name in switches]
+    assert invoke(*command, *flags).exit_code == 1
     ((model, options),) = seen
     assert callable(options.pop("on_progress"))
-    assert (model, options) == ("some/model", wanted | {"random_weights": True})
+    assert (model, options) == ("some/model", wanted | dict.fromkeys(switches, True))

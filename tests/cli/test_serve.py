@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,14 +20,16 @@ import pytest
 import typer
 
 from fdjax.cli.app import app
+from fdjax.errors import to_install
 from tests.cli.conftest import Invoke
+from tests.support.http_server import wait_until
 from tests.support.load import load
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
 OPTIONS = (
     "serve", "--no-warm-up", "--max-model-len", "64", "--max-num-seqs", "2",
     "--served-model-name", "tales", "--max-queued-requests", "64",
-    "--max-queued-tokens", "4096", "--log-format", "json",
+    "--max-queued-tokens", "0", "--log-format", "json",
 )  # fmt: skip
 FDJAX = (sys.executable, "-m", "fdjax")
 # The same, where the first decode step raises.
@@ -39,6 +42,7 @@ FAULTY = (
     "main()\n",
 )
 HEADERS = {"authorization": "Bearer secret"}
+KEYS = '[keys.alice]\nkey = "{}"\n'
 BODY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 40}
 
 
@@ -64,13 +68,40 @@ def num_taken(client: httpx2.Client) -> float:
     return float(found[1])
 
 
+def change_keys(
+    process: subprocess.Popen[bytes],
+    client: httpx2.Client,
+    keys: pathlib.Path,
+    log: pathlib.Path,
+) -> None:
+    """Writes another key, then a broken file, and has both read."""
+
+    def opened(key: str) -> bool:
+        headers = {"authorization": f"Bearer {key}"}
+        return client.get("/v1/models", headers=headers).is_success
+
+    assert opened("before")
+    keys.write_text(KEYS.format("after"))
+    process.send_signal(signal.SIGHUP)
+    wait_until(lambda: opened("after"))
+    assert not opened("before")
+    keys.write_text("broken")
+    process.send_signal(signal.SIGHUP)
+    wait_until(lambda: "the API keys stay as they were" in log.read_text())
+    assert opened("after")
+
+
 @contextlib.contextmanager
 def serving(
     command: Sequence[str], folder: pathlib.Path, *, port: str
 ) -> Generator[tuple[subprocess.Popen[bytes], str, pathlib.Path]]:
     """A server, its address and its log; it keeps its programs in a folder."""
     log = folder.with_name(f"log-{port}")
+    keys = folder.with_name("keys.toml")
+    keys.touch(mode=0o600)
+    keys.write_text(KEYS.format("before"))
     options = ("--port", port, "--compilation-cache-dir", str(folder))
+    options += ("--api-key-file", str(keys))
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [*command, *OPTIONS, *options, "--api-key", "secret"],
@@ -120,6 +151,7 @@ def test_a_server_serves_until_it_is_told_to_stop(failed: str, programs: pathlib
             answered = asyncio.run(crowd)
             assert answered.faults == []
             assert len(answered.seconds) >= 64
+            change_keys(process, client, programs.with_name("keys.toml"), log)
             taken = num_taken(client)
             with ThreadPoolExecutor() as pool:
                 waiting = [
@@ -132,6 +164,8 @@ def test_a_server_serves_until_it_is_told_to_stop(failed: str, programs: pathlib
                 answers = [request.result().json() for request in waiting]
         assert [answer["choices"] for answer in answers] == [first["choices"]] * 4
         assert process.wait(timeout=30) == 0
+        limits = "64 requests, 4096 samples and any number of tokens may wait"
+        assert limits in log.read_text()
         lines = requests_in(log.read_text())
         served = [line for line in lines if line["path"] == "/v1/completions"]
         assert {line["finish_reason"] for line in served} == {"length"}
@@ -147,7 +181,18 @@ def test_without_the_extra_it_says_what_to_install(
     result = invoke("serve")
     assert result.exit_code == 1
     assert package in result.stderr
-    assert "fdjax[serve]" in result.stderr
+    assert to_install("serve") in result.stderr
+
+
+def test_a_port_in_use_is_found_before_a_model_is_loaded(invoke: Invoke):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        result = invoke("serve", "--port", port, "--model", "no/such-model")
+    assert result.exit_code == 1
+    assert f"cannot listen at 127.0.0.1, port {port}" in result.stderr
+    assert "in use" in result.stderr
 
 
 @pytest.mark.parametrize("key", ["", " "])

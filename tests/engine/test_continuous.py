@@ -9,8 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from fdjax import QueueFullError, RequestError, SamplingParams
+from fdjax.engine import scheduler
 from fdjax.engine.engine import Engine
 from fdjax.engine.job import Job
+from fdjax.engine.limits import Load, QueueLimits
+from fdjax.engine.origin import Origin
 from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
 from tests.support.soak import is_idle, soak
 
@@ -36,7 +39,7 @@ def add(
     *,
     priority: int = 0,
 ) -> Job:
-    return engine.add(engine.request(0, prompt, params), priority=priority)
+    return engine.add(engine.request(0, prompt, params), Origin(priority=priority))
 
 
 def finish(engine: Engine) -> dict[Job, list[int]]:
@@ -63,6 +66,63 @@ def test_a_request_joins_those_that_run(engine: Engine):
         for job, increment in engine.step():
             outputs[job] += increment.token_ids
     assert [outputs[job] for job in jobs] == expected
+    assert is_idle(engine)
+
+
+@each_plan
+def test_a_job_that_is_parked_goes_on_where_it_was(
+    engine: Engine, params: SamplingParams
+):
+    """Others have its row meanwhile; it may be parked while it waits, too."""
+    expected = run(engine, [PROMPTS[0]], params) + run(engine, [PROMPTS[1]], params)
+    first, second = (add(engine, prompt, params) for prompt in PROMPTS[:2])
+    outputs: defaultdict[Job, list[int]] = defaultdict(list)
+
+    def step() -> None:
+        for job, increment in engine.step():
+            outputs[job] += increment.token_ids
+
+    for _ in range(3):
+        engine.park(first)
+        while engine.has_work and first.row is not None:
+            step()
+        engine.park(second)
+        step()
+        assert not engine.has_work
+        engine.resume(first)
+        engine.resume(second)
+        step()
+    while engine.has_work:
+        step()
+    assert [outputs[first], outputs[second]] == expected
+    assert is_idle(engine)
+
+
+def test_a_job_that_is_parked_can_be_aborted(engine: Engine):
+    parked, asked = add(engine, PROMPTS[0]), add(engine, PROMPTS[1])
+    engine.step()
+    engine.park(parked)
+    engine.step()
+    engine.park(asked)
+    for job in (parked, asked):
+        engine.abort(job)
+        engine.abort(job)
+        engine.park(job)
+        engine.resume(job)
+    assert not engine.has_work
+    assert is_idle(engine)
+
+
+def test_a_reset_ends_jobs_that_are_parked_too(engine: Engine):
+    parked, asked = add(engine, PROMPTS[0]), add(engine, PROMPTS[1])
+    engine.step()
+    engine.park(parked)
+    engine.step()
+    engine.park(asked)
+    engine.reset()
+    assert parked.ended and asked.ended
+    engine.resume(parked)
+    assert not engine.has_work
     assert is_idle(engine)
 
 
@@ -184,7 +244,7 @@ def test_salts_share_nothing(engine: Engine):
     engine.scheduler.pool.forget()
     before = engine.scheduler.num_cached_tokens
     for salt in (b"a", b"b"):
-        engine.add(engine.request(0, LONG, GREEDY), salt=salt)
+        engine.add(engine.request(0, LONG, GREEDY), Origin(salt=salt))
         finish(engine)
     assert engine.scheduler.num_cached_tokens == before
 
@@ -209,14 +269,17 @@ def test_long_prompts_go_in_chunks(engine: Engine):
 
 
 def test_a_full_queue_says_so():
-    engine = tiny_engine(max_queued_requests=2, max_queued_tokens=10)
+    engine = tiny_engine(limits=QueueLimits(requests=2, tokens=10))
     jobs = [add(engine, [7] * 4), add(engine, [8] * 4)]
-    with pytest.raises(QueueFullError, match="2 requests wait"):
-        add(engine, [9])
+    with pytest.raises(QueueFullError, match="2 requests wait, and 2 may"):
+        engine.check_queue(Load(1, 1, 1))
     engine.step()
     add(engine, [9] * 9)
+    engine.check_queue(Load(1, 1, 1))
     with pytest.raises(QueueFullError, match=r"9 tokens wait, and 10 may; .* 2 more"):
-        add(engine, [9] * 2)
+        engine.check_queue(Load(1, 1, 2))
+    with pytest.raises(RequestError, match=r"11 tokens .* max_queued_tokens is 10"):
+        engine.check_queue(Load(1, 1, 11))
     assert len(finish(engine)) == 3
     assert all(job.ended for job in jobs)
 
@@ -224,8 +287,14 @@ def test_a_full_queue_says_so():
 # --- Everything at once ---------------------------------------------------------------
 
 
-def test_hundreds_of_random_requests_leave_every_page_free(small: Engine):
-    """Random lengths, priorities, aborts and arrivals; `tests.soak` has thousands."""
+def test_hundreds_of_random_requests_leave_every_page_free(
+    small: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """Random lengths, tenants, priorities and arrivals; `tests.soak` has thousands.
+
+    They give way to each other after two tokens: these are short.
+    """
+    monkeypatch.setattr(scheduler, "_QUANTUM", 2)
     done = soak(small, num_requests=300, seed=1)
     assert done.num_aborted > 0
     assert is_idle(small)

@@ -50,8 +50,9 @@ def test_page_size_changes_nothing(page_size: int, alone: list[list[int]]):
 
 def test_what_pages_held_before_changes_nothing(engine: Engine, alone: list[list[int]]):
     engine.scheduler.pool.forget()
+    kv = engine.executor.kv
     engine.executor.progress = dataclasses.replace(
-        engine.executor.progress, kv=jnp.full_like(engine.executor.kv, jnp.nan)
+        engine.executor.progress, kv=kv.with_array(jnp.full_like(kv.array, jnp.nan))
     )
     assert run(engine, PROMPTS) == alone
 

@@ -32,9 +32,9 @@ def compiled() -> tuple[Engine, jax.stages.Compiled]:
 
 def test_the_kv_array_stays_where_it_is(engine: Engine):
     run(engine, PROMPTS)
-    before = engine.executor.kv.unsafe_buffer_pointer()
+    before = engine.executor.kv.array.unsafe_buffer_pointer()
     run(engine, [*PROMPTS, *PROMPTS])
-    assert engine.executor.kv.unsafe_buffer_pointer() == before
+    assert engine.executor.kv.array.unsafe_buffer_pointer() == before
 
 
 def test_the_kv_array_is_an_alias(compiled: tuple[Engine, jax.stages.Compiled]):

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fdjax import QueueFullError
+from fdjax import QueueFullError, RequestError
 from fdjax.engine.engine import Engine
+from fdjax.engine.limits import QueueLimits
 from fdjax.engine.runs import Runs
 from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
 
@@ -76,10 +77,14 @@ def test_a_job_aborted_on_the_way_ends_its_run_and_no_other(
 
 
 def test_all_requests_are_queued_or_none():
-    engine = tiny_engine(max_queued_requests=2)
-    with pytest.raises(QueueFullError, match="2 requests wait"):
-        Runs(engine).add([engine.request(0, [7], GREEDY)] * 3)
-    assert not engine.has_work
+    engine = tiny_engine(limits=QueueLimits(samples=2))
+    runs, request = Runs(engine), engine.request(0, [7], GREEDY)
+    with pytest.raises(RequestError, match="3 samples to wait together, but max_queu"):
+        runs.add([request] * 3)
+    runs.add([request])
+    with pytest.raises(QueueFullError, match=r"1 samples wait, and 2 may; .* 2 more"):
+        runs.add([request] * 2)
+    assert engine.scheduler.num_waiting == 1
 
 
 def test_an_interrupt_after_donation_does_not_end_the_engine(
@@ -95,7 +100,7 @@ def test_an_interrupt_after_donation_does_not_end_the_engine(
     with pytest.raises(KeyboardInterrupt):
         run(engine, [PROMPTS[0]])
     monkeypatch.undo()
-    assert not engine.executor.kv.is_deleted()
+    assert not engine.executor.kv.array.is_deleted()
     assert all_free(engine)
     assert run(engine, [PROMPTS[0]]) == alone[:1]
 

@@ -7,6 +7,7 @@ import pytest
 from fdjax import SamplingParams
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.job import Chunk, Job
+from fdjax.engine.origin import Origin
 from fdjax.engine.request import make_request
 from fdjax.engine.scheduler import Scheduler
 from fdjax.memory.pages import PagePool
@@ -34,7 +35,14 @@ class Desk:
         )
         self.jobs: list[Job] = []
 
-    def add(self, length: int, *, output: int = 8, priority: int = 0) -> Job:
+    def add(
+        self,
+        length: int,
+        *,
+        output: int = 8,
+        priority: int = 0,
+        origin: Origin | None = None,
+    ) -> Job:
         """A job whose prompt begins like no other's."""
         place = len(self.jobs)
         prompt = [place] * length
@@ -43,7 +51,8 @@ class Desk:
             place, prompt, params, vocab_size=100, max_model_len=32, grammar=None
         )
         keys = PrefixKeys(PAGE_SIZE)
-        job = Job(request, priority, place, seed=0, keys=keys, tokens=list(prompt))
+        origin = origin or Origin(priority=priority)
+        job = Job(request, origin, seed=0, keys=keys, tokens=list(prompt))
         self.jobs.append(job)
         self.scheduler.add(job)
         return job
@@ -62,7 +71,7 @@ class Desk:
 
 
 def spans(chunks: Sequence[Chunk]) -> list[tuple[int, int, int]]:
-    return [(chunk.job.arrival, chunk.start, chunk.stop) for chunk in chunks]
+    return [(chunk.job.request.index, chunk.start, chunk.stop) for chunk in chunks]
 
 
 # --- Admission ------------------------------------------------------------------------
@@ -73,7 +82,7 @@ def test_rows_and_pages_go_to_the_first_in_order():
     for priority in (1, 0, 1, 0, 0):
         desk.add(5, priority=priority)
     admitted = desk.scheduler.admit()
-    assert [job.arrival for job in admitted] == [1, 3, 4, 0]
+    assert [job.request.index for job in admitted] == [1, 3, 4, 0]
     assert [job.row for job in admitted] == [0, 1, 2, 3]
     assert [page for job in admitted for page in job.pages] == list(range(8))
     assert desk.scheduler.num_waiting == 1
@@ -160,6 +169,81 @@ def test_the_last_in_order_gives_way_and_comes_back_first():
     desk.scheduler.end(first)
     assert desk.scheduler.admit() == [second, waiting]
     assert desk.scheduler.num_preemptions == 1
+
+
+def samples(desk: Desk, count: int, *, tenant: str = "", made: int = 40) -> list[Job]:
+    """The samples of a request, as many tokens on."""
+    origin = Origin(tenant=tenant)
+    jobs = [desk.add(1, output=24, origin=origin) for _ in range(count)]
+    for job in desk.scheduler.admit():
+        job.tokens += [1] * made
+    return jobs
+
+
+@pytest.mark.parametrize("tenant", ["many", "other"])
+def test_whoever_holds_most_gives_way_to_one_who_holds_less(tenant: str):
+    """By request, and by tenant; until they hold as much, and not from then on."""
+    desk = Desk()
+    many = samples(desk, 6, tenant="many")
+    assert desk.scheduler.running == many[:4]
+    others = samples(desk, 4, tenant=tenant)
+    for _ in range(5):
+        desk.scheduler.give_way()
+        for job in desk.scheduler.admit():
+            job.tokens += [1] * 40
+    assert desk.scheduler.running == [*many[:2], *others[:2]]
+    assert desk.scheduler.num_preemptions == 2
+    desk.scheduler.end(others[0])
+    assert desk.scheduler.admit() == others[2:3], "before those that were put back"
+    for job in [*others[1:], many[0]]:
+        desk.scheduler.end(job)
+    assert desk.scheduler.admit() == many[2:5], "in the order they came"
+
+
+def test_whoever_holds_most_gives_up_pages_too():
+    desk = Desk(num_pages=8)
+    many = Origin()
+    jobs = [desk.add(12, origin=many) for _ in range(2)]
+    assert desk.scheduler.admit() == jobs
+    for job in jobs:
+        job.tokens += [1] * 40
+    large = desk.add(12)
+    assert desk.scheduler.admit() == [], "rows are free, and two pages"
+    desk.scheduler.give_way()
+    assert desk.scheduler.admit() == [large]
+    assert desk.scheduler.running == [jobs[0], large]
+
+
+def test_nobody_gives_way_before_it_has_got_anywhere():
+    desk = Desk()
+    samples(desk, 4, made=31)
+    desk.add(1)
+    assert desk.scheduler.admit() == []
+    assert desk.scheduler.giving_way() is None
+    desk.scheduler.running[2].tokens.append(1)
+    assert desk.scheduler.giving_way() is desk.scheduler.running[2]
+
+
+def test_the_urgent_do_not_give_way_to_others():
+    desk = Desk()
+    urgent = Origin(priority=-1)
+    for _ in range(4):
+        desk.add(1, origin=urgent)
+    for job in desk.scheduler.admit():
+        job.tokens += [1] * 40
+    desk.add(1)
+    assert desk.scheduler.admit() == []
+    assert desk.scheduler.giving_way() is None
+
+
+def test_a_prompt_is_not_kept_waiting_by_all_those_of_another_request():
+    desk = Desk(max_batched_tokens=16, num_pages=64)
+    many = Origin()
+    for _ in range(3):
+        desk.add(10, origin=many)
+    desk.add(10)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(16)) == [(0, 0, 10), (3, 0, 6)]
 
 
 @pytest.mark.parametrize(

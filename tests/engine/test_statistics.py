@@ -8,9 +8,10 @@ import pytest
 
 from fdjax import UnifiedMax
 from fdjax.engine.engine import Engine
+from fdjax.engine.limits import QueueLimits
 from fdjax.engine.runs import Runs
 from fdjax.engine.statistics import SoftmaxWatch
-from fdjax.errors import QueueFullError
+from fdjax.errors import RequestError
 from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
 from fdjax.models import random_weights
 from tests.support.engines import GREEDY, run, shallow_model, tiny_engine
@@ -64,9 +65,9 @@ def test_an_idle_engine_shows_all_of_the_softmax(narrow: Engine):
 def test_a_request_that_is_refused_leaves_none_behind(
     narrow: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(narrow, "_limits", (1, None))
+    monkeypatch.setattr(narrow, "limits", QueueLimits(requests=1))
     requests = [narrow.request(index, [5], GREEDY) for index in range(2)]
-    with pytest.raises(QueueFullError, match="1 requests wait"):
+    with pytest.raises(RequestError, match="asks for 2 requests to wait together"):
         Runs(narrow).add(requests)
     assert not narrow.has_work
 

@@ -86,7 +86,7 @@ def test_the_largest_prefill_fits_the_workspace(llm: LLM, implementation: str):
     vector = jax.ShapeDtypeStruct((rows,), np.int32)
     tokens = jax.ShapeDtypeStruct((engine.buckets.prefills[-1],), np.int32)
     table = jax.ShapeDtypeStruct((rows, engine.buckets.widths[-1]), np.int32)
-    kv = jax.ShapeDtypeStruct(engine.plan.layout.shape, engine.plan.layout.dtype)
+    kv = jax.eval_shape(engine.plan.layout.allocate)
     with prefill_attention.OP.using(implementation):
         plan = memory_plan()
         lowered = engine.executor.programs.lower_prefill(

@@ -27,7 +27,7 @@ def _thunks(dump: pathlib.Path) -> list[str]:
     layout = KVLayout(
         64, 3, 16, config.attention.num_kv_heads, 128, jnp.dtype(jnp.bfloat16)
     )
-    kv = jax.ShapeDtypeStruct(layout.shape, layout.dtype)
+    kv = jax.eval_shape(layout.allocate)
     rows, table = (jax.ShapeDtypeStruct(s, jnp.int32) for s in [(8,), (8, 8)])
     step = jax.jit(steps.decode, donate_argnums=1)
     lowered = step.lower(Decoder(config, jnp.bfloat16), kv, rows, rows, table)

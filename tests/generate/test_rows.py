@@ -9,6 +9,7 @@ from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.sampling_state import SamplingRules, SamplingState, init_state
+from fdjax.kernels.paged import KVCache
 from tests.support.engines import layout_of, shallow_model
 
 NUM_ROWS, VOCABULARY = 4, 131
@@ -44,7 +45,7 @@ def progress_of(state: SamplingState) -> GenerationProgress:
     shape = layout_of(shallow_model(), num_pages=NUM_ROWS, page_size=16).shape
     kv = np.random.default_rng(0).normal(size=shape)
     return GenerationProgress(
-        kv=jnp.asarray(kv, jnp.float32),
+        kv=KVCache.page_major(jnp.asarray(kv, jnp.float32)),
         lengths=jnp.asarray(LENGTHS, jnp.int32),
         tokens=jnp.asarray([11, 12, 13, 14], jnp.int32),
         sampling=state.progress,
@@ -74,7 +75,7 @@ def test_exchange_moves_everything_that_a_row_has():
     expected = [leaf[source] for leaf in by_row(state.rules, progress)]
     found = rows.exchange(state.rules, progress, jnp.asarray(source, jnp.int32))
     assert_same(by_row(*found), expected)
-    np.testing.assert_array_equal(found[1].kv, progress.kv)
+    np.testing.assert_array_equal(found[1].kv.array, progress.kv.array)
 
 
 def test_arrivals_take_their_rows_and_padding_takes_none():

@@ -230,7 +230,7 @@ def test_finished_rows_stand_still():
             normal_logits(3, VOCAB, seed=step), state, plan=plan_of(params)
         )
         finished.append(sampled.finished.tolist())
-    running, stop, length = FinishReason
+    running, stop, length, *_ = FinishReason
     assert finished == [[running, running, stop]] + [[length, running, stop]] * 3
     assert state.progress.generated.tolist() == [2, 4, 0]
     counts = state.progress.output_counts
@@ -271,3 +271,15 @@ def test_not_a_number_still_gives_a_token():
     logits = jnp.full((7, VOCAB), jnp.nan)
     tokens = np.asarray(sample_once(logits, MIXED).tokens)
     assert np.all((tokens >= 0) & (tokens < VOCAB))
+
+
+@pytest.mark.parametrize("params", MIXED)
+def test_rows_whose_logits_are_no_numbers_end_alone(params: SamplingParams):
+    """Not those that are very small, nor those that a mask or a bias forbids."""
+    inf = jnp.inf
+    logits = normal_logits(6, VOCAB)
+    logits = logits.at[0].set(jnp.nan).at[1, 3].set(jnp.nan).at[2, 4].set(inf)
+    logits = logits.at[3].set(-inf).at[4, 1:].set(-inf)
+    sampled = sample_once(logits, [dataclasses.replace(params, max_tokens=None)] * 6)
+    codes = [FinishReason.NON_FINITE] * 4 + [FinishReason.RUNNING] * 2
+    assert sampled.finished.tolist() == codes

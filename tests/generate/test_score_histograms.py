@@ -64,7 +64,7 @@ def first_layer_scores(row: int) -> np.ndarray:
     q, kv = layer.attention.project(x, kv, batch)
     spec, length = model.config.attention, LENGTHS[row]
     q = np.asarray(q).reshape(3, PADDED, spec.num_heads, -1)[row, :length]
-    pages = np.asarray(kv)[np.asarray(table)[row], 0, 0]
+    pages = np.asarray(kv.array)[np.asarray(table)[row], 0, 0]
     keys = pages.reshape(PADDED, spec.num_kv_heads, -1)[:length]
     keys = keys.repeat(spec.num_heads // spec.num_kv_heads, axis=1)
     scores = np.einsum("shd,thd->hst", q, keys) * spec.scale

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fdjax.generate import steps
 from fdjax.kernels.matmul import matmul
+from fdjax.kernels.paged import KVCache
 from tests.support.engines import PROMPTS, layout_of, tiny_model
 from tests.support.numerics import assert_close
 
@@ -32,7 +33,7 @@ def tables(pages: list[int], *, width: int = WIDTH) -> jax.Array:
     return jnp.asarray(table)
 
 
-def empty(*, page_size: int = PAGE_SIZE, num_pages: int = NUM_PAGES) -> jax.Array:
+def empty(*, page_size: int = PAGE_SIZE, num_pages: int = NUM_PAGES) -> KVCache:
     return layout_of(tiny_model(), num_pages=num_pages, page_size=page_size).allocate()
 
 
@@ -44,7 +45,7 @@ def padded(prompts: list[list[int]]) -> tuple[jax.Array, jax.Array]:
 
 
 def logits_of(
-    kv: jax.Array, table: jax.Array, *, prompts: list[list[int]] | None = None
+    kv: KVCache, table: jax.Array, *, prompts: list[list[int]] | None = None
 ) -> jax.Array:
     """Logits `[B, 4, V]` after the prompts and after each token that follows."""
     tokens, lengths = padded(list(PROMPTS) if prompts is None else prompts)
@@ -72,7 +73,7 @@ def test_the_order_of_pages_changes_not_a_bit(pages: list[int]):
 
 @pytest.mark.parametrize("left_behind", [jnp.nan, jnp.inf, 1e30])
 def test_what_pages_held_before_changes_not_a_bit(left_behind: float):
-    kv = jnp.full_like(empty(), left_behind)
+    kv = jax.tree.map(lambda a: jnp.full_like(a, left_behind), empty())
     result = logits_of(kv, tables(list(range(NUM_PAGES))))
     np.testing.assert_array_equal(result, expected())
 
@@ -101,9 +102,9 @@ def test_padding_rows_change_nothing_and_write_nothing():
     tokens, lengths = padded([[], [], []])
     absent = jnp.full((3, WIDTH), NUM_PAGES, jnp.int32)
     _, kv = prefill(tiny_model(), empty(), tokens, lengths, absent)
-    assert not kv.any()
+    assert not kv.array.any()
     _, kv = decode(tiny_model(), kv, lengths, lengths, absent)
-    assert not kv.any()
+    assert not kv.array.any()
 
 
 def test_prefill_is_the_last_token_of_score():

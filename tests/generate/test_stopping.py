@@ -15,7 +15,8 @@ from fdjax.generate.stopping import (
 
 VOCAB = 10
 EOS = (8, 9)
-RUNNING, STOP, LENGTH = FinishReason
+RUNNING, STOP, LENGTH, NON_FINITE, *_ = FinishReason
+FINITE = jnp.array([True])
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,11 @@ def test_reason(params: SamplingParams, token: int, generated: int, reason: int)
     update = jax.jit(update_finished)
     for before in FinishReason:
         after = update(
-            jnp.array([before]), jnp.array([generated]), jnp.array([token]), rules
+            jnp.array([before]),
+            jnp.array([generated]),
+            jnp.array([token]),
+            FINITE,
+            rules,
         )
         assert after.dtype == jnp.int32
         assert after.tolist() == [reason if before == RUNNING else before]
@@ -51,8 +56,27 @@ def test_without_any_stop_id():
     rules = init_stop_rules(
         [SamplingParams()], num_stop_ids=0, vocab_size=VOCAB, eos_token_ids=()
     )
-    after = update_finished(jnp.array([0]), jnp.array([1]), jnp.array([3]), rules)
+    after = update_finished(
+        jnp.array([0]), jnp.array([1]), jnp.array([3]), FINITE, rules
+    )
     assert after.tolist() == [RUNNING]
+
+
+def test_what_is_not_drawn_by_numbers_ends_first():
+    rules = init_stop_rules(
+        [SamplingParams(max_tokens=1)] * 3,
+        num_stop_ids=0,
+        vocab_size=VOCAB,
+        eos_token_ids=EOS,
+    )
+    after = update_finished(
+        jnp.array([RUNNING, RUNNING, LENGTH]),
+        jnp.array([1, 1, 1]),
+        jnp.array([8, 3, 3]),
+        jnp.zeros(3, bool),
+        rules,
+    )
+    assert after.tolist() == [NON_FINITE, NON_FINITE, LENGTH]
 
 
 def test_early_stops_are_impossible():
@@ -82,4 +106,12 @@ def test_what_a_mask_forbids_stays_forbidden():
 
 
 def test_text():
-    assert [reason.text for reason in FinishReason] == [None, "stop", "length"]
+    assert [reason.text for reason in FinishReason] == [
+        None,
+        "stop",
+        "length",
+        "error",
+        "error",
+        "error",
+        "abort",
+    ]

@@ -18,6 +18,7 @@ from fdjax.kernels.decode_attention import (
 )
 from fdjax.kernels.decode_attention.pallas import call as pallas
 from fdjax.kernels.hopper import CLUSTERS, MULTIPROCESSORS
+from fdjax.kernels.paged import KVCache, PageView
 from tests.support.decode_calls import WIDE, structs
 from tests.support.dense_attention import dense_attention, scatter_pages
 from tests.support.numerics import assert_close
@@ -54,8 +55,10 @@ def _draw(lengths: tuple[int, ...], **options: Any) -> Drawn:
         np.einsum("hgd,thd->hgt", q[row].reshape(2, 2, 8), k) * 0.5
         for row, (k, _) in enumerate(sequences)
     ]
-    operands = map(jnp.asarray, (q, kv, table, np.array(lengths, np.int32)))
-    return Drawn(tuple(operands), expected, scores)
+    layer = KVCache.page_major(jnp.asarray(kv)).layer(1)
+    held = jnp.asarray(lengths, jnp.int32)
+    pages = PageView.decoding(jnp.asarray(table), held)
+    return Drawn((jnp.asarray(q), layer, pages), expected, scores)
 
 
 SINKS = np.array([-1.0, 0.0, 1.0, 3.0], np.float32)
@@ -72,7 +75,7 @@ def test_definition_is_dense_attention(
     drawn = _draw((5, 1, 11, 0, 4), **options)
     with OP.using("reference"):
         out, _ = decode_attention(
-            *drawn.operands, layer=1, scale=0.5, unified=unified, **options
+            *drawn.operands, scale=0.5, unified=unified, **options
         )
     assert_close(out, drawn.expected, reduction=11)
 
@@ -81,9 +84,7 @@ def test_a_row_is_recomputed_where_its_largest_score_leaves_the_bounds():
     drawn = _draw((5, 1, 11, 0, 4))
     bounds = UnifiedMax(phi=0.5, low=0.2, high=1.5)
     with OP.using("reference"):
-        _, counts = decode_attention(
-            *drawn.operands, layer=1, scale=0.5, unified=bounds
-        )
+        _, counts = decode_attention(*drawn.operands, scale=0.5, unified=bounds)
     for row, scores in enumerate(drawn.scores):
         for head in range(2):
             # Of the definition: any score at or above the upper bound, or all of them
@@ -99,9 +100,7 @@ def test_a_row_is_recomputed_where_its_largest_score_leaves_the_bounds():
 
 def test_the_synchronised_scheme_recomputes_nothing():
     with OP.using("reference"):
-        _, counts = decode_attention(
-            *_draw((5, 1, 11, 0, 4)).operands, layer=1, scale=0.5
-        )
+        _, counts = decode_attention(*_draw((5, 1, 11, 0, 4)).operands, scale=0.5)
     assert counts.shape == (5, 2)
     assert counts.dtype == jnp.int32
     assert not counts.any()
@@ -181,19 +180,17 @@ def test_the_heuristic_is_a_candidate(rows: int, kv_heads: int, tokens: int):
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 8])
 def test_clusters_of_long_rows_run_at_once(rows: int, num_kv_heads: int):
     cut = config.heuristic(config.Call(rows, num_kv_heads, 32768))
-    clusters = rows * num_kv_heads * cut.parts
-    assert clusters <= CLUSTERS.get(cut.splits, MULTIPROCESSORS)
-    if rows * num_kv_heads <= 66:
-        assert clusters * cut.splits >= 32
+    assert cut.slots <= CLUSTERS.get(cut.splits, MULTIPROCESSORS)
+    assert cut.slots * cut.splits >= 117
 
 
 @pytest.mark.parametrize(
     ("rows", "tokens", "cut"),
     [
-        (8, 1088, config.Config(3, 1, 8)),
-        (8, 2048, config.Config(2, 1, 16)),
-        (5, 2048, config.Config(5, 1, 8)),
-        (9, 2048, config.Config(3, 1, 8)),
+        (8, 1088, config.Config(3, 1, 8, 78)),
+        (8, 2048, config.Config(2, 1, 16, 66)),
+        (5, 2048, config.Config(5, 1, 8, 40)),
+        (9, 2048, config.Config(3, 1, 8, 78)),
     ],
 )
 def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
@@ -203,27 +200,32 @@ def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "group", "warps"),
-    [(128, 4, 16), (64, 16, 16), (128, 16, 8), (96, 1, 8), (256, 2, 8)],
+    ("head_dim", "group", "page_size", "warps"),
+    [
+        (128, 4, 16, 16),
+        (64, 16, 32, 16),
+        (128, 16, 16, 8),
+        (96, 1, 16, 8),
+        (256, 2, 16, 8),
+        (128, 4, 24, 8),
+    ],
 )
 def test_blocks_of_8_warps_at_most_are_cut_as_before(
-    head_dim: int, group: int, warps: int
+    head_dim: int, group: int, page_size: int, warps: int
 ):
-    assert config.max_warps(head_dim, group) == warps
+    assert config.max_warps(head_dim, group, page_size) == warps
     splits = config.heuristic(config.Call(8, 8, 2048, warps)).splits
     assert splits == (2 if warps == 16 else 3)
 
 
-def test_parts_have_room_for_what_they_leave():
-    assert config.Config(2, 1, 16).part_floats(3, 32, 128) == 0
-    assert config.Config(2, 1, 16, parts=8).part_floats(1, 32, 128) == 32 * 8 * 132
+def test_pieces_have_room_for_what_they_leave():
+    shape = config.Config(2, 1, 16, 66).plan_shape(1, 8)
+    assert shape.max_pieces == 132
+    assert shape.record_floats(4, 128) == 132 * 4 * 132
 
 
 def test_wrong_arguments_are_value_errors():
-    q, kv, table, lengths = (
-        jnp.zeros(s.shape, s.dtype) for s in jax.tree.leaves(structs())
-    )
+    call = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), structs())
+    q = call.q.astype(jnp.float16)
     with pytest.raises(ValueError, match="q is float16, kv is bfloat16"):
-        decode_attention(q.astype(jnp.float16), kv, table, lengths, layer=0, scale=1.0)
-    with pytest.raises(ValueError, match="layer 1 of a kv array of 1"):
-        decode_attention(q, kv, table, lengths, layer=1, scale=1.0)
+        decode_attention(q, call.kv, call.pages, scale=1.0)

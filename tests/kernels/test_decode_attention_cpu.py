@@ -19,8 +19,9 @@ from fdjax.kernels.decode_attention import (
     decode_attention,
     handler,
 )
+from fdjax.kernels.paged import KVCache, KVLayer, PageView
 from fdjax.notation import Array
-from tests.support.decode_calls import structs
+from tests.support.decode_calls import structs, with_pages
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -41,7 +42,12 @@ def _served(call: DecodeAttention) -> Array:
 def _attended(*args: Any) -> Array:
     """Of a plain call."""
     with OP.using("cpu"):
-        return decode_attention(*args, layer=0, scale=1.0)[0]
+        return decode_attention(*args, scale=1.0)[0]
+
+
+def _layer(kv: np.ndarray) -> KVLayer:
+    """The one of a page-major array."""
+    return KVCache.page_major(jnp.asarray(kv)).layer(0)
 
 
 def test_it_serves_where_nothing_is_said():
@@ -73,7 +79,11 @@ def test_every_value_of_16_bits_is_read_and_rounded_right(
     kv = np.zeros((979, 1, 2, 1, 1, 67), dtype)
     kv[:, 0, 1, 0, 0] = values.reshape(979, 67)
     table, lengths = jnp.arange(979, dtype=jnp.int32)[:, None], jnp.ones(979, jnp.int32)
-    args = (jnp.zeros((979, 1, 67), dtype), jnp.asarray(kv), table, lengths)
+    args = (
+        jnp.zeros((979, 1, 67), dtype),
+        _layer(kv),
+        PageView.decoding(table, lengths),
+    )
     actual = np.asarray(_attended(*args)).ravel()
     np.testing.assert_array_equal(_flushed(actual), _flushed(values))
 
@@ -95,7 +105,7 @@ def test_weights_are_exponentials_from_one_to_nothing(
     kv[:, 0, 0, 1, 0, 0], kv[:, 0, 1, 1] = -x, 1
     table = jnp.arange(len(x), dtype=jnp.int32)[:, None]
     lengths = jnp.full(len(x), 2, jnp.int32)
-    args = (jnp.ones((len(x), 1, 1)), jnp.asarray(kv), table, lengths)
+    args = (jnp.ones((len(x), 1, 1)), _layer(kv), PageView.decoding(table, lengths))
     actual = np.asarray(_attended(*args), np.float64).ravel()
     weight = np.exp(-x.astype(np.float64))
     expected = weight / (1 + weight)
@@ -115,12 +125,11 @@ def test_a_query_that_is_not_a_number_gives_none():
 
 
 def _with_pages(table: Array, lengths: Array) -> DecodeAttention:
-    call = cases.arguments(TALES)
-    return dataclasses.replace(call, page_table=table, lengths=lengths)
+    return with_pages(cases.arguments(TALES), table, lengths)
 
 
 def test_absent_pages_are_as_if_not_there():
-    num_pages = TALES.call.kv.shape[0]
+    num_pages = TALES.call.kv.cache.num_pages
     ids = np.arange(80, dtype=np.int32).reshape(8, 10)
     whole, lengths = jnp.asarray(ids), jnp.full(8, 160, jnp.int32)
     holes = whole.at[:, 2].set(num_pages).at[:, 5].set(-1)
@@ -152,9 +161,8 @@ def test_rows_served_by_many_threads_are_rows_served_alone():
     call = cases.arguments(case)
 
     def row(i: int) -> DecodeAttention:
-        each = (call.q, call.page_table, call.lengths)
-        q, table, lengths = (array[i : i + 1] for array in each)
-        return dataclasses.replace(call, q=q, page_table=table, lengths=lengths)
+        q, pages = jax.tree.map(lambda array: array[i : i + 1], (call.q, call.pages))
+        return dataclasses.replace(call, q=q, pages=pages)
 
     alone = [_served(row(i)) for i in range(40)]
     for _ in range(20):

@@ -24,7 +24,14 @@ from fdjax.kernels.decode_attention import (
     reference,
 )
 from fdjax.kernels.decode_attention.arguments import Attended
-from tests.support.decode_calls import WIDE, poisoned, shuffled_table
+from fdjax.kernels.paged import KVCache, PageView
+from tests.support.decode_calls import (
+    WIDE,
+    poisoned,
+    shuffled_table,
+    with_array,
+    with_pages,
+)
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -116,17 +123,17 @@ def test_every_cut_agrees(model: str, monkeypatch: pytest.MonkeyPatch):
     skip_without(handler.NAME, "gpu")
     call = poisoned(cases.arguments(next(c for c in CI if c.name == model), seed=1))
     call = _with(call, unified=_gap(_highest(call)))
-    heads = call.kv.shape[4]
+    heads = call.kv.cache.num_kv_heads
     cuts = tuple(config.candidates(config.Call(1, heads, 1)))
-    single = [cut for cut in cuts if cut.parts == 1]
-    several = [cut for cut in cuts if cut.parts > 1]
-    step = 2 if model == "llama3_8b" else 9
+    step = 2 if model == "llama3_8b" else 5
     chosen = (
         config.heuristic(config.Call(rows, heads, tokens))
         for rows in (1, 2, 8, 16, 64, 256)
         for tokens in (128, 1088, 4096, 32_768)
     )
-    for cut in dict.fromkeys((*chosen, *single[::step], *several[:: 5 * step])):
+    # With few slots a cluster has several items; with many, rows are cut.
+    few = tuple(dataclasses.replace(cut, slots=3) for cut in cuts[1::step])
+    for cut in dict.fromkeys((*chosen, *cuts[::step], *few)):
         monkeypatch.setattr(config, "heuristic", lambda _, cut=cut: cut)
         _compare("cuda", call)
 
@@ -141,18 +148,21 @@ def test_lengths_around_a_page(name: str, page_size: int, unified: UnifiedMax | 
     )  # fmt: skip
     call = cases.arguments(case)
     table, lengths = shuffled_table(call), jnp.asarray(lengths, jnp.int32)
-    call = poisoned(_with(call, page_table=table, lengths=lengths))
+    call = poisoned(with_pages(call, table, lengths))
     _compare(name, _with(call, unified=unified))
     assert not np.asarray(_served(name, call)[0][0], np.float32).any()
 
 
 def _half_pages(call: DecodeAttention) -> DecodeAttention:
     """The same call, each page cut into two of half its size."""
-    pages, layers, two, page_size, heads, head_dim = call.kv.shape
-    kv = call.kv.reshape(pages, layers, two, 2, page_size // 2, heads, head_dim)
+    array = call.kv.cache.array
+    pages, layers, two, page_size, heads, head_dim = array.shape
+    kv = array.reshape(pages, layers, two, 2, page_size // 2, heads, head_dim)
     kv = jnp.moveaxis(kv, 3, 1).reshape(2 * pages, layers, two, -1, heads, head_dim)
-    table = jnp.stack([2 * call.page_table, 2 * call.page_table + 1], axis=-1)
-    return _with(call, kv=kv, page_table=table.reshape(table.shape[0], -1))
+    table = call.pages.page_table
+    table = jnp.stack([2 * table, 2 * table + 1], axis=-1)
+    layer = KVCache.page_major(kv).layer(call.kv.index)
+    return with_pages(_with(call, kv=layer), table.reshape(table.shape[0], -1))
 
 
 @pytest.mark.gpu
@@ -182,14 +192,14 @@ def test_copy_engine_and_threads_agree_bit_for_bit(
 def test_only_the_pages_of_a_window_are_read(name: str, window: int):
     call = cases.arguments(LLAMA)
     call = _with(call, scores=dataclasses.replace(call.scores, window=window))
-    table, page_size = call.page_table, call.kv.shape[3]
-    first = jnp.maximum(call.lengths - window, 0)[:, None]
+    table, page_size = call.pages.page_table, call.kv.cache.page_size
+    first = jnp.maximum(call.pages.lengths - window, 0)[:, None]
     unseen = jnp.arange(table.shape[1])[None] * page_size + page_size <= first
     # Page ids before the window lead nowhere: a read of one is a fault or NaN.
-    hidden = jnp.where(unseen, 2**31 - 1, table)
+    unseen_pages = with_pages(call, jnp.where(unseen, 2**31 - 1, table))
     for unified in SCHEMES.values():
         expected, _ = _reference(_with(call, unified=None))
-        actual, _ = _served(name, _with(call, page_table=hidden, unified=unified))
+        actual, _ = _served(name, _with(unseen_pages, unified=unified))
         assert_close(actual, expected, reduction=window)
 
 
@@ -199,14 +209,11 @@ def _spiked(row: int, head: int, token: int, score: float) -> DecodeAttention:
     table = shuffled_table(call, seed=1)
     vector = call.q[row, head].astype(jnp.float32)
     key = vector * score / (jnp.sum(vector**2) * call.scores.scale)
-    where = (table[row, token // 16], call.layer, 0, token % 16, head // 4)
-    return _with(
-        call,
-        kv=call.kv.at[where].set(key.astype(call.kv.dtype)),
-        page_table=table,
-        lengths=jnp.full_like(call.lengths, 200),
-        unified=WIDE,
-    )
+    where = (table[row, token // 16], call.kv.index, 0, token % 16, head // 4)
+    array = call.kv.cache.array
+    call = with_array(call, array.at[where].set(key.astype(array.dtype)))
+    call = with_pages(call, table, jnp.full_like(call.pages.lengths, 200))
+    return _with(call, unified=WIDE)
 
 
 @pytest.mark.parametrize("token", [0, 77, 199])
@@ -260,7 +267,7 @@ def test_everything_out_of_bounds_is_the_synchronised_result(name: str, phi: flo
     out, counts = _served(name, _with(call, unified=UnifiedMax(phi, -40.0, 40.0)))
     expected, _ = _served(name, call)
     np.testing.assert_array_equal(np.asarray(out), np.asarray(expected))
-    some = np.asarray(call.lengths)[:, None] > 0
+    some = np.asarray(call.pages.lengths)[:, None] > 0
     np.testing.assert_array_equal(np.asarray(counts), np.where(some, 4, 0) + 0 * counts)
 
 
@@ -280,30 +287,28 @@ def test_a_page_beyond_2_to_the_31_elements():
     shape = (2100, 32, 2, 16, 8, 128)
     assert np.prod(shape[1:]) * (shape[0] - 2) > 2**31
     call = cases.arguments(LLAMA)
-    pages = call.kv[:2, -1]
+    pages = call.kv.cache.array[:2, -1]
     large = jax.jit(lambda pages: jnp.zeros(shape, pages.dtype).at[-2:, 31].set(pages))(
         pages
     )
     small = _with(
         call,
         q=call.q[:1],
-        kv=pages[:, None],
-        page_table=jnp.array([[0, 1]], jnp.int32),
-        lengths=jnp.array([20], jnp.int32),
-        layer=0,
+        kv=KVCache.page_major(pages[:, None]).layer(0),
+        pages=PageView.decoding(
+            jnp.array([[0, 1]], jnp.int32), jnp.array([20], jnp.int32)
+        ),
     )
-    table = small.page_table + 2098
-    actual, _ = _served(
-        "cuda", _with(small, kv=large, page_table=table, layer=31, unified=WIDE)
-    )
+    layer = KVCache.page_major(large).layer(31)
+    moved = with_pages(small, small.pages.page_table + 2098)
+    actual, _ = _served("cuda", _with(moved, kv=layer, unified=WIDE))
     expected, _ = _reference(small)
     assert_close(actual, expected, reduction=20)
 
 
 def test_no_rows(name: str):
     call = cases.arguments(LLAMA)
-    each = {"q": call.q, "page_table": call.page_table, "lengths": call.lengths}
-    none = {field: array[:0] for field, array in each.items()}
-    out, counts = _served(name, _with(call, **none))
+    q, pages = jax.tree.map(lambda array: array[:0], (call.q, call.pages))
+    out, counts = _served(name, _with(call, q=q, pages=pages))
     assert out.shape == (0, 32, 128)
     assert counts.shape == (0, 8)

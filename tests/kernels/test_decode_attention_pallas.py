@@ -21,7 +21,7 @@ from fdjax.kernels.decode_attention import (
 from fdjax.kernels.decode_attention.arguments import Attended
 from fdjax.kernels.decode_attention.pallas import Cut, ScoreFn, attend_with_scores, call
 from fdjax.notation import Array
-from tests.support.decode_calls import WIDE, poisoned, shuffled_table
+from tests.support.decode_calls import WIDE, poisoned, shuffled_table, with_pages
 from tests.support.numerics import assert_close
 
 CI = tagged(cases.CASES, "ci")
@@ -72,10 +72,8 @@ def attended(
     return attend_with_scores(
         plain.q,
         plain.kv,
-        plain.page_table,
-        plain.lengths,
+        plain.pages,
         *parameters,
-        layer=plain.layer,
         scale=plain.scores.scale,
         window=plain.scores.window,
         unified=plain.unified,
@@ -146,7 +144,7 @@ def test_lengths_around_a_page_and_a_tile():
     drawn = cases.arguments(case)
     lengths = jnp.array([0, 1, 15, 16, 17, 64, 65, 150], jnp.int32)
     table = shuffled_table(drawn)
-    drawn = poisoned(dataclasses.replace(drawn, page_table=table, lengths=lengths))
+    drawn = poisoned(with_pages(drawn, table, lengths))
     expected, _ = reference.decode_attention(drawn)
     actual, _ = interpreted(drawn, Cut(64, 2, 2))
     assert_close(actual, expected, reduction=150)

@@ -11,6 +11,7 @@ import pytest
 
 from fdjax.kernels.cases import struct
 from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decoder_stack import (
     OP,
     DecoderStack,
@@ -22,6 +23,7 @@ from fdjax.kernels.decoder_stack import (
     reference,
 )
 from fdjax.kernels.matmul import gemm
+from fdjax.kernels.paged import KVCache, PageView
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -102,9 +104,7 @@ def _draw(shape: Shape) -> DecoderStack:
     lengths = random.integers(1, shape.max_tokens, shape.rows)
     pages = random.permutation(NUM_PAGES)[: shape.rows * shape.width]
     table = pages.reshape(shape.rows, shape.width)
-    positions = lengths - 1
-    rows = np.arange(shape.rows)
-    slots = table[rows, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+    held = jnp.asarray(lengths, jnp.int32)
     kv_shape = (NUM_PAGES, shape.layers, 2, PAGE_SIZE, shape.kv_heads, shape.head_dim)
     frequencies = 1e4 ** -(np.arange(0, shape.head_dim, 2) / shape.head_dim)
     spec = StackSpec(
@@ -119,11 +119,8 @@ def _draw(shape: Shape) -> DecoderStack:
     )
     return DecoderStack(
         normal(shape.rows, shape.hidden),
-        normal(*kv_shape),
-        jnp.asarray(positions, jnp.int32),
-        jnp.asarray(slots, jnp.int32),
-        jnp.asarray(table, jnp.int32),
-        jnp.asarray(lengths, jnp.int32),
+        KVCache.page_major(normal(*kv_shape)),
+        PageView.decoding(jnp.asarray(table, jnp.int32), held),
         jnp.asarray(frequencies, jnp.float32),
         layers,
         spec=spec,
@@ -147,7 +144,7 @@ def test_the_chain_equals_its_operations(shape: Shape):
     assert np.array_equal(np.asarray(x), np.asarray(again))
     # Four roundings of a layer add up.
     assert_close(x, expected_x, reduction=shape.hidden)
-    assert_close(kv, expected_kv, reduction=shape.hidden)
+    assert_close(kv.array, expected_kv.array, reduction=shape.hidden)
     # A score near a bound may fall on either side of it, no other.
     assert np.all(counts >= _counts(wide, margin=MARGIN))
     assert np.all(counts <= _counts(wide, margin=-MARGIN))
@@ -176,15 +173,13 @@ def test_heads_outside_the_bounds_are_counted(unified: UnifiedMax | None, share:
 def test_the_bounds_reach_the_chain(monkeypatch: pytest.MonkeyPatch):
     attributes: dict[str, Any] = {}
 
-    def handler(*_: Any, **given: Any) -> list[jax.Array]:
-        attributes.update(given)
-        return [jnp.ones(result.shape, result.dtype) for result in results]
-
     def ffi_call(_: str, declared: Any, **__: Any) -> Any:
-        results[:] = declared
+        def handler(*_: Any, **given: Any) -> Any:
+            attributes.update(given)
+            return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), declared)
+
         return handler
 
-    results: list[jax.ShapeDtypeStruct] = []
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
     monkeypatch.setattr(cuda.ffi, "target", str)
     shape = dataclasses.replace(SHAPES[0], unified=UnifiedMax(1.5, -20.0, 30.0))
@@ -199,14 +194,11 @@ def test_the_bounds_reach_the_chain(monkeypatch: pytest.MonkeyPatch):
 
 def test_layers_must_match_the_kv_array():
     call = _draw(SHAPES[0])
-    with pytest.raises(ValueError, match="2 layers, 3 windows, and a kv array of 3"):
+    with pytest.raises(ValueError, match="2 layers, 3 windows, and a cache of 3"):
         decoder_stack(
             call.x,
             call.kv,
-            call.positions,
-            call.slots,
-            call.page_table,
-            call.lengths,
+            call.pages,
             call.frequencies,
             call.layers[:2],
             spec=call.spec,
@@ -260,34 +252,41 @@ def test_a_cpu_runs_layers_one_by_one(monkeypatch: pytest.MonkeyPatch):
     assert OP.choice(_draw(SHAPES[0])) == "reference"
 
 
+def _cuts(rows: int, layer: LayerWeights) -> config.Cuts:
+    return config.choose(rows, attention_config.Call(rows, 2, 64), layer)
+
+
 def test_the_rows_decide_what_multiplies():
     layer = _draw(SHAPES[0]).layers[0]
-    one = config.choose(1, 2, 64, layer).products
+    one = _cuts(1, layer).products
     assert one == config.GEMV * 4
-    more = config.choose(2, 2, 64, layer).products
+    more = _cuts(2, layer).products
     assert len(more) == len(one)
     assert all(more[i * 5] > 0 for i in range(4))
-    assert not config.choose(64, 2, 64, layer).uses_library
-    assert not config.choose(65, 2, 64, layer).uses_library
-    assert config.choose(128, 2, 64, layer).products[0] == gemm.TILES
-    assert config.choose(129, 2, 64, layer).uses_library
+    assert not _cuts(64, layer).uses_library
+    assert not _cuts(65, layer).uses_library
+    assert _cuts(128, layer).products[0] == gemm.TILES
+    assert _cuts(129, layer).uses_library
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["two_rows", "odd_rows", "bias", "window", "unified"])
-@pytest.mark.parametrize("parts", [2, 16])
-def test_attention_in_parts_gives_the_same(name: str, parts: int):
+@pytest.mark.parametrize("slots", [3, 66])
+def test_attention_in_pieces_gives_the_same(name: str, slots: int):
     skip_without(cuda.NAME, "gpu")
-    shape = next(shape for shape in SHAPES if shape.name == name)
+    shape = dataclasses.replace(
+        next(shape for shape in SHAPES if shape.name == name), width=40
+    )
     call = _draw(shape)
     layer, (rows, _) = call.layers[0], call.x.shape
-    cuts = config.choose(rows, shape.kv_heads, shape.max_tokens, layer)
-    attention = dataclasses.replace(cuts.attention, parts=parts)
-    cut = dataclasses.replace(cuts, attention=attention)
+    attention = attention_config.Call(rows, shape.kv_heads, shape.max_tokens)
+    cuts = config.choose(rows, attention, layer)
+    other = attention_config.Config(2, 1, 8, slots)
+    cut = dataclasses.replace(cuts, attention=other)
     expected, kv, counts = jax.jit(functools.partial(cuda.run_cut, cuts=cuts))(call)
     actual, same_kv, same = jax.jit(functools.partial(cuda.run_cut, cuts=cut))(call)
     assert_close(actual, expected, reduction=shape.hidden)
-    assert_close(same_kv, kv, reduction=shape.hidden)
+    assert_close(same_kv.array, kv.array, reduction=shape.hidden)
     np.testing.assert_array_equal(np.asarray(same), np.asarray(counts))
 
 

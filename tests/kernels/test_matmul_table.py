@@ -8,6 +8,7 @@ import pytest
 
 from fdjax.errors import ConfigError
 from fdjax.kernels.matmul import OP, cases, config, table
+from fdjax.user_folders import NoHomeError
 
 KIND = "NVIDIA H200"
 FLAT = {"tiles": 2, "boxes": 1, "tile_rows": 56, "splits": 1, "stages": 5}
@@ -51,6 +52,17 @@ def test_the_users_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Pat
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = tmp_path / "home" / ".config" / "fdjax" / "tuned"
     assert table.user_path(KIND) == folder / "nvidia-h200.json"
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_user_without_a_home_has_no_table(monkeypatch: pytest.MonkeyPatch):
+    def missing(*_: str) -> pathlib.Path:
+        raise NoHomeError
+
+    monkeypatch.setattr(table, "user_folder", missing)
+    choice, place = table.find(6144, 4096)
+    assert choice is not None
+    assert place == "the tuned table of NVIDIA H200"
 
 
 def test_the_packages_tables_are_written_as_fdjax_writes_them():

@@ -187,3 +187,59 @@ def test_an_operation_orders_its_implementations_for_each_call(
     assert not caplog.records  # the reference was wanted, not fallen back to
     with ordered.using("first"):
         assert float(ordered(VECTOR)[0]) == 1
+
+
+# --- The same bits in any batch -------------------------------------------------------
+
+
+def _with_invariant(
+    impl: Impl[Call, jax.Array], *, batch_invariant: bool = False
+) -> Toy:
+    impls = {"fast": Impl(_add(1), lambda call: None), "steady": impl}
+    return Op("toy", _add(0), impls, batch_invariant=batch_invariant)
+
+
+def test_where_it_is_wanted_only_batch_invariant_implementations_serve():
+    toy = _with_invariant(Impl(_add(2), _only_vectors, batch_invariant=True))
+    assert toy.choice(VECTOR) == "fast"
+    with op.batch_invariant():
+        assert toy.explain(VECTOR) == (
+            "toy: steady; not fast: its bits depend on the batch"
+        )
+        with (
+            pytest.raises(Unsupported, match=r"toy\[fast\]: its bits"),
+            toy.using("fast"),
+        ):
+            toy(VECTOR)
+        with pytest.raises(
+            Unsupported, match=r"toy has no batch-invariant .* steady: x"
+        ):
+            toy(LARGE)
+
+
+def test_a_definition_may_be_batch_invariant_itself():
+    refusing = Impl(_add(2), _only_vectors, batch_invariant=True)
+    toy = _with_invariant(refusing, batch_invariant=True)
+    with op.batch_invariant():
+        assert toy.choice(LARGE) == "reference"
+
+
+def test_what_is_wanted_is_part_of_what_jit_keeps():
+    run = jax.jit(_with_invariant(Impl(_add(2), _only_vectors, batch_invariant=True)))
+    assert (run(VECTOR) == 1).all()
+    with op.batch_invariant():
+        assert (run(VECTOR) == 2).all()
+    assert (run(VECTOR) == 1).all()
+
+
+def test_an_implementation_on_demand_serves_only_where_it_is_wanted():
+    toy = Op(
+        "toy",
+        _add(0),
+        {"steady": Impl(_add(2), _only_vectors, batch_invariant=True, on_demand=True)},
+    )
+    assert toy.explain(VECTOR) == "toy: reference"
+    with toy.using("steady"):
+        assert (toy(VECTOR) == 2).all()
+    with op.batch_invariant():
+        assert (toy(VECTOR) == 2).all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.cases import struct
-from fdjax.kernels.paged import ScoreSpec
+from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
 from fdjax.kernels.prefill_attention import (
     OP,
     PrefillAttention,
@@ -17,6 +17,7 @@ from fdjax.kernels.prefill_attention import (
     prefill_attention,
     reference,
 )
+from tests.support.decode_calls import with_array
 from tests.support.dense_attention import dense_attention, scatter_pages
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
@@ -105,11 +106,16 @@ def draw(call: Call, *, packed: bool) -> Drawn:
                 own, k, v, start=start, slopes=slopes, sinks=sinks, **options
             )
         )
-    drawn = PrefillAttention(
-        jnp.asarray(q),
-        jnp.asarray(kv),
+    pages = PageView(
         jnp.asarray(table),
         jnp.asarray(call.lengths, jnp.int32),
+        None if call.starts is None else jnp.asarray(call.starts, jnp.int32),
+        jnp.asarray(firsts, jnp.int32) if packed else None,
+    )
+    drawn = PrefillAttention(
+        jnp.asarray(q),
+        KVCache.page_major(jnp.asarray(kv)).layer(1),
+        pages,
         ScoreSpec(
             None if slopes is None else jnp.asarray(slopes, jnp.float32),
             scale=options["scale"],
@@ -117,9 +123,6 @@ def draw(call: Call, *, packed: bool) -> Drawn:
             window=options.get("window"),
             sinks=None if sinks is None else jnp.asarray(sinks, jnp.float32),
         ),
-        layer=1,
-        starts=None if call.starts is None else jnp.asarray(call.starts, jnp.int32),
-        firsts=jnp.asarray(firsts, jnp.int32) if packed else None,
     )
     return Drawn(drawn, expected, firsts.tolist())
 
@@ -150,9 +153,8 @@ def test_the_cpu_handler_is_dense_attention(call: Call, packed: bool):
 
 def check_against_the_reference(name: str, drawn: Drawn, *, dtype: Any) -> None:
     """Runs one implementation and compares queries that stand for a token."""
-    call = dataclasses.replace(
-        drawn.call, q=drawn.call.q.astype(dtype), kv=drawn.call.kv.astype(dtype)
-    )
+    call = dataclasses.replace(drawn.call, q=drawn.call.q.astype(dtype))
+    call = with_array(call, call.kv.cache.array.astype(dtype))
     with OP.using(name):
         actual = jax.jit(OP)(call)
     expected = jax.jit(reference.prefill_attention)(call)
@@ -212,7 +214,7 @@ def test_a_row_without_tokens_gives_zeros():
     drawn = draw(CALLS[-1], packed=False)
     call = dataclasses.replace(drawn.call, q=jnp.ones_like(drawn.call.q))
     out = reference.prefill_attention(call)
-    assert np.all(np.asarray(out[: call.room]) == 0)
+    assert np.all(np.asarray(out[: call.pages.room(len(out))]) == 0)
 
 
 def test_why_cudnn_does_not_serve_is_said():
@@ -245,13 +247,11 @@ def test_the_kernel_says_what_it_does_not_take(change: dict[str, Any], message: 
     rows = struct(2, dtype=jnp.int32)
     call = PrefillAttention(
         struct(6, heads, head_dim, dtype=dtype),
-        struct(9, 3, 2, sizes["page_size"], kv_heads, head_dim, dtype=dtype),
-        struct(2, 4, dtype=jnp.int32),
-        rows,
+        KVCache.page_major(
+            struct(9, 3, 2, sizes["page_size"], kv_heads, head_dim, dtype=dtype)
+        ).layer(0),
+        PageView(struct(2, 4, dtype=jnp.int32), rows, rows, rows),
         ScoreSpec(None, 1.0, None, None),
-        layer=0,
-        starts=rows,
-        firsts=rows,
     )
     refusal = handler.refuse_arguments(call, handler.CUDA_LIMITS)
     assert refusal is not None
@@ -265,17 +265,13 @@ def test_the_kernel_says_what_it_does_not_take(change: dict[str, Any], message: 
         ({"q": jnp.zeros((6, 4, 8))}, "head size is 8, kv's 16"),
         ({"q": jnp.zeros((6, 4, 16), jnp.bfloat16)}, "bfloat16, kv is float32"),
         ({"q": jnp.zeros((7, 4, 16))}, "7 queries for 2 rows"),
-        ({"lengths": jnp.zeros(3, jnp.int32)}, r"page_table has 2 rows.*\(3,\)"),
-        ({"layer": 3}, "layer 3 of a kv array of 3"),
     ],
 )
 def test_operands_that_do_not_fit_are_named(change: dict[str, Any], message: str):
     operands: dict[str, Any] = {
         "q": jnp.zeros((6, 4, 16)),
-        "kv": jnp.zeros((4, 3, 2, 4, 2, 16)),
-        "page_table": jnp.zeros((2, 2), jnp.int32),
-        "lengths": jnp.ones(2, jnp.int32),
-        "layer": 0,
+        "kv": KVCache.page_major(jnp.zeros((4, 3, 2, 4, 2, 16))).layer(0),
+        "pages": PageView(jnp.zeros((2, 2), jnp.int32), jnp.ones(2, jnp.int32)),
         "scale": 1.0,
     }
     with pytest.raises(ValueError, match=message):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.cases import Case, struct, tagged
+from fdjax.kernels.paged import KVCache
 from fdjax.kernels.rope_kv_write import (
     OP,
     RopeKVWrite,
@@ -18,6 +19,7 @@ from fdjax.kernels.rope_kv_write import (
     reference,
     rope_kv_write,
 )
+from fdjax.kernels.rope_kv_write.arguments import Written
 from fdjax.notation import Array
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
@@ -61,9 +63,9 @@ def _with(call: RopeKVWrite, **changes: Any) -> RopeKVWrite:
     return dataclasses.replace(call, **changes)
 
 
-def _run(kv: Array, call: RopeKVWrite) -> tuple[Array, Array]:
-    """The operation on a KV array of its own, which can be donated."""
-    return OP(_with(call, kv=kv))
+def _run(cache: KVCache, call: RopeKVWrite, *, layer: int) -> Written:
+    """The operation on a cache of its own, which can be donated."""
+    return OP(_with(call, kv=cache.layer(layer)))
 
 
 # --- Every implementation -------------------------------------------------------------
@@ -74,21 +76,23 @@ def test_agrees_with_the_definition(name: str, case: Case[RopeKVWrite]):
     call = cases.arguments(case)
     query, kv = _reference(call)
     with OP.using(name):
-        actual_query, actual_kv = jax.jit(_run, donate_argnums=0)(
-            call.kv, _with(call, kv=None)
+        run = jax.jit(_run, donate_argnums=0, static_argnames="layer")
+        actual_query, actual_kv = run(
+            call.kv.cache, _with(call, kv=None), layer=call.kv.index
         )
     assert_close(actual_query, query, reduction=2)
-    assert_close(actual_kv, kv, reduction=2)
+    assert_close(actual_kv.array, kv.array, reduction=2)
 
 
 @each_way
 @pytest.mark.parametrize("slot", [-1, -(2**31), 3 * cases.PAGE_SIZE, 2**31 - 1])
 def test_slots_outside_the_array_write_nothing(name: str, slot: int):
     call = cases.arguments(SMALL)
-    assert call.kv.shape[0] * call.kv.shape[3] == 3 * cases.PAGE_SIZE
+    before = call.kv.cache
+    assert before.num_pages * before.page_size == 3 * cases.PAGE_SIZE
     with OP.using(name):
         query, after = OP(_with(call, slots=jnp.full_like(call.slots, slot)))
-    np.testing.assert_array_equal(np.asarray(after), np.asarray(call.kv))
+    np.testing.assert_array_equal(np.asarray(after.array), np.asarray(before.array))
     assert np.asarray(query, np.float32).any()
 
 
@@ -104,7 +108,7 @@ def test_padding_among_tokens_moves_no_other_token(name: str):
     _, expected = _reference(_tokens(call, jnp.array([0, 2, 4])))
     with OP.using(name):
         _, actual = OP(_with(call, slots=call.slots.at[1].set(-1).at[3].set(-7)))
-    assert_close(actual, expected, reduction=2)
+    assert_close(actual.array, expected.array, reduction=2)
 
 
 @each_impl
@@ -115,7 +119,7 @@ def test_few_tokens(name: str, tokens: int):
     with OP.using(name):
         actual = OP(call)
     assert_close(actual[0], expected[0], reduction=2)
-    assert_close(actual[1], expected[1], reduction=2)
+    assert_close(actual[1].array, expected[1].array, reduction=2)
 
 
 def _flushed(x: np.ndarray) -> np.ndarray:
@@ -130,12 +134,12 @@ def test_every_value_of_16_bits_is_read_and_rounded_right(name: str, dtype: Any)
     bits = np.arange(2**16, dtype=np.uint16)
     x = np.stack([bits.view(dtype), np.zeros(2**16, dtype)], axis=-1)
     qkv = jnp.concatenate([jnp.asarray(x), jnp.zeros((2, 2), dtype)])[None]
-    kv = jnp.zeros((1, 1, 2, 1, 1, 2), dtype)
+    layer = KVCache.page_major(jnp.zeros((1, 1, 2, 1, 1, 2), dtype)).layer(0)
     zero, one = jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.int32)
     for angle in (0.0, 0.3):
-        args = (qkv, kv, one, zero, jnp.array([angle], jnp.float32))
+        args = (qkv, layer, one, zero, jnp.array([angle], jnp.float32))
         with OP.using(name):
-            query, _ = rope_kv_write(*args, layer=0, interleaved=True)
+            query, _ = rope_kv_write(*args, interleaved=True)
         with np.errstate(all="ignore"):
             scaled = x[:, 0].astype(np.float32) * np.cos(np.float32(angle))
             expected = scaled.astype(dtype)
@@ -154,17 +158,17 @@ def test_vmap_is_refused_because_one_kv_array_is_updated(name: str):
 # --- In place -------------------------------------------------------------------------
 
 
-def _step(kv: Array, call: RopeKVWrite, *, layers: int) -> tuple[Array, Array]:
+def _step(kv: KVCache, call: RopeKVWrite, *, layers: int) -> Written:
     """Every layer of a step writes, as a decoder does."""
     total = jnp.zeros((), jnp.float32)
     for layer in range(layers):
-        query, kv = _run(kv, _with(call, layer=layer))
+        query, kv = _run(kv, call, layer=layer)
         total += query.astype(jnp.float32).sum()
     return total, kv
 
 
-def _loop(kv: Array, call: RopeKVWrite, *, layers: int) -> tuple[Array, Array]:
-    def body(step: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+def _loop(kv: KVCache, call: RopeKVWrite, *, layers: int) -> Written:
+    def body(step: Any, carry: Written) -> Written:
         moved = _with(call, positions=call.positions + step)
         total, kv = _step(carry[1], moved, layers=layers)
         return carry[0] + total, kv
@@ -176,15 +180,15 @@ def _loop(kv: Array, call: RopeKVWrite, *, layers: int) -> tuple[Array, Array]:
 @pytest.mark.parametrize("function", [_step, _loop], ids=["unrolled", "fori_loop"])
 def test_a_donated_kv_array_is_updated_in_place(name: str, function: Any):
     call = cases.arguments(SMALL)
-    kv, rest = call.kv, _with(call, kv=None)
+    kv, rest = call.kv.cache, _with(call, kv=None)
     step = jax.jit(function, donate_argnums=0, static_argnames="layers")
-    expected = np.asarray(function(kv, rest, layers=2)[1], np.float32)
+    expected = np.asarray(function(kv, rest, layers=2)[1].array, np.float32)
     with OP.using(name):
         compiled = step.lower(kv, rest, layers=2).compile()
-        pointer = kv.unsafe_buffer_pointer()
-        _, after = step(kv, rest, layers=2)
+        pointer = kv.array.unsafe_buffer_pointer()
+        after = step(kv, rest, layers=2)[1].array
     assert after.unsafe_buffer_pointer() == pointer
-    assert kv.is_deleted()
+    assert kv.array.is_deleted()
     np.testing.assert_array_equal(np.asarray(after, np.float32), expected)
     memory = compiled.memory_analysis()
     assert memory is not None
@@ -199,7 +203,10 @@ def test_a_donated_kv_array_is_updated_in_place(name: str, function: Any):
 # --- Whose fault ----------------------------------------------------------------------
 
 
-ARRAYS: list[Array] = jax.tree.leaves(cases.arguments(SMALL))
+def _arguments() -> list[Any]:
+    """Those of the public function, in their order."""
+    call = cases.arguments(SMALL)
+    return [call.qkv, call.kv, call.positions, call.slots, call.frequencies]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +216,6 @@ ARRAYS: list[Array] = jax.tree.leaves(cases.arguments(SMALL))
         (0, jnp.zeros((5, 16, 128), jnp.bfloat16), "more than 16"),
         (0, jnp.zeros((5, 48, 64), jnp.bfloat16), "head size is 64, kv's is 128"),
         (0, jnp.zeros((5, 48, 128), jnp.float16), "qkv is float16, kv is bfloat16"),
-        (1, jnp.zeros((3, 2, 1, 16, 8, 128), jnp.bfloat16), "expected"),
         (2, jnp.zeros(4, jnp.int32), "5 tokens"),
         (3, jnp.zeros(6, jnp.int32), "5 tokens"),
         (3, jnp.zeros(5), "slots float32; both must be int32"),
@@ -217,16 +223,10 @@ ARRAYS: list[Array] = jax.tree.leaves(cases.arguments(SMALL))
     ],
 )
 def test_wrong_arguments_are_value_errors(index: int, value: Array, message: str):
-    args = list(ARRAYS)
+    args = _arguments()
     args[index] = value
     with pytest.raises(ValueError, match=message):
-        rope_kv_write(*args, layer=1, interleaved=False)
-
-
-@pytest.mark.parametrize("layer", [-1, 2])
-def test_wrong_layers_are_value_errors(layer: int):
-    with pytest.raises(ValueError, match=f"layer {layer} of a kv array of 2"):
-        rope_kv_write(*ARRAYS, layer=layer, interleaved=False)
+        rope_kv_write(*args, interleaved=False)
 
 
 @each_impl
@@ -234,11 +234,10 @@ def test_refuses_what_the_handler_does_not_take(name: str):
     def refusal(*, dtype: Any = jnp.float32, head_dim: int = 8, half: int = 4) -> str:
         call = RopeKVWrite(
             struct(1, 3, head_dim, dtype=dtype),
-            struct(1, 1, 2, 1, 1, head_dim, dtype=dtype),
+            KVCache.page_major(struct(1, 1, 2, 1, 1, head_dim, dtype=dtype)).layer(0),
             struct(1, dtype=jnp.int32),
             struct(1, dtype=jnp.int32),
             struct(half, dtype=jnp.float32),
-            layer=0,
             interleaved=False,
         )
         return str(OP.refuse(name, call))
@@ -258,12 +257,14 @@ def test_a_page_beyond_2_to_the_31_elements():
     assert math.prod(shape[1:]) * (shape[0] - 1) > 2**31
     skip_without("rope_kv_write", "gpu")
     call = cases.arguments(SMALL)
-    slots, dtype = jnp.arange(5, dtype=jnp.int32), call.kv.dtype
-    one_page = jnp.zeros((1, *shape[1:]), dtype)
-    call = _with(call, kv=one_page, slots=slots, layer=31)
+    slots, dtype = jnp.arange(5, dtype=jnp.int32), call.kv.cache.dtype
+    one_page = KVCache.page_major(jnp.zeros((1, *shape[1:]), dtype))
+    call = _with(call, kv=one_page.layer(31), slots=slots)
     _, expected = _reference(call)
     moved = _with(call, kv=None, slots=slots + (shape[0] - 1) * shape[3])
     with OP.using("cuda"):
-        _, kv = jax.jit(_run, donate_argnums=0)(jnp.zeros(shape, dtype), moved)
-    assert_close(kv[-1:], expected, reduction=2)
+        run = jax.jit(_run, donate_argnums=0, static_argnames="layer")
+        many = KVCache.page_major(jnp.zeros(shape, dtype))
+        kv = run(many, moved, layer=31)[1].array
+    assert_close(kv[-1:], expected.array, reduction=2)
     assert not bool(jnp.any(kv[:-1] != 0))

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.kernels.paged import KVCache
 from fdjax.kernels.rope_kv_write import RopeKVWrite, reference
 from tests.support.numerics import assert_close
 
@@ -55,9 +56,10 @@ def test_definition_against_a_loop_in_numpy():
     kv = random.normal(size=(2, 3, 2, 4, 2, 4)).astype(np.float32)
     positions, slots = np.array([3, 0, 9], np.int32), np.array([5, -1, 2], np.int32)
     frequencies = np.array([1.0, 0.1], np.float32)
-    arrays = map(jnp.asarray, (qkv, kv, positions, slots, frequencies))
+    rest = map(jnp.asarray, (positions, slots, frequencies))
+    layer = KVCache.page_major(jnp.asarray(kv)).layer(1)
     query, written = reference.rope_kv_write(
-        RopeKVWrite(*arrays, layer=1, interleaved=False)
+        RopeKVWrite(jnp.asarray(qkv), layer, *rest, interleaved=False)
     )
     turned = _transformers_rope(qkv, positions, frequencies, interleaved=False)
     expected = kv.copy()
@@ -65,4 +67,4 @@ def test_definition_against_a_loop_in_numpy():
         expected[page, 1, 0, slot] = turned[token, 4:6]
         expected[page, 1, 1, slot] = qkv[token, 6:8]
     assert_close(query, turned[:, :4], reduction=2)
-    assert_close(written, expected, reduction=2)
+    assert_close(written.array, expected, reduction=2)

@@ -25,7 +25,7 @@ def places(batch: Batch) -> list[tuple[int, int]]:
 def test_padding_of_a_prefill_is_never_stored():
     tokens, lengths = ints(np.arange(18).reshape(3, 6)), ints([6, 1, 0])
     batch = prefill_batch(tokens, lengths, ints(TABLE), page_size=PAGE_SIZE)
-    assert (batch.phase, batch.num_rows) == ("prefill", 3)
+    assert (batch.phase, batch.pages.num_rows) == ("prefill", 3)
     assert batch.tokens.tolist() == list(range(18))
     assert places(batch) == [
         (at, slot(row, at) if at < length else -1)
@@ -51,8 +51,8 @@ def test_packed_prompts_stand_one_after_the_other():
     batch = packed_batch(
         ints(np.zeros(8)), lengths, ints(TABLE), starts, page_size=PAGE_SIZE
     )
-    assert batch.firsts is not None
-    assert batch.firsts.tolist() == [0, 4, 4]
+    assert batch.pages.firsts is not None
+    assert batch.pages.firsts.tolist() == [0, 4, 4]
     assert places(batch)[:6] == [
         (at, slot(row, at))
         for row, start, length in [(0, 5, 9), (2, 0, 2)]
@@ -66,7 +66,7 @@ def test_a_decoded_token_follows_those_that_are_there():
     batch = decode_batch(ints([1, 2, 3]), lengths, ints(TABLE), page_size=PAGE_SIZE)
     assert batch.phase == "decode"
     assert places(batch) == [(4, slot(0, 4)), (0, slot(1, 0)), (11, slot(2, 11))]
-    assert batch.lengths.tolist() == [5, 1, 12]
+    assert batch.pages.lengths.tolist() == [5, 1, 12]
 
 
 def test_a_full_row_writes_nothing():

@@ -24,12 +24,14 @@ WEIGHTS, WORKSPACE, PAGE_WORKSPACE = 5_000_000, 1_000_000, 1_000
 MAX_LEN, MAX_PAGES = 100, 7
 
 
-def planned(budget_bytes: int, *, wanted_tokens: int = 1600) -> MemoryPlan:
+def planned(
+    budget_bytes: int, *, wanted_tokens: int = 1600, layout: KVLayout = LAYOUT
+) -> MemoryPlan:
     return plan_memory(
         budget_bytes=budget_bytes,
         weight_bytes=WEIGHTS,
         workspace_bytes=WORKSPACE,
-        layout=LAYOUT,
+        layout=layout,
         page_workspace_bytes=PAGE_WORKSPACE,
         max_model_len=MAX_LEN,
         wanted_tokens=wanted_tokens,
@@ -49,9 +51,9 @@ def test_a_page_holds_keys_and_values_of_all_layers():
 def test_the_array_is_what_the_layout_says():
     layout = LAYOUT.with_pages(3)
     kv = layout.allocate()
-    assert kv.shape == layout.shape == (3, 2, 2, 16, 2, 64)
-    assert kv.nbytes == layout.nbytes
-    assert not kv.any()
+    assert kv.array.shape == layout.shape == (3, 2, 2, 16, 2, 64)
+    assert kv.array.nbytes == layout.nbytes
+    assert not kv.array.any()
 
 
 def test_the_smallest_budget_holds_one_sequence():
@@ -90,6 +92,18 @@ def test_no_more_pages_than_wanted():
 def test_a_budget_below_the_weights_is_refused():
     with pytest.raises(MemoryBudgetError, match="does not fit"):
         planned(WEIGHTS // 2)
+
+
+def test_a_narrower_type_is_advised_only_where_there_is_one():
+    wide = dataclasses.replace(LAYOUT, dtype=jnp.float32)
+    with pytest.raises(
+        MemoryBudgetError, match=r"or raise memory_fraction, or take bfloat16$"
+    ):
+        planned(WEIGHTS // 2, layout=wide)
+    for dtype in (jnp.bfloat16, jnp.float16):
+        narrow = dataclasses.replace(LAYOUT, dtype=dtype)
+        with pytest.raises(MemoryBudgetError, match=r"or raise memory_fraction$"):
+            planned(WEIGHTS // 2, layout=narrow)
 
 
 def test_the_parts_add_up():

@@ -190,6 +190,7 @@ def _all_bit_patterns(dtype: Any) -> np.ndarray:
 @pytest.mark.parametrize("stored", [np.float16, jnp.bfloat16])
 def test_widening_is_exact(tmp_path: pathlib.Path, stored: Any) -> None:
     array = _all_bit_patterns(stored)
+    array = array[np.isfinite(array.astype(np.float32))]
     write_file(tmp_path / "x", {"a": array})
     read = np.empty(array.shape, np.float32)
     read_tensor(read_header(tmp_path / "x").tensors["a"], read)
@@ -218,11 +219,35 @@ def test_a_value_that_would_become_infinite_is_refused(
         read_tensor(tensor, np.empty(2, np.float16))
 
 
-def test_a_stored_infinity_stays_one(tmp_path: pathlib.Path) -> None:
-    write_file(tmp_path / "x", {"a": np.array([1, np.inf], np.float32)})
-    read = np.empty(2, np.float16)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("stored", [np.float16, jnp.bfloat16, np.float32])
+@pytest.mark.parametrize("target", [np.float16, jnp.bfloat16, np.float32])
+def test_a_value_that_is_not_finite_is_refused(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stored: Any,
+    target: Any,
+    value: float,
+) -> None:
+    """In any chunk, whether or not it is cast; not the largest, nor the smallest."""
+    monkeypatch.setattr(safetensors_file, "_CHUNK_BYTES", 1000)
+    array = np.linspace(-1, 1, 3000).astype(stored)
+    array[1] = jnp.finfo(stored).tiny
+    write_file(tmp_path / "x", {"a": array})
+    read_tensor(read_header(tmp_path / "x").tensors["a"], np.empty(3000, target))
+    array[2700] = value
+    write_file(tmp_path / "x", {"a": array})
+    with pytest.raises(CheckpointError, match=r"'a' holds values that are not finite"):
+        read_tensor(read_header(tmp_path / "x").tensors["a"], np.empty(3000, target))
+
+
+@pytest.mark.parametrize("stored", [np.float16, jnp.bfloat16, np.float32])
+def test_the_largest_value_is_finite(tmp_path: pathlib.Path, stored: Any) -> None:
+    largest = float(jnp.finfo(stored).max)
+    write_file(tmp_path / "x", {"a": np.array([largest, -largest], stored)})
+    read = np.empty(2, stored)
     read_tensor(read_header(tmp_path / "x").tensors["a"], read)
-    assert read.tolist() == [1, np.inf]
+    assert [float(value) for value in read] == [largest, -largest]
 
 
 def test_a_file_that_shrinks_after_the_check_is_an_error(

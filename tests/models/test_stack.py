@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +11,17 @@ import pytest
 
 from fdjax import UnifiedMax
 from fdjax.generate.steps import decode_counted
+from fdjax.kernels.paged import KVCache
 from fdjax.models import Decoder, load, stack
 from fdjax.notation import Array
 from tests.support.engines import FIXTURES, layout_of
 from tests.support.numerics import assert_close
 
 
-def decoded(model: Decoder) -> tuple[Array, Array, Array]:
+def decoded(model: Decoder) -> tuple[Array, KVCache, Array]:
     """One step of two rows over pages that hold noise."""
     layout = layout_of(model, num_pages=4, page_size=8)
-    kv = jax.random.normal(jax.random.key(0), layout.shape)
+    kv = KVCache.page_major(jax.random.normal(jax.random.key(0), layout.shape))
     tokens, lengths = jnp.array([5, 9], jnp.int32), jnp.array([7, 12], jnp.int32)
     table = jnp.array([[2, 0], [1, 3]], jnp.int32)
     step = functools.partial(decode_counted)  # a new function, to be traced anew
@@ -36,15 +38,15 @@ def test_one_call_is_layer_by_layer(name: str, monkeypatch: pytest.MonkeyPatch):
     called: list[stack.StackSpec] = []
     real = stack.decoder_stack
 
-    def recorded(*operands: Array, spec: stack.StackSpec) -> tuple[Array, Array, Array]:
+    def recorded(*operands: Any, spec: stack.StackSpec) -> Any:
         called.append(spec)
-        return real(*operands, spec=spec)  # pyright: ignore[reportArgumentType,reportCallIssue]  (passed on)
+        return real(*operands, spec=spec)
 
     monkeypatch.setattr(stack, "decoder_stack", recorded)
     monkeypatch.setattr(stack, "REFERENCE", "no implementation's name")
     logits, kv, counts = decoded(model)
     assert [spec.unified for spec in called] == [config.unified]
     assert_close(logits, expected[0], reduction=config.hidden_size)
-    assert_close(kv, expected[1], reduction=config.hidden_size)
+    assert_close(kv.array, expected[1].array, reduction=config.hidden_size)
     np.testing.assert_array_equal(counts, expected[2])
     assert 0 < int(counts.sum()) < counts.size * config.attention.num_heads

@@ -4,7 +4,8 @@ import pathlib
 
 import pytest
 
-from fdjax.models.strict_json import MAX_JSON_BYTES, parse_object, read_object
+from fdjax.models.regular_files import MAX_BYTES
+from fdjax.models.strict_json import parse_object, read_object
 
 
 def test_an_object_is_read_as_json_reads_it(tmp_path: pathlib.Path):
@@ -35,7 +36,7 @@ def test_a_file_too_large_is_not_read(
 ):
     path = tmp_path / "a.json"
     with path.open("wb") as file:
-        file.truncate(MAX_JSON_BYTES + 1)  # a hole: takes no room on the disk
+        file.truncate(MAX_BYTES + 1)  # a hole: takes no room on the disk
     monkeypatch.setattr(pathlib.Path, "read_bytes", pytest.fail)
     with pytest.raises(ValueError, match="100000001 bytes; at most 100000000 are read"):
         read_object(path)

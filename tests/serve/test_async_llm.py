@@ -1,20 +1,27 @@
 """AsyncLLM: requests that come, go, are given up, and outlive their engine."""
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from fdjax import AsyncLLM, EngineDeadError, QueueFullError, RequestError
+from fdjax.engine.limits import Load, QueueLimits
+from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
+from fdjax.errors import RequestTimeoutError
 from fdjax.generate.params import SamplingParams
 from fdjax.models import SHIPPED, resolve
+from fdjax.serve.engine_thread import MOST_UNREAD
 from fdjax.serve.outputs import Chunk
+from fdjax.serve.stream import Stream
 from fdjax.serve.tokenizer import FastTokenizer
 from tests.support.fake_engine import FakeEngine, FakeJob
+from tests.support.http_server import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -23,6 +30,7 @@ TEXT = " upon a time there was a fox"
 TOKENS = TOKENIZER.encode_plain(TEXT)
 LONG = SamplingParams(max_tokens=32)
 SLOW_S = 0.01
+ONCE = TOKENIZER.encode("Once")
 
 type Make = Callable[[FakeEngine], AsyncLLM]
 
@@ -60,6 +68,14 @@ async def test_chunks_of_a_text(make: Make):
     assert engine.added[0].request.prompt == tuple(TOKENIZER.encode("Once"))
 
 
+@pytest.mark.parametrize("prompt", [{"prompt": "Once"}, {"prompt_token_ids": ONCE}])
+async def test_prompts_as_vllm_takes_them(make: Make, prompt: Any):
+    engine = FakeEngine(TOKENS)
+    llm = make(engine)
+    assert [chunk async for chunk in llm.generate(prompt, LONG)]
+    assert [*engine.added[0].request.prompt] == ONCE
+
+
 async def test_many_at_once_all_on_one_thread(make: Make):
     engine = FakeEngine(TOKENS)
     llm = make(engine)
@@ -69,12 +85,14 @@ async def test_many_at_once_all_on_one_thread(make: Make):
     assert llm.num_unfinished == 0
 
 
-async def test_priority_and_salt_reach_the_engine(make: Make):
+async def test_the_origin_reaches_the_engine(make: Make):
     engine = FakeEngine(TOKENS)
     llm = make(engine)
-    (stream,) = await llm.start(["Once"], LONG, priority=7, salt=b"tenant")
-    assert len([chunk async for chunk in stream]) == len(TOKENS)
-    assert (engine.added[0].priority, engine.added[0].salt) == (7, b"tenant")
+    origin = Origin(tenant="somebody", priority=7, salt=b"salt")
+    streams = await llm.start(["Once"], dataclasses.replace(LONG, n=2), origin)
+    for stream in streams:
+        assert len([chunk async for chunk in stream]) == len(TOKENS)
+    assert [job.origin for job in engine.added] == [origin] * 2
 
 
 async def test_samples_draw_with_seeds_of_their_own(make: Make):
@@ -107,6 +125,40 @@ async def test_leaving_the_iterator_aborts(make: Make):
     assert len(await collect(llm)) == len(TOKENS), "the next request is served"
 
 
+class Bounded(FakeEngine):
+    """One whose queue has room for 4 samples."""
+
+    def check_queue(self, more: Load, origin: Origin | None = None) -> None:
+        waiting = Load(len(self.jobs), len(self.jobs), 0)
+        QueueLimits(samples=4).check(waiting, more)
+
+
+async def test_of_many_at_once_those_without_room_cost_nothing(make: Make):
+    """They are refused before the engine has taken any of the others."""
+    engine = Bounded(TOKENS, step_s=SLOW_S)
+    llm = make(engine)
+    charged: list[int] = []
+
+    def charge(num_tokens: int) -> contextlib.AbstractContextManager[None]:
+        charged.append(num_tokens)
+        return contextlib.nullcontext()
+
+    def start(prompt: str = "Once") -> Awaitable[list[Stream]]:
+        return llm.start([prompt], dataclasses.replace(LONG, n=2), charge=charge)
+
+    came = await asyncio.gather(*(start() for _ in range(50)), return_exceptions=True)
+    taken = [streams for streams in came if isinstance(streams, list)]
+    refused = [error for error in came if isinstance(error, QueueFullError)]
+    assert (len(taken), len(refused), len(charged)) == (2, 48, 2)
+    for stream in [stream for streams in taken for stream in streams]:
+        stream.close()
+    await until(lambda: not engine.jobs)
+    for _ in range(5):  # what is refused later keeps no room
+        with pytest.raises(RequestError, match="max_model_len"):
+            await start("Once " * 1000)
+    assert len(await start()) == 2
+
+
 async def test_two_hundred_cancelled_tasks(make: Make):
     """Some before the engine has them, some while they run."""
     engine = FakeEngine(TOKENS, step_s=SLOW_S)
@@ -129,10 +181,10 @@ async def test_cancelled_while_the_engine_takes_it(
     engine = FakeEngine(TOKENS, step_s=SLOW_S)
     entered, leave, add = threading.Event(), threading.Event(), engine.add
 
-    def slow_add(request: Request, *, priority: int = 0, salt: bytes = b"") -> FakeJob:
+    def slow_add(request: Request, origin: Origin | None = None) -> FakeJob:
         entered.set()
         assert leave.wait(5)
-        return add(request, priority=priority, salt=salt)
+        return add(request, origin)
 
     monkeypatch.setattr(engine, "add", slow_add)
     llm = make(engine)
@@ -155,7 +207,9 @@ async def test_a_stop_string_ends_the_request_in_the_engine(make: Make):
     await until(lambda: len(engine.aborted) == 1)
 
 
-@pytest.mark.parametrize("prompt", [[], [-1], [99999], [1] * 64, None, ["Once"]])
+@pytest.mark.parametrize(
+    "prompt", [[], [-1], [99999], [1] * 64, None, ["Once"], {"x": "Once"}]
+)
 async def test_what_cannot_be_served_is_refused(make: Make, prompt: Any):
     engine = FakeEngine(TOKENS)
     llm = make(engine)
@@ -174,6 +228,52 @@ async def test_a_full_queue_takes_all_samples_or_none(make: Make):
     assert llm.num_unfinished == 2
     for stream in first:
         assert len([chunk async for chunk in stream]) == len(TOKENS)
+
+
+async def test_a_full_queue_reads_no_text(make: Make, monkeypatch: pytest.MonkeyPatch):
+    llm = make(FakeEngine(TOKENS, max_jobs=0))
+    assert llm.texts is not None
+    monkeypatch.setattr(llm.texts, "encode", None)
+    with pytest.raises(QueueFullError):
+        await llm.start(["Once"], LONG)
+
+
+async def test_steps_go_on_whatever_is_asked(make: Make):
+    """A command that brings another one, for ever."""
+    engine = FakeEngine(TOKENS)
+    llm = make(engine)
+    commands = llm._thread._commands
+    num_asked = 0
+
+    def again() -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if len(TOKENS) > engine.num_steps and num_asked < 10**6:
+            commands.put(again)
+
+    commands.put(again)
+    assert len(await collect(llm)) == len(TOKENS)
+    assert num_asked < 10**6
+
+
+async def test_a_request_may_time_out_before_the_engine_has_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    engine = FakeEngine(TOKENS)
+    leave, request = threading.Event(), engine.request
+
+    def slow(*arguments: Any) -> Request:
+        assert leave.wait(20)
+        return request(*arguments)
+
+    monkeypatch.setattr(engine, "request", slow)
+    llm = make(engine)
+    with pytest.raises(RequestTimeoutError, match=r"after 0\.05 seconds"):
+        await llm.start(["Once"], LONG, seconds=0.05)
+    leave.set()
+    await until(lambda: len(engine.aborted) == 1)
+    assert llm.num_unfinished == 0
+    assert len(await collect(llm)) == len(TOKENS)
 
 
 async def test_a_step_that_raises_ends_everything_at_once(make: Make):
@@ -213,3 +313,24 @@ def test_a_loop_that_is_gone_keeps_no_request(make: Make):
     asyncio.run(leave_one_behind())
     asyncio.run(until(lambda: len(engine.aborted) == 1))
     assert len(asyncio.run(collect(llm))) == len(TOKENS)
+
+
+async def test_who_does_not_read_is_not_made_for():
+    """Memory stays bounded; the tokens are counted, and nothing is lost."""
+    answer = [i % 100 for i in range(5000)]
+    engine = FakeEngine(answer, per_step=8, max_model_len=10**6)
+    llm = AsyncLLM(engine, None)
+    try:
+        params = SamplingParams(max_tokens=5000)
+        slow, quick = await llm.start([[1], [2]], params)
+        tokens = [token async for chunk in quick for token in chunk.token_ids]
+        assert tokens == answer
+        await asyncio.to_thread(wait_until, lambda: not engine.has_work)
+        made = slow._ticket.num_put
+        assert MOST_UNREAD < made <= MOST_UNREAD + 8
+        assert llm.num_made == len(answer) + made
+        tokens = [token async for chunk in slow for token in chunk.token_ids]
+        assert tokens == answer
+        assert llm.num_made == 2 * len(answer)
+    finally:
+        llm.close()

@@ -1,8 +1,10 @@
 """Programs on disk: written once, found again, and never where others may write."""
 
 import pathlib
+import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,3 +72,61 @@ def test_the_users_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     found = compilation_cache.default_folder()
     assert found == pathlib.Path("/somewhere/fdjax/programs")
+
+
+def programs_in(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*-cache")}
+
+
+def hits() -> int:
+    """How many programs were found while one is compiled."""
+    events: list[str] = []
+
+    def note(event: str, **kwargs: Any) -> None:
+        del kwargs
+        events.append(event)
+
+    jax.monitoring.register_event_listener(note)
+    try:
+        compile_anew()
+    finally:
+        jax.monitoring.unregister_event_listener(note)
+    return events.count("/jax/compilation_cache/cache_hits")
+
+
+@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache")
+@pytest.mark.parametrize(
+    "left", [lambda b: b[: len(b) // 2], lambda b: b"", bytes.upper]
+)
+def test_a_program_that_cannot_be_read_is_written_anew(
+    left: Callable[[bytes], bytes],
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    compilation_cache.use(tmp_path)
+    compile_anew()
+    before = programs_in(tmp_path)
+    for name, content in before.items():
+        (tmp_path / name).write_bytes(left(content))
+    assert hits() == 0
+    assert caplog.text.count("cannot be read; it is compiled anew") == len(before)
+    assert programs_in(tmp_path).keys() == before.keys()
+    caplog.clear()
+    assert hits() == len(before)
+    assert not caplog.records
+
+
+@pytest.mark.filterwarnings("ignore:Error writing persistent compilation cache")
+def test_a_full_disk_is_said_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    compilation_cache.use(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        compile_anew()
+        jax.jit(lambda x: jnp.cos(x) * 5 + 1)(jnp.arange(9.0)).block_until_ready()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caplog.text.count("cannot be kept") == 1
+    assert str(tmp_path) in caplog.text

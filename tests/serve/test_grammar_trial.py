@@ -1,23 +1,37 @@
-"""What could end or stall a process does it to another one."""
+"""Grammars are tried elsewhere, and once."""
 
-import json
-import os
-import select
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from llguidance import LLMatcher
 
 from fdjax.errors import RequestError
 from fdjax.serve import grammar_trial
-from fdjax.serve.grammar_trial import GrammarTrial
+from fdjax.serve.forks import ExhaustedError
+from fdjax.serve.grammar_trial import QUICK_SECONDS, GrammarTrial
 
 GOOD = LLMatcher.grammar_from_regex("a+")
-# The first is a segmentation fault with 8 MB of stack, the second takes 16 seconds.
-CRASHES = LLMatcher.grammar_from_lark(
-    "start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(4000)) + 'a4000: "x"\n'
-)
 STALLS = LLMatcher.grammar_from_json_schema('{"type": "integer", "multipleOf": 999983}')
+
+
+class Counting:
+    """Stands for `Forks`: says to each grammar what it was told to."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, float]] = []
+        self.free = threading.Event()
+        self.free.set()
+
+    def call(self, question: str, *, cpu_seconds: float) -> Any:
+        self.asked.append((question, cpu_seconds))
+        assert self.free.wait(30)
+        answer = self.answers.get(question, "")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +39,20 @@ def trial() -> GrammarTrial:
     return GrammarTrial()
 
 
+@pytest.fixture
+def forks() -> Counting:
+    return Counting(bad="wrong", huge=ExhaustedError(), lost=RuntimeError("gone"))
+
+
+@pytest.fixture
+def counted(forks: Counting, monkeypatch: pytest.MonkeyPatch) -> GrammarTrial:
+    trial = GrammarTrial()
+    monkeypatch.setattr(trial, "_forks", forks)
+    return trial
+
+
 def test_what_is_good_passes(trial: GrammarTrial):
     trial.check(GOOD)
-
-
-def test_it_starts_ahead():
-    trial = GrammarTrial()
-    trial.start()
-    process = trial._process
-    assert process is not None
-    trial.check(GOOD)
-    assert trial._process is process
 
 
 def test_what_is_wrong_is_said(trial: GrammarTrial):
@@ -43,84 +60,64 @@ def test_what_is_wrong_is_said(trial: GrammarTrial):
         trial.check(LLMatcher.grammar_from_regex("(a"))
 
 
-@pytest.mark.parametrize("grammar", [CRASHES, STALLS], ids=["crashes", "stalls"])
-def test_what_would_end_a_process_is_refused(trial: GrammarTrial, grammar: str):
-    trial.check(GOOD)
-    process = trial._process
-    start = time.monotonic()
-    with pytest.raises(
-        RequestError, match=r"more than 0.6 seconds, or too much memory"
-    ):
-        trial.check(grammar)
-    assert time.monotonic() - start < 1
-    trial.check(GOOD)
-    assert trial._process is process, "one process for all"
+def test_what_takes_too_much_is_said(trial: GrammarTrial):
+    with pytest.raises(ExhaustedError):
+        trial.check(STALLS, cpu_seconds=QUICK_SECONDS)
+    with pytest.raises(RequestError, match=r"more than 0.6 seconds, or too much"):
+        trial.check(STALLS)
 
 
-def test_it_ends_with_its_owner():
-    trial = GrammarTrial()
-    trial.check(GOOD)
-    process = trial._process
-    assert process is not None
-    assert process.poll() is None
-    del trial
-    assert process.poll() is not None
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ('start: "a" <nothing/>', "unknown special token"),
+        (r"start: /[^\s\S]/", "no text has this form"),
+        ('start: A\nA: "a" & "b"', "no text has this form"),
+    ],
+)
+def test_errors_can_be_read(trial: GrammarTrial, grammar: str, message: str):
+    with pytest.raises(RequestError, match=message) as caught:
+        trial.check(LLMatcher.grammar_from_lark(grammar))
+    assert "non-verbose" not in str(caught.value)
+    assert "NoExtensionBias" not in str(caught.value)
 
 
-def test_one_that_does_not_start_is_no_fault_of_the_request(
-    monkeypatch: pytest.MonkeyPatch,
+def test_outcomes_are_remembered(counted: GrammarTrial, forks: Counting):
+    for _ in range(3):
+        counted.check("good")
+        with pytest.raises(RequestError, match=r"^wrong$"):
+            counted.check("bad")
+        with pytest.raises(RequestError, match="too much memory"):
+            counted.check("huge")
+        with pytest.raises(ExhaustedError):
+            counted.check("huge", cpu_seconds=QUICK_SECONDS)
+    assert [question for question, _ in forks.asked] == ["good", "bad", "huge", "huge"]
+
+
+def test_what_could_not_be_tried_is_tried_again(counted: GrammarTrial, forks: Counting):
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="gone"):
+            counted.check("lost")
+    assert len(forks.asked) == 2
+    forks.answers.clear()
+    counted.check("lost")
+
+
+def test_only_so_many_are_remembered(
+    counted: GrammarTrial, forks: Counting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(grammar_trial, "__name__", "fdjax.no_such_module")
-    trial = GrammarTrial()
-    with pytest.raises(RuntimeError, match="did not answer"):
-        trial.check(GOOD)
-    monkeypatch.undo()
-    trial.check(GOOD)
+    monkeypatch.setattr(grammar_trial, "_MAX_REMEMBERED", 2)
+    for grammar in ("a", "b", "a", "c", "a", "b"):
+        counted.check(grammar)
+    assert [question for question, _ in forks.asked] == ["a", "b", "c", "b"]
+    assert len(counted._known) == 2
 
 
-@pytest.fixture
-def killed() -> GrammarTrial:
-    """Its process was, by the system for want of memory: no request's fault."""
-    trial = GrammarTrial()
-    trial.check(GOOD)
-    process = trial._process
-    assert process is not None
-    process.kill()
-    process.wait()
-    return trial
-
-
-def test_one_that_was_killed_meanwhile_is_replaced(killed: GrammarTrial):
-    process = killed._process
-    killed.check(GOOD)
-    assert killed._process is not process
-
-
-def test_one_that_dies_while_it_is_asked_is_replaced(
-    killed: GrammarTrial, monkeypatch: pytest.MonkeyPatch
-):
-    process = killed._process
-    monkeypatch.setattr(process, "poll", lambda: None)  # it was alive a moment ago
-    monkeypatch.setattr(os, "killpg", lambda *_: None)
-    with pytest.raises(RuntimeError, match="did not answer"):
-        killed.check(GOOD)
-    monkeypatch.undo()
-    killed.check(GOOD)
-
-
-def test_nothing_is_left_of_what_stalls():
-    """Not even if the server ends while it is tried."""
-    trial = GrammarTrial()
-    trial.check(GOOD)
-    process = trial._process
-    assert process is not None
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with os.fdopen(os.dup(process.stdout.fileno()), "rb") as pipe:
-        process.stdin.write(json.dumps(STALLS) + "\n")
-        process.stdin.flush()
-        time.sleep(0.1)  # it forks
-        del trial
-        ended, _, _ = select.select([pipe], [], [], 10)
-        assert ended, "a process still holds the pipe"
-        assert pipe.read() == b""
+def test_the_same_at_once_is_tried_once(counted: GrammarTrial, forks: Counting):
+    forks.free.clear()
+    with ThreadPoolExecutor(4) as threads:
+        checks = [threads.submit(counted.check, "good") for _ in range(4)]
+        assert not any(check.done() for check in checks)
+        forks.free.set()
+        assert [check.result(30) for check in checks] == [None] * 4
+    assert len(forks.asked) == 1

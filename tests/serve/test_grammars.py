@@ -12,7 +12,7 @@ import pytest
 
 from fdjax import LLM, RequestError, SamplingParams, StructuredOutputs
 from fdjax.generate.stopping import FinishReason
-from fdjax.serve import grammars
+from fdjax.serve import token_grammar
 from fdjax.serve.grammars import Grammars, TokenGrammar
 from fdjax.serve.outputs import Output
 
@@ -158,14 +158,14 @@ def test_what_the_first_would_wait_for_is_done_ahead(llm: LLM):
     grammars = Grammars(llm.tokenizer, vocab_size=96, eos_token_ids=[0])
     assert vars(grammars).keys().isdisjoint({"_tokens"})
     grammars.prepare()
-    grammars._compiling.shutdown()
-    assert grammars._trial._process is not None
+    grammars._compiling.quick.shutdown()
+    assert grammars._trial._forks._process is not None
     assert "_tokens" in vars(grammars)
 
 
 def test_without_the_package(llm: LLM, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(RequestError, match=r"llguidance: install fdjax\[serve\]"):
+    with pytest.raises(RequestError, match=r"llguidance; .* -e '\.\[serve\]'"):
         llm.grammars.compile(replaced(GREEDY, regex="a"))
 
 
@@ -222,7 +222,7 @@ def test_a_matcher_that_gives_up_ends_the_output(
     """A token it did not allow stands for a limit reached on the way."""
     matcher = grammar_of(llm, replaced(GREEDY, choice=["ab"])).matcher()
     if panics:
-        monkeypatch.setattr(grammars, "_following", None)
+        monkeypatch.setattr(token_grammar, "what_follows", None)
     matcher.advance(5)
     assert matcher.finish_reason == FinishReason.LENGTH
     assert ("has failed" if panics else "cannot be followed") in caplog.text

@@ -64,6 +64,25 @@ def test_texts_and_token_ids_mixed(llm: LLM, alone: list[list[int]]):
     assert [output.prompt for output in outputs] == [PROMPTS[0], None, PROMPTS[2], None]
 
 
+def test_prompts_as_vllm_takes_them(llm: LLM, alone: list[list[int]]):
+    (one,) = llm.generate({"prompt_token_ids": ids(llm, STORY)}, GREEDY)
+    assert (one.token_ids, one.prompt) == (alone[0], None)
+    (two,) = llm.generate({"prompt": STORY}, GREEDY)
+    assert (two.token_ids, two.prompt) == (alone[0], STORY)
+    mixed: list[Any] = [
+        {"prompt": PROMPTS[0]},
+        PROMPTS[1],
+        {"prompt_token_ids": ids(llm, PROMPTS[2])},
+    ]
+    outputs = llm.generate(mixed, GREEDY)
+    assert [output.token_ids for output in outputs] == alone[:3]
+
+
+def test_a_mapping_is_one_prompt_and_no_list_of_its_names(llm: LLM):
+    with pytest.raises(RequestError, match="prompt 0 is a mapping"):
+        llm.generate({"text": STORY}, GREEDY)  # pyright: ignore[reportArgumentType]  (refused)
+
+
 def test_more_prompts_than_rows_take_turns(llm: LLM, alone: list[list[int]]):
     outputs = llm.generate([*PROMPTS, *PROMPTS, STORY], GREEDY)
     assert [o.token_ids for o in outputs] == [*alone, *alone, alone[0]]
@@ -158,6 +177,13 @@ def test_seeded_draws_repeat_and_unseeded_ones_differ(llm: LLM):
         (3.5, "prompt 1 is 3.5"),
         ([1.5], "give a text or a sequence of token ids"),
         (["1"], "give a text or a sequence of token ids"),
+        ({"input_ids": [5]}, "prompt 1 is a mapping with .*'input_ids'"),
+        ({"prompt": STORY, "cache_salt": "x"}, "and nothing else"),
+        ({"prompt": [5]}, "give {'prompt': a text} or {'prompt_token_ids': token ids}"),
+        ({"prompt_token_ids": "text"}, "prompt 1 is a mapping"),
+        ({"prompt_token_ids": {5: 6}}, "prompt 1 is a mapping"),
+        ({"prompt_token_ids": ["1"]}, "give a text or a sequence of token ids"),
+        ({}, "prompt 1 is a mapping"),
     ],
 )
 def test_one_bad_prompt_refuses_all_before_anything_runs(

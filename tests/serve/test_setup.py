@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
-from fdjax import ConfigError, MemoryBudgetError, SamplingParams, device
-from fdjax.errors import QueueFullError
+from fdjax import LLM, ConfigError, MemoryBudgetError, device
+from fdjax.engine.limits import QueueLimits
 from fdjax.models import SHIPPED, resolve
 from fdjax.serve.setup import Settings, build_engine
 
@@ -101,18 +101,31 @@ def test_an_override_reaches_the_model():
     ("limits", "message"),
     [
         ({"max_queued_requests": 0}, "max_queued_requests is 0"),
+        ({"max_queued_samples": 0}, "max_queued_samples is 0"),
         ({"max_queued_tokens": 63}, "max_queued_tokens is 63, .* which is 64; use at"),
     ],
 )
 def test_a_queue_that_would_refuse_for_ever(limits: dict[str, int], message: str):
     with pytest.raises(ConfigError, match=message):
-        build_engine(Settings.of(SHIPPED, max_model_len=64), **limits)  # pyright: ignore[reportArgumentType]  (by name)
+        LLM(SHIPPED, max_model_len=64, **limits)  # pyright: ignore[reportArgumentType]  (by name)
 
 
 def test_limits_of_the_queue_reach_the_engine():
-    settings = Settings.of(SHIPPED, max_model_len=64, max_num_seqs=1)
-    engine = build_engine(settings, max_queued_requests=1, max_queued_tokens=64)
-    request = engine.request(0, [5], SamplingParams())
-    engine.add(request)
-    with pytest.raises(QueueFullError):
-        engine.add(request)
+    llm = LLM(
+        SHIPPED,
+        max_model_len=64,
+        max_num_seqs=1,
+        max_queued_requests=7,
+        max_queued_tokens="auto",
+    )
+    assert llm.engine.limits == QueueLimits(7, None, 4096 * 64)
+
+
+def test_batch_invariance_is_refused_where_an_operation_has_none():
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=H200)):
+        settings = Settings.of(LLAMA, batch_invariant=True)
+        with pytest.raises(
+            ConfigError,
+            match=r"batch_invariant is on, but \w+ has no .* leave it out, or run on",
+        ):
+            build_engine(settings, random_weights=True)

@@ -3,31 +3,24 @@
 import json
 import pathlib
 import random
-import shutil
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import ByT5Tokenizer
 
-from fdjax import ConfigError
+from fdjax import ConfigError, RequestError
 from fdjax.models import SHIPPED, resolve
 from fdjax.serve.tokenizer import (
     FastTokenizer,
     SlowTokenizer,
     Tokenizer,
-    chat_prompt,
-    chat_token_ids,
     load_tokenizer,
+    tokenised,
 )
 
 TALES = resolve(SHIPPED)
 TEXT = "The fox (a ☃ and 火) said: “No!”"
-USER = {"role": "user", "content": "Hello"}
-TEMPLATE = (
-    "<s>{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant:{% endif %}"
-)
 
 
 @pytest.fixture(params=[FastTokenizer, SlowTokenizer])
@@ -170,23 +163,29 @@ def test_a_broken_tokenizer_is_named(tmp_path: pathlib.Path):
         load_tokenizer(tmp_path)
 
 
-def test_a_base_model_reads_the_messages_as_text():
-    tokenizer = FastTokenizer(TALES / "tokenizer.json")
-    messages = [USER, {"role": "assistant", "content": "Good day"}]
-    assert chat_prompt(TALES, messages) == "Hello\nGood day"
-    expected = tokenizer.encode("Hello\nGood day")
-    assert chat_token_ids(TALES, tokenizer, messages) == expected
+def test_no_token_is_longer_than_the_longest(tokenizer: FastTokenizer | SlowTokenizer):
+    longest = max(len(tokenizer.piece(i).encode()) for i in range(4096))
+    assert longest <= tokenizer.longest_token_bytes <= 2 * longest
 
 
-def test_a_template_writes_its_own_special_tokens(tmp_path: pathlib.Path):
-    folder = tmp_path / "model"
-    shutil.copytree(TALES, folder)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(config | {"chat_template": TEMPLATE})
+def test_a_pattern_that_goes_through_texts_without_end(tmp_path: pathlib.Path):
+    """The library panics; what it cannot split is refused, and the rest is not."""
+    tokenizer = json.loads((TALES / "tokenizer.json").read_text())
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    pattern = {"pattern": {"Regex": "(a+)+$"}}
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(tokenizer | {"pre_tokenizer": split | pattern})
     )
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer is not None
-    assert chat_prompt(folder, [USER]) == "<s>user: Hello\nassistant:"
-    token_ids = chat_token_ids(folder, tokenizer, [USER])
-    assert token_ids.count(0) == 1, "<s> once: the template's own"
+    loaded = load_tokenizer(tmp_path)
+    assert loaded is not None
+    with pytest.raises(RequestError, match=r"prompt 3 cannot be tokenised: .*limit"):
+        tokenised(loaded.encode, "a" * 40 + "!", "prompt 3")
+    assert tokenised(loaded.encode, "once", "prompt 3") == loaded.encode("once")
+
+
+def test_who_interrupts_is_no_fault_of_the_tokenizer():
+    def encode(text: str) -> list[int]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokenised(encode, "a", "prompt 0")

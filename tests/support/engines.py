@@ -14,7 +14,8 @@ from fdjax.engine.runs import Runs
 from fdjax.generate.params import SamplingParams
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.plan import MemoryPlan
-from fdjax.models import Decoder, load, random_weights
+from fdjax.models import Decoder, ModelConfig, load, random_weights
+from fdjax.models.checkpoint import read_config
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
@@ -25,9 +26,11 @@ PROMPTS = ([5], [1, 9, 33, 77, 12, 8, 90, 41], [3, 100, 60, 7, 21, 22, 5, 64, 19
 
 
 @functools.cache
-def tiny_model(name: str = "llama") -> Decoder:
+def tiny_model(name: str = "llama", *, batch_invariant: bool = False) -> Decoder:
     """The random model of a fixture, in float32."""
-    return load(FIXTURES / name, dtype=jnp.float32)
+    config = ModelConfig.from_hf(read_config(FIXTURES / name))
+    config = dataclasses.replace(config, batch_invariant=batch_invariant)
+    return load(FIXTURES / name, dtype=jnp.float32, config=config)
 
 
 @functools.cache

@@ -5,7 +5,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fdjax.engine.limits import Load
 from fdjax.engine.matcher import Grammar
+from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Logprob, Request, make_request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError
@@ -22,8 +24,7 @@ class FakeJob:
     """A request on its way."""
 
     request: Request
-    priority: int
-    salt: bytes
+    origin: Origin
     num_made: int = 0
     admitted_s: float | None = None
 
@@ -37,10 +38,12 @@ class FakeEngine:
         step_s: seconds of a step.
         fails_at: the step that raises, from 1.
         max_jobs: more are refused.
+        hung: no step ends before it is set.
         crowd: no token comes before so many requests have been added.
 
     Attributes:
         jobs: that have not ended.
+        parked: jobs that make no tokens.
         aborted: requests ended by `abort`.
         threads: that have called anything.
         added: all jobs there ever were.
@@ -54,6 +57,7 @@ class FakeEngine:
         step_s: float = 0.0,
         fails_at: int | None = None,
         max_jobs: int | None = None,
+        hung: threading.Event | None = None,
         crowd: int = 0,
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
@@ -62,10 +66,12 @@ class FakeEngine:
         self.step_s = step_s
         self.fails_at = fails_at
         self.max_jobs = max_jobs
+        self.hung = hung
         self.crowd = crowd
         self.max_model_len = max_model_len
         self.num_steps = 0
         self.jobs: list[FakeJob] = []
+        self.parked: set[FakeJob] = set()
         self.added: list[FakeJob] = []
         self.aborted: list[Request] = []
         self.threads: set[str] = set()
@@ -87,14 +93,25 @@ class FakeEngine:
             grammar=grammar,
         )
 
-    def add(self, request: Request, *, priority: int = 0, salt: bytes = b"") -> FakeJob:
+    def check_queue(self, more: Load, origin: Origin | None = None) -> None:
+        """Any thread may ask."""
+        if self.max_jobs is not None and len(self.jobs) + more.samples > self.max_jobs:
+            raise QueueFullError(f"{len(self.jobs)} samples wait; try later")
+
+    def add(self, request: Request, origin: Origin | None = None) -> FakeJob:
         self._enter()
-        if self.max_jobs is not None and len(self.jobs) >= self.max_jobs:
-            raise QueueFullError(f"{len(self.jobs)} requests wait; try later")
-        job = FakeJob(request, priority, salt)
+        job = FakeJob(request, origin or Origin())
         self.jobs.append(job)
         self.added.append(job)
         return job
+
+    def park(self, job: FakeJob) -> None:
+        self._enter()
+        self.parked.add(job)
+
+    def resume(self, job: FakeJob) -> None:
+        self._enter()
+        self.parked.discard(job)
 
     def abort(self, job: FakeJob) -> None:
         self._enter()
@@ -105,7 +122,7 @@ class FakeEngine:
     @property
     def has_work(self) -> bool:
         self._enter()
-        return bool(self.jobs)
+        return any(job not in self.parked for job in self.jobs)
 
     def statistics(self) -> EngineStatistics:
         """Made up, each number another one; any thread may ask."""
@@ -119,18 +136,23 @@ class FakeEngine:
             num_queried_tokens=70,
             num_cached_tokens=30,
             softmax=SoftmaxStatistics(query_heads=1000, recomputed=(2, 7)),
+            tenants={"alice": (6, 4)},
         )
 
     def step(self) -> list[tuple[FakeJob, Increment]]:
         self._enter()
         self.num_steps += 1
         time.sleep(self.step_s)
+        if self.hung is not None:
+            self.hung.wait()
         if self.num_steps == self.fails_at:
             raise FloatingPointError("the step was told to fail")
         if len(self.added) < self.crowd:
             return []
-        made = [(job, self._advance(job)) for job in self.jobs]
-        self.jobs = [job for job, increment in made if increment.finish_reason is None]
+        going = [job for job in self.jobs if job not in self.parked]
+        made = [(job, self._advance(job)) for job in going]
+        ended = {job for job, increment in made if increment.finish_reason is not None}
+        self.jobs = [job for job in self.jobs if job not in ended]
         return made
 
     def _advance(self, job: FakeJob) -> Increment:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.generate import steps
+from fdjax.kernels.paged import KVCache
 from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
 
@@ -21,11 +22,11 @@ _score = jax.jit(steps.score)
 @jax.jit
 def _decode(
     model: Decoder,
-    kv: jax.Array,
+    kv: KVCache,
     tokens: jax.Array,
     lengths: jax.Array,
     page_table: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, KVCache]:
     logits, kv = steps.decode(model, kv, tokens, lengths, page_table)
     return jnp.argmax(logits, axis=-1).astype(jnp.int32), kv
 
@@ -65,7 +66,7 @@ def greedy(
 
 def _allocate(
     model: Decoder, totals: np.ndarray, *, page_size: int
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[KVCache, jax.Array]:
     """NaN pages, and a table that gives every row its own pages in random order."""
     needed = -(-totals // page_size)
     attention = model.config.attention
@@ -82,4 +83,6 @@ def _allocate(
     for row, count in enumerate(needed):
         start = int(needed[:row].sum())
         table[row, :count] = pages[start : start + count]
-    return jnp.full_like(layout.allocate(), jnp.nan), jnp.asarray(table)
+    cache = layout.allocate()
+    left_behind = cache.with_array(jnp.full_like(cache.array, jnp.nan))
+    return left_behind, jnp.asarray(table)

@@ -8,15 +8,21 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import httpx2
-import uvicorn
 from fastapi import FastAPI
 
 from fdjax.models import SHIPPED, resolve
 from fdjax.serve.async_llm import AsyncLLM
+from fdjax.serve.chat_template import ChatTemplate
 from fdjax.serve.grammars import Grammars
 from fdjax.serve.http.app import create_app
-from fdjax.serve.http.server import Limits, ServedModel
-from fdjax.serve.tokenizer import FastTokenizer, chat_token_ids
+from fdjax.serve.http.crowd import ConnectionLimits
+from fdjax.serve.http.keyring import Keyring
+from fdjax.serve.http.limits import Limits
+from fdjax.serve.http.listening import bound
+from fdjax.serve.http.run import DrainingServer
+from fdjax.serve.http.server import ServedModel
+from fdjax.serve.texts import TextLimit
+from fdjax.serve.tokenizer import FastTokenizer
 from tests.support.fake_engine import MAX_MODEL_LEN, VOCAB_SIZE, FakeEngine
 
 FOLDER = resolve(SHIPPED)
@@ -28,11 +34,12 @@ GRAMMARS.prepare()  # the servers of tests are up for no time when a request com
 PROMPT = {"prompt": "Once", "max_tokens": 32}
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
 LIMITS = Limits(body_bytes=2**20, body_seconds=0.5, prompts=8, n=4, samples=16)
+CONNECTIONS = ConnectionLimits()
 MODEL = ServedModel(
     names=("tales", "tales-5m"),
     vocab_size=VOCAB_SIZE,
     max_model_len=MAX_MODEL_LEN,
-    chat=lambda messages: chat_token_ids(FOLDER, TOKENIZER, messages),
+    chat=ChatTemplate(FOLDER).render,
 )
 
 
@@ -66,34 +73,54 @@ def served(
     engine: FakeEngine | None = None,
     *,
     api_keys: Sequence[str] = (),
+    keyring: Keyring | None = None,
+    allow_priority: bool = False,
     model: ServedModel = MODEL,
     tokenizer: FastTokenizer | None = TOKENIZER,
+    limits: Limits = LIMITS,
     **options: Any,
 ) -> Generator[Served]:
     """An application, closed at the end; options are those of `create_app`."""
     engine = engine or FakeEngine(TOKENS)
-    llm = AsyncLLM(engine, tokenizer, GRAMMARS if tokenizer else None)
+    llm = AsyncLLM(
+        engine,
+        tokenizer,
+        GRAMMARS if tokenizer else None,
+        text_limit=TextLimit(MAX_MODEL_LEN, bytes_per_token=16),
+    )
     try:
-        app = create_app(llm, model, api_keys=api_keys, limits=LIMITS, **options)
+        keyring = keyring or Keyring(api_keys, may_prioritise=allow_priority)
+        app = create_app(llm, model, keyring=keyring, limits=limits, **options)
         yield Served(engine, llm, app)
     finally:
         llm.close()
 
 
 @contextlib.contextmanager
-def listening(app: FastAPI) -> Generator[int]:
+def listening(
+    app: FastAPI, limits: ConnectionLimits = CONNECTIONS, *, drain_seconds: float = 0.0
+) -> Generator[int]:
     """The application on a port, which it gives."""
-    config = uvicorn.Config(app, port=0, http="h11", lifespan="off", log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    wait_until(lambda: server.started)
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
-        assert not thread.is_alive()
+    with running(app, limits, drain_seconds=drain_seconds) as (_, _, port):
+        yield port
+
+
+@contextlib.contextmanager
+def running(
+    app: FastAPI, limits: ConnectionLimits = CONNECTIONS, **options: Any
+) -> Generator[tuple[DrainingServer, threading.Thread, int]]:
+    """The same, with its server and the thread that this runs in."""
+    with bound("127.0.0.1", 0) as sockets:
+        server = DrainingServer(app, sockets, limits=limits, **options)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        wait_until(lambda: server.started)
+        try:
+            yield server, thread, sockets[0].getsockname()[1]
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(timeout=10)
+            assert not thread.is_alive()
 
 
 def wait_until(condition: Any, seconds: float = 30.0) -> None:

@@ -1,6 +1,7 @@
 """Clients that stream from a server, one request after the other, for some seconds."""
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -19,11 +20,13 @@ class Load:
 
     Attributes:
         seconds: of each request that was answered in full.
+        gaps_s: seconds between two pieces of one of these answers.
         num_tokens: made for these.
         faults: what was wrong with the others.
     """
 
     seconds: list[float] = field(default_factory=list[float])
+    gaps_s: list[float] = field(default_factory=list[float])
     num_tokens: int = 0
     faults: list[str] = field(default_factory=list[str])
 
@@ -31,7 +34,7 @@ class Load:
 async def load(
     url: str, *, clients: int, seconds: float, max_tokens: int, key: str | None = None
 ) -> Load:
-    """Runs clients at once; each ends with the request it is at when time is up.
+    """Runs clients at once; each makes one request, and more until time is up.
 
     Args:
         url: of the server.
@@ -49,7 +52,8 @@ async def load(
 
         async def talk(seed: int) -> None:
             draw = random.Random(seed)
-            while time.monotonic() < until:
+            going = True
+            while going:
                 body = {
                     "prompt": draw.choice(PROMPTS),
                     "max_tokens": draw.randint(1, max_tokens),
@@ -57,6 +61,7 @@ async def load(
                     "ignore_eos": True,
                 }
                 await _request(client, body, done)
+                going = time.monotonic() < until
 
         await asyncio.gather(*(talk(seed) for seed in range(clients)))
     return done
@@ -65,26 +70,32 @@ async def load(
 async def _request(client: httpx2.AsyncClient, body: dict[str, Any], to: Load) -> None:
     start = time.monotonic()
     streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
+    pieces: list[str] = []
+    marks: list[float] = []
     try:
-        response = await client.post("/v1/completions", json=streamed)
+        async with client.stream("POST", "/v1/completions", json=streamed) as response:
+            async for piece in response.aiter_text():
+                marks.append(time.monotonic())
+                pieces.append(piece)
     except httpx2.HTTPError as error:
         to.faults.append(f"{type(error).__name__}: {error}")
         return
-    fault = _fault(response, body["max_tokens"])
+    fault = _fault(response.status_code, "".join(pieces), body["max_tokens"])
     if fault is None:
         to.seconds.append(time.monotonic() - start)
+        to.gaps_s += [after - before for before, after in itertools.pairwise(marks)]
         to.num_tokens += body["max_tokens"]
     else:
         to.faults.append(fault)
 
 
-def _fault(response: httpx2.Response, max_tokens: int) -> str | None:
+def _fault(status: int, text: str, max_tokens: int) -> str | None:
     """What is wrong with a stream: it must be whole, and as long as was asked for."""
-    if response.status_code != 200:
-        return f"{response.status_code}: {response.text[:200]}"
-    *events, done, end = response.text.split("\n\n")
+    if status != 200:
+        return f"{status}: {text[:200]}"
+    *events, done, end = text.split("\n\n")
     if (done, end) != ("data: [DONE]", ""):
-        return f"the stream ends with {response.text[-100:]!r}"
+        return f"the stream ends with {text[-100:]!r}"
     *parts, last = [json.loads(event.removeprefix("data: ")) for event in events]
     reasons = [part["choices"][0]["finish_reason"] for part in parts]
     if reasons != [None] * (len(parts) - 1) + ["length"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.job import Job
+from fdjax.engine.origin import Origin
 from fdjax.generate.params import SamplingParams
 from tests.support.engines import GREEDY, run
 
@@ -48,7 +49,9 @@ def prompt_of(kind: Kind) -> list[int]:
 
 
 def soak(engine: Engine, *, num_requests: int, seed: int) -> Soak:
-    """Adds requests of random lengths and priorities at random times; aborts some.
+    """Adds requests of random lengths, tenants and priorities at random times.
+
+    Some are samples of one request, and some are aborted.
 
     Returns when the engine has no work left.
     """
@@ -56,13 +59,16 @@ def soak(engine: Engine, *, num_requests: int, seed: int) -> Soak:
     kinds: dict[Job, Kind] = {}
     tokens: defaultdict[Job, list[int]] = defaultdict(list)
     live: list[Job] = []
-    done = Soak()
+    done, origin = Soak(), Origin()
     while left or engine.has_work:
         while left and len(live) < 100 and draw.random() < 0.5:
             left -= 1
             kind = draw.randrange(3), draw.randrange(1, 20), draw.randrange(1, 12)
             request = engine.request(0, prompt_of(kind), _params(kind))
-            job = engine.add(request, priority=draw.randrange(2))
+            if draw.random() < 0.5:
+                tenant, priority = draw.choice("ab"), draw.randrange(2)
+                origin = Origin(tenant=tenant, priority=priority)
+            job = engine.add(request, origin)
             kinds[job] = kind
             live.append(job)
         if live and draw.random() < 0.1:
@@ -81,10 +87,11 @@ def soak(engine: Engine, *, num_requests: int, seed: int) -> Soak:
 def is_idle(engine: Engine) -> bool:
     """Every page and row is free, and nobody waits for a page to be computed."""
     pool = engine.scheduler.pool
-    rows = sorted(engine.scheduler._rows)
+    free = len(engine.scheduler._rows)
     return (
         pool.num_free == pool.num_pages
-        and rows == list(range(engine.buckets.rows[-1]))
+        and free == engine.buckets.rows[-1]
+        and not engine.scheduler.waiting._rows_of_request
         and not engine.scheduler._coming
     )
 

@@ -12,7 +12,7 @@ from fdjax.cli.bench.arrivals import Arrival
 from fdjax.cli.bench.options import ServerOptions
 from fdjax.cli.bench.outcome import Outcome
 from fdjax.cli.bench.replay import Clock
-from fdjax.errors import ConfigError
+from fdjax.errors import ConfigError, to_install
 
 _DETAIL = 300
 
@@ -25,8 +25,8 @@ def check_server(base_url: str) -> None:
     """
     if importlib.util.find_spec("httpx2") is None:
         raise ConfigError(
-            "fdjax bench serve needs httpx2, which is not installed; install "
-            "fdjax[serve]"
+            "fdjax bench serve needs httpx2, which is not installed; "
+            f"{to_install('serve')}"
         )
     parts = urllib.parse.urlsplit(base_url)
     # A report names the address, and must hold no password.

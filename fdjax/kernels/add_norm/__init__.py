@@ -1,13 +1,13 @@
 """Residual add and normalisation over the last axis, as one operation."""
 
-from fdjax.kernels.add_norm import cuda, reference
+from fdjax.kernels.add_norm import cpu, cuda, reference
 from fdjax.kernels.add_norm.arguments import AddNorm, Normalised
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
 
 __all__ = ["OP", "AddNorm", "Normalised", "add_norm"]
 
-OP = Op("add_norm", reference.add_norm, {"cuda": cuda.IMPL})
+OP = Op("add_norm", reference.add_norm, {"cuda": cuda.IMPL, "cpu": cpu.IMPL})
 
 
 def add_norm(

@@ -44,13 +44,20 @@ def run(call: AddNorm) -> Normalised:
 
 def refuse(call: AddNorm) -> str | None:
     """Why the CUDA kernel cannot serve this call, or `None`."""
-    if reason := ffi.refuse(NAME, platform="gpu"):
-        return reason
-    x = call.x
+    return ffi.refuse(NAME, platform="gpu") or refuse_dtypes(call) or _refuse_size(call)
+
+
+def refuse_dtypes(call: AddNorm) -> str | None:
+    """Why no handler takes the operands' types, or `None`."""
     dtypes = {operand.dtype for operand in jax.tree.leaves(call)}
-    if x.dtype not in DTYPES or len(dtypes) > 1:
+    if call.x.dtype not in DTYPES or len(dtypes) > 1:
         names = ", ".join(sorted(map(str, dtypes)))
         return f"the operands are {names}; it takes all of one float type"
+    return None
+
+
+def _refuse_size(call: AddNorm) -> str | None:
+    x = call.x
     row_bytes = x.shape[-1] * x.dtype.itemsize
     if row_bytes % 16 or row_bytes > MAX_ROW_BYTES:
         return (

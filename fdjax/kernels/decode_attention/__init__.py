@@ -4,8 +4,8 @@ from fdjax.kernels.decode_attention import cpu, cuda, pallas, reference
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.kernels.op import Op
-from fdjax.kernels.paged import ScoreSpec, check_attention
-from fdjax.notation import Array, Float, Int32
+from fdjax.kernels.paged import KVLayer, PageView, ScoreSpec, check_attention
+from fdjax.notation import Array, Float
 
 __all__ = ["OP", "DecodeAttention", "UnifiedMax", "decode_attention"]
 
@@ -18,13 +18,11 @@ OP = Op(
 
 def decode_attention(
     q: Float[Array, "B Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
+    kv: KVLayer,
+    pages: PageView,
     slopes: Float[Array, " Hq"] | None = None,
     sinks: Float[Array, " Hq"] | None = None,
     *,
-    layer: int,
     scale: float,
     soft_cap: float | None = None,
     window: int | None = None,
@@ -45,16 +43,13 @@ def decode_attention(
     call = DecodeAttention(
         q,
         kv,
-        page_table,
-        lengths,
+        pages,
         ScoreSpec(slopes, scale, soft_cap, window, sinks),
-        layer=layer,
         unified=unified,
     )
     check_attention("decode_attention", call)
-    if q.shape[0] != page_table.shape[0]:
+    if q.shape[0] != pages.num_rows:
         raise ValueError(
-            f"decode_attention: q has {q.shape[0]} rows, page_table "
-            f"{page_table.shape[0]}"
+            f"decode_attention: q has {q.shape[0]} rows, page_table {pages.num_rows}"
         )
     return OP(call)

@@ -13,8 +13,9 @@ type Attended = tuple[Float[Array, "B Hq D"], Int32[Array, "B Hkv"]]
 class DecodeAttention(PagedAttention):
     """One call of `decode_attention`.
 
-    The fields of `fdjax.kernels.paged.PagedAttention`, and one more; a row of length 0
-    gives zeros.
+    The fields of `fdjax.kernels.paged.PagedAttention`, and one more. The one query of
+    each row is that of its last token (`PageView.decoding`); a row of length 0 gives
+    zeros.
 
     Attributes:
         q: the queries, at position `lengths - 1` of each row.

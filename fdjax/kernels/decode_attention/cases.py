@@ -8,7 +8,7 @@ import numpy as np
 
 from fdjax.kernels.cases import Case, Tag, noise, struct
 from fdjax.kernels.decode_attention.arguments import DecodeAttention
-from fdjax.kernels.paged import ScoreSpec
+from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
 
 
 def _case(
@@ -27,14 +27,12 @@ def _case(
     window: int | None = None,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
 ) -> Case[DecodeAttention]:
-    width = -(-tokens // page_size)
+    width, lengths = -(-tokens // page_size), struct(rows, dtype=jnp.int32)
+    shape = (rows * width + 1, layers, 2, page_size, kv_heads, head_dim)
     call = DecodeAttention(
         struct(rows, q_heads, head_dim, dtype=dtype),
-        struct(
-            *(rows * width + 1, layers, 2, page_size, kv_heads, head_dim), dtype=dtype
-        ),
-        struct(rows, width, dtype=jnp.int32),
-        struct(rows, dtype=jnp.int32),
+        KVCache.page_major(struct(*shape, dtype=dtype)).layer(layers - 1),
+        PageView(struct(rows, width, dtype=jnp.int32), lengths, starts=lengths),
         ScoreSpec(
             struct(q_heads, dtype=jnp.float32) if alibi else None,
             scale=head_dim**-0.5,
@@ -42,7 +40,6 @@ def _case(
             window=window,
             sinks=struct(q_heads, dtype=jnp.float32) if sinks else None,
         ),
-        layer=layers - 1,
         unified=None,
     )
     return Case(name, call, frozenset(tags))
@@ -121,24 +118,24 @@ def arguments(case: Case[DecodeAttention], *, seed: int = 0) -> DecodeAttention:
     Pages beyond a row's length are absent.
     """
     call, random = case.call, np.random.default_rng(seed)
-    rows, width = call.page_table.shape
-    num_pages, page_size = call.kv.shape[0], call.kv.shape[3]
+    rows, width = call.pages.page_table.shape
+    cache = call.kv.cache
     held = random.integers(0, call.max_tokens + 1, rows).astype(np.int32)
     held[-1] = call.max_tokens
-    pages = random.permutation(num_pages)[: rows * width].reshape(rows, width)
-    absent = np.arange(width) * page_size >= held[:, None]
-    pages = np.where(absent, num_pages + 7, pages).astype(np.int32)
+    pages = random.permutation(cache.num_pages)[: rows * width].reshape(rows, width)
+    absent = np.arange(width) * cache.page_size >= held[:, None]
+    pages = np.where(absent, cache.num_pages + 7, pages).astype(np.int32)
     heads, spec = jnp.arange(1.0, call.q.shape[1] + 1), call.scores
     scores = dataclasses.replace(
         spec,
         slopes=None if spec.slopes is None else -jnp.exp2(-heads),
         sinks=None if spec.sinks is None else 3.0 * jnp.sin(heads),
     )
+    q, filled = noise(random, call.q), cache.with_array(noise(random, cache.array))
     return dataclasses.replace(
         call,
-        q=noise(random, call.q),
-        kv=noise(random, call.kv),
-        page_table=jnp.asarray(pages),
-        lengths=jnp.asarray(held),
+        q=q,
+        kv=filled.layer(call.kv.index),
+        pages=PageView.decoding(jnp.asarray(pages), jnp.asarray(held)),
         scores=scores,
     )

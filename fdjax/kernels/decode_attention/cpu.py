@@ -33,4 +33,4 @@ def refuse(call: DecodeAttention) -> str | None:
     return ffi.refuse(handler.NAME, platform="cpu") or refuse_arguments(call)
 
 
-IMPL = Impl(run, refuse)
+IMPL = Impl(run, refuse, batch_invariant=True)

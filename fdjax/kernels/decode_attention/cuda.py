@@ -2,37 +2,52 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
+from fdjax.kernels.attention_plan.cuda import make_plan
+from fdjax.kernels.attention_plan.shape import MAX_ROWS, PlanShape
 from fdjax.kernels.decode_attention import config, handler
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
+from fdjax.kernels.paged import handlers_window
+from fdjax.notation import Array, Int32
 
 LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
     head_dims=(64, 80, 96, 128, 256),
     page_sizes=range(8, 129),
     groups=range(1, 17),
-    queries=range(65_536),  # blocks of a grid along z
+    queries=range(MAX_ROWS + 1),
 )
 
 
 def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
-    rows, num_kv_heads = call.q.shape[0], call.kv.shape[4]
-    warps = config.max_warps(call.q.shape[2], call.group)
-    cut = config.heuristic(config.Call(rows, num_kv_heads, call.max_tokens, warps))
-    floats = cut.part_floats(*call.q.shape)
+    rows, _, head_dim = call.q.shape
+    cut = config.heuristic(config_call(call))
+    shape = cut.plan_shape(rows, call.kv.cache.num_kv_heads)
+    floats = shape.record_floats(call.group, head_dim)
     return handler.run(
         call,
-        jax.ShapeDtypeStruct((floats,), jnp.float32),
-        parts=np.int64(cut.parts),
-        splits=np.int64(cut.splits),
-        heads_per_block=np.int64(cut.heads_per_block),
-        warps=np.int64(cut.warps),
+        plan_for(call, shape),
+        memory=(jax.ShapeDtypeStruct((floats,), jnp.float32),),
+        **cut.attributes(shape),
     )
+
+
+def config_call(call: DecodeAttention) -> config.Call:
+    """What the choice of a cut depends on."""
+    rows, _, head_dim = call.q.shape
+    cache = call.kv.cache
+    warps = config.max_warps(head_dim, call.group, cache.page_size)
+    return config.Call(rows, cache.num_kv_heads, call.max_tokens, warps)
+
+
+def plan_for(call: DecodeAttention, shape: PlanShape) -> Int32[Array, " _"]:
+    """The plan of the call's rows."""
+    window = handlers_window(call.scores)
+    return make_plan(call.pages.lengths, shape, room=call.max_tokens, window=window)
 
 
 # Heads of other sizes have no kernel for larger groups: no model has them.

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.kernels.paged import attend, gather_pages, highest_of, scores_of
+from fdjax.kernels.paged import attend, highest_of, scores_of
 from fdjax.notation import Array, Float, Int32
 
 
@@ -13,12 +13,13 @@ def decode_attention(call: DecodeAttention) -> Attended:
 
     The scheme changes no mathematics, so only the count depends on `unified`.
     """
-    keys, values = gather_pages(call.kv, call.page_table, layer=call.layer)
-    query, lengths = call.q[:, None], call.lengths
+    keys, values = call.kv.gather(call.pages.page_table)
+    query, lengths = call.q[:, None], call.pages.lengths
     positions = (lengths - 1)[:, None]
     out = attend(query, keys, values, positions, lengths, call.scores)[:, 0]
     if call.unified is None:
-        return out, jnp.zeros((call.q.shape[0], call.kv.shape[4]), jnp.int32)
+        counts = (call.q.shape[0], call.kv.cache.num_kv_heads)
+        return out, jnp.zeros(counts, jnp.int32)
     scores = scores_of(query, keys, positions, lengths, call.scores)
     highest = highest_of(scores, call.scores.sinks)[..., 0]
     return out, recomputed_rows(highest, call.unified)

@@ -1,10 +1,11 @@
 """All layers of a decode step as one operation, so that their kernels can overlap."""
 
 from fdjax.kernels.decoder_stack import config, cuda, reference
-from fdjax.kernels.decoder_stack.arguments import DecoderStack
+from fdjax.kernels.decoder_stack.arguments import DecoderStack, Stacked
 from fdjax.kernels.decoder_stack.weights import LayerWeights, StackSpec
 from fdjax.kernels.op import Op
-from fdjax.notation import Array, Float, Int32
+from fdjax.kernels.paged import KVCache, PageView
+from fdjax.notation import Array, Float
 
 __all__ = ["OP", "DecoderStack", "LayerWeights", "StackSpec", "decoder_stack"]
 
@@ -14,21 +15,24 @@ def _source(call: DecoderStack) -> str:
     return config.source(call.x.shape[0], call.layers[0])
 
 
-OP = Op("decoder_stack", reference.decoder_stack, {"cuda": cuda.IMPL}, source=_source)
+OP = Op(
+    "decoder_stack",
+    reference.decoder_stack,
+    {"cuda": cuda.IMPL},
+    source=_source,
+    batch_invariant=True,
+)
 
 
 def decoder_stack(
     x: Float[Array, "B E"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    positions: Int32[Array, " B"],
-    slots: Int32[Array, " B"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
+    kv: KVCache,
+    pages: PageView,
     frequencies: Float[Array, " R2"],
     layers: tuple[LayerWeights, ...],
     *,
     spec: StackSpec,
-) -> tuple[Float[Array, "B E"], Float[Array, "P L 2 Z Hkv D"], Int32[Array, "L B"]]:
+) -> Stacked:
     """Runs one token a row through layers of the Llama kind.
 
     A kernel boundary costs 1 to 2 microseconds, and a layer of a decode step takes
@@ -40,18 +44,18 @@ def decoder_stack(
     The arguments are the fields of `DecoderStack`.
 
     Returns:
-        The residual stream after the last layer, the updated KV array, and how many
+        The residual stream after the last layer, the updated cache, and how many
         query heads of each row every layer computed again because they left the bounds
         of `spec.unified`; zeros without one.
 
     Raises:
-        ValueError: the number of layers does not match the KV array or the windows, or
+        ValueError: the number of layers does not match the cache or the windows, or
             the products' sizes do not match each other.
     """
-    if not len(layers) == len(spec.windows) == kv.shape[1]:
+    if not len(layers) == len(spec.windows) == kv.num_layers:
         raise ValueError(
             f"decoder_stack: {len(layers)} layers, {len(spec.windows)} windows, and a "
-            f"kv array of {kv.shape[1]} layers"
+            f"cache of {kv.num_layers} layers"
         )
     for weights in layers:
         _check_products(weights, kv)
@@ -59,10 +63,7 @@ def decoder_stack(
         DecoderStack(
             x,
             kv,
-            positions,
-            slots,
-            page_table,
-            lengths,
+            pages,
             frequencies,
             layers,
             spec=spec,
@@ -70,8 +71,8 @@ def decoder_stack(
     )
 
 
-def _check_products(weights: LayerWeights, kv: Array) -> None:
-    num_kv_heads, head_dim = kv.shape[4:6]
+def _check_products(weights: LayerWeights, kv: KVCache) -> None:
+    num_kv_heads, head_dim = kv.num_kv_heads, kv.head_dim
     columns = weights.qkv.shape[0]
     expected = weights.out.shape[1] + 2 * num_kv_heads * head_dim
     if columns != expected:

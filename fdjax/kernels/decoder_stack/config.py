@@ -45,20 +45,15 @@ class Cuts:
         return LIBRARY in self.products[:: len(GEMV)]
 
 
-def choose(rows: int, num_kv_heads: int, max_tokens: int, layer: LayerWeights) -> Cuts:
+def choose(rows: int, attention: attention_config.Call, layer: LayerWeights) -> Cuts:
     """The cuts for a call.
 
     Args:
         rows: `B`.
-        num_kv_heads: `Hkv`.
-        max_tokens: what the page table has room for.
+        attention: what its cut depends on.
         layer: whose weights tell the sizes.
     """
-    mixed = layer.out.shape[1]
-    head_dim = (layer.qkv.shape[0] - mixed) // (2 * num_kv_heads)
-    warps = attention_config.max_warps(head_dim, mixed // (head_dim * num_kv_heads))
-    call = attention_config.Call(rows, num_kv_heads, max_tokens, warps)
-    return Cuts(attention_config.heuristic(call), _products(rows, layer))
+    return Cuts(attention_config.heuristic(attention), _products(rows, layer))
 
 
 def source(rows: int, layer: LayerWeights) -> str:

@@ -23,9 +23,8 @@ NAME = "decoder_stack"
 
 def run(call: DecoderStack) -> Stacked:
     """See `fdjax.kernels.decoder_stack.decoder_stack`; `kv` is updated in place."""
-    x, kv = call.x, call.kv
-    max_tokens = call.page_table.shape[1] * kv.shape[3]
-    cuts = config.choose(x.shape[0], kv.shape[4], max_tokens, call.layers[0])
+    attention = attention_cuda.config_call(_attention(call))
+    cuts = config.choose(call.x.shape[0], attention, call.layers[0])
     return run_cut(call, cuts)
 
 
@@ -33,7 +32,6 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
     """`run` with the work cut as told."""
     x, kv, spec = call.x, call.kv, call.spec
     rows, hidden = x.shape
-    _, num_layers, _, _, num_kv_heads, _ = kv.shape
     first = call.layers[0]
     mixed, gated = first.out.shape[1], first.down.shape[1]
 
@@ -43,14 +41,15 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
     # The library writes gate and up columns, the package's kernels their product alone.
     wide_rows = rows if cuts.uses_library else 0
     wide = jax.ShapeDtypeStruct((wide_rows, first.up.shape[0]), x.dtype)
-    counts = jax.ShapeDtypeStruct((num_layers, rows, num_kv_heads), jnp.int32)
-    heads = mixed // kv.shape[5]
-    floats = cuts.attention.part_floats(rows, heads, kv.shape[5])
+    counts = jax.ShapeDtypeStruct((kv.num_layers, rows, kv.num_kv_heads), jnp.int32)
+    attention = _attention(call)
+    shape = cuts.attention.plan_shape(rows, kv.num_kv_heads)
+    floats = shape.record_floats(attention.group, kv.head_dim)
     chain = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
             buffer(hidden),
-            jax.ShapeDtypeStruct(kv.shape, kv.dtype),
+            jax.ShapeDtypeStruct(kv.array.shape, kv.dtype),
             buffer(hidden),
             buffer(hidden),
             buffer(first.qkv.shape[0]),
@@ -64,13 +63,14 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
     )
     window = spec.windows[0]
     bounds = spec.unified or UnifiedMax(0.0, -1.0, 1.0)
-    out, kv, *_, recomputed, _ = chain(
+    out, written, *_, recomputed, _ = chain(
         x,
-        kv,
-        call.slots,
-        call.page_table,
-        call.lengths,
-        angles(call.positions, call.frequencies),
+        kv.array,
+        call.pages.slots(rows, page_size=kv.page_size),
+        call.pages.page_table,
+        call.pages.lengths,
+        attention_cuda.plan_for(attention, shape),
+        angles(call.pages.positions(rows), call.frequencies),
         *jax.tree.leaves(call.layers),  # an absent bias leaves no gap
         interleaved=np.bool_(spec.interleaved),
         has_qkv_bias=np.bool_(first.qkv_bias is not None),
@@ -84,13 +84,10 @@ def run_cut(call: DecoderStack, cuts: config.Cuts) -> Stacked:
         high=np.float32(bounds.high),
         activation=np.int64(place(spec.activation)),
         window=np.int64(window or 0),
-        attention_parts=np.int64(cuts.attention.parts),
-        attention_splits=np.int64(cuts.attention.splits),
-        attention_heads=np.int64(cuts.attention.heads_per_block),
-        attention_warps=np.int64(cuts.attention.warps),
+        **cuts.attention.attributes(shape),
         products=np.asarray(cuts.products, np.int64),
     )
-    return out, kv, jnp.sum(recomputed, axis=-1)
+    return out, kv.with_array(written), jnp.sum(recomputed, axis=-1)
 
 
 def angles(
@@ -128,16 +125,14 @@ def _refuse_arguments(call: DecoderStack) -> str | None:
 
 def _attention(call: DecoderStack) -> DecodeAttention:
     """The first layer's attention; its queries are not there yet."""
-    spec, head_dim = call.spec, call.kv.shape[5]
+    spec, head_dim = call.spec, call.kv.head_dim
     heads = call.layers[0].out.shape[1] // head_dim
     q: Any = jax.ShapeDtypeStruct((call.x.shape[0], heads, head_dim), call.x.dtype)
     return DecodeAttention(
         q,
-        call.kv,
-        call.page_table,
-        call.lengths,
+        call.kv.layer(0),
+        call.pages,
         ScoreSpec(None, spec.scale, spec.soft_cap, spec.windows[0]),
-        layer=0,
         unified=spec.unified,
     )
 

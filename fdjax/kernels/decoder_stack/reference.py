@@ -20,26 +20,25 @@ def decoder_stack(call: DecoderStack) -> Stacked:
         epsilon, offset = spec.epsilon, spec.scale_offset
         return add_norm(x, delta, scale, epsilon=epsilon, scale_offset=offset)
 
-    rows, head_dim = x.shape[0], kv.shape[5]
+    rows, head_dim = x.shape[0], kv.head_dim
+    positions = call.pages.positions(rows)
+    slots = call.pages.slots(rows, page_size=kv.page_size)
     recomputed: list[Array] = []
     for index, layer in enumerate(call.layers):
         normal, x = add(x, delta, layer.attention_norm)
         qkv = matmul(normal, layer.qkv, layer.qkv_bias)
         q, kv = rope_kv_write(
             qkv.reshape(rows, -1, head_dim),
-            kv,
-            call.positions,
-            call.slots,
+            kv.layer(index),
+            positions,
+            slots,
             call.frequencies,
-            layer=index,
             interleaved=spec.interleaved,
         )
         mixed, counts = decode_attention(
             q,
-            kv,
-            call.page_table,
-            call.lengths,
-            layer=index,
+            kv.layer(index),
+            call.pages,
             scale=spec.scale,
             soft_cap=spec.soft_cap,
             window=spec.windows[index],

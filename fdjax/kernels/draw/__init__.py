@@ -13,7 +13,7 @@ def _order(call: Draw) -> tuple[str, ...]:
     return () if call.keys is None else ("cuda",)
 
 
-OP = Op("draw", reference.draw, {"cuda": cuda.IMPL}, order=_order)
+OP = Op("draw", reference.draw, {"cuda": cuda.IMPL}, order=_order, batch_invariant=True)
 
 
 def draw(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import lax
 
+from fdjax.kernels.row_sum import row_sum
 from fdjax.notation import Array, Bool, Float, Int32
 
 _BITS = 31  # of a float32 that is not negative
@@ -73,7 +74,7 @@ def _top_p_cutoff(
 ) -> Int32[Array, " B"]:
     def mass(cutoff: Int32[Array, " B"]) -> Float[Array, " B"]:
         weights = jnp.exp(-lax.bitcast_convert_type(keys, jnp.float32))
-        return jnp.sum(jnp.where(keys <= cutoff[:, None], weights, 0.0), axis=-1)
+        return row_sum(jnp.where(keys <= cutoff[:, None], weights, 0.0))[:, 0]
 
     target = top_p * mass(cutoff)
     found = _smallest(lambda c: mass(c) >= target, num_rows=len(top_p))

@@ -7,7 +7,7 @@ from fdjax.notation import Array, Float, Int32
 
 __all__ = ["OP", "Embedding", "embedding"]
 
-OP = Op("embedding", reference.embedding, {"cuda": cuda.IMPL})
+OP = Op("embedding", reference.embedding, {"cuda": cuda.IMPL}, batch_invariant=True)
 
 
 def embedding(

@@ -7,7 +7,7 @@ from fdjax.notation import Array, Float
 
 __all__ = ["OP", "GatedActivation", "gated_activation"]
 
-OP = Op("gated_activation", reference.gated_activation)
+OP = Op("gated_activation", reference.gated_activation, batch_invariant=True)
 
 
 def gated_activation(

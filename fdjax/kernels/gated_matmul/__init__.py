@@ -1,7 +1,7 @@
 """The fused gate and up product of a feed-forward part, and its gate."""
 
 from fdjax.kernels.activations import activation as named_activation
-from fdjax.kernels.gated_matmul import reference
+from fdjax.kernels.gated_matmul import cpu, reference
 from fdjax.kernels.matmul import Product, flat, gemm, gemv, handler
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
@@ -9,7 +9,7 @@ from fdjax.notation import Array, Float
 OP = Op(
     "gated_matmul",
     reference.gated_matmul,
-    {"gemv": gemv.IMPL, "flat": flat.IMPL, "gemm": gemm.IMPL},
+    {"gemv": gemv.IMPL, "flat": flat.IMPL, "gemm": gemm.IMPL, "cpu": cpu.IMPL},
     order=handler.order,
     source=handler.source,
 )

@@ -1,6 +1,7 @@
 """The definition of `gated_matmul`: float32 inside, one rounding at the end."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax.numpy as jnp
 
@@ -11,7 +12,14 @@ from fdjax.notation import Array, Float
 
 def gated_matmul(call: Product) -> Float[Array, "M F"]:
     """See `fdjax.kernels.gated_matmul.gated_matmul`."""
+    return gated(call, reference.matmul)
+
+
+def gated(
+    call: Product, product: Callable[[Product], Float[Array, "M N"]]
+) -> Float[Array, "M F"]:
+    """The result of a gated call by a way to compute products."""
     assert call.activation is not None
     wide = dataclasses.replace(call, activation=None, out_dtype=jnp.float32)
-    gate, up = jnp.split(reference.matmul(wide), 2, axis=-1)
+    gate, up = jnp.split(product(wide), 2, axis=-1)
     return (named_activation(call.activation)(gate) * up).astype(call.out_dtype)

@@ -2,7 +2,7 @@
 
 import jax
 
-from fdjax.kernels.matmul import flat, gemm, gemv, handler, reference
+from fdjax.kernels.matmul import cpu, flat, gemm, gemv, handler, reference
 from fdjax.kernels.matmul.arguments import Product
 from fdjax.kernels.op import Op
 from fdjax.notation import Array, Float
@@ -12,7 +12,7 @@ __all__ = ["OP", "Product", "matmul"]
 OP = Op(
     "matmul",
     reference.matmul,
-    {"gemv": gemv.IMPL, "flat": flat.IMPL, "gemm": gemm.IMPL},
+    {"gemv": gemv.IMPL, "flat": flat.IMPL, "gemm": gemm.IMPL, "cpu": cpu.IMPL},
     order=handler.order,
     source=handler.source,
 )

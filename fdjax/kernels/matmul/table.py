@@ -4,9 +4,9 @@ A table is a JSON file for one device. The package has some; what `fdjax tune` m
 goes to the user's folder, whose rows come before the package's.
 """
 
+import contextlib
 import functools
 import json
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Any
 from fdjax import device
 from fdjax.errors import ConfigError
 from fdjax.kernels.matmul.params import MAX_FLAT_M, MAX_GEMV_M, PADDED_M, FlatConfig
+from fdjax.user_folders import NoHomeError, user_folder
 
 SHIPPED = pathlib.Path(__file__).parent / "tuned"
 
@@ -44,11 +45,10 @@ def find(n: int, k: int) -> tuple[Choice | None, str]:
         ConfigError: a table of the device cannot be read.
     """
     kind = device.kind()
-    user = user_path(kind)
-    places = (
-        (user, f"the user's table {user}"),
-        (SHIPPED / user.name, f"the tuned table of {kind}"),
-    )
+    places = [(SHIPPED / _name(kind), f"the tuned table of {kind}")]
+    with contextlib.suppress(NoHomeError):  # nor a table of the user's
+        user = user_path(kind)
+        places.insert(0, (user, f"the user's table {user}"))
     for path, name in places:
         if (choice := load(path).get((n, k))) is not None:
             return choice, name
@@ -59,15 +59,16 @@ def user_path(kind: str) -> pathlib.Path:
     """Where the user's table of a device is, there or not.
 
     `XDG_CONFIG_HOME` moves the folder.
+
+    Raises:
+        NoHomeError: the user has none.
     """
-    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    folder = pathlib.Path(home).expanduser() / "fdjax" / "tuned"
-    return folder / f"{slug(kind)}.json"
+    return user_folder("XDG_CONFIG_HOME", ".config") / "tuned" / _name(kind)
 
 
-def slug(kind: str) -> str:
-    """A device's name as that of its table."""
-    return kind.lower().replace(" ", "-")
+def _name(kind: str) -> str:
+    """Of a device's table."""
+    return f"{kind.lower().replace(' ', '-')}.json"
 
 
 @functools.cache

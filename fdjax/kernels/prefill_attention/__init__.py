@@ -1,10 +1,10 @@
 """Attention of many new tokens a row over the pages of its sequence."""
 
 from fdjax.kernels.op import Op
-from fdjax.kernels.paged import ScoreSpec, check_attention
+from fdjax.kernels.paged import KVLayer, PageView, ScoreSpec, check_attention
 from fdjax.kernels.prefill_attention import cudnn, handler, reference
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Float
 
 __all__ = ["OP", "PrefillAttention", "prefill_attention"]
 
@@ -17,15 +17,11 @@ OP = Op(
 
 def prefill_attention(
     q: Float[Array, "T Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
-    starts: Int32[Array, " B"] | None = None,
-    firsts: Int32[Array, " B"] | None = None,
+    kv: KVLayer,
+    pages: PageView,
     slopes: Float[Array, " Hq"] | None = None,
     sinks: Float[Array, " Hq"] | None = None,
     *,
-    layer: int,
     scale: float,
     soft_cap: float | None = None,
     window: int | None = None,
@@ -43,17 +39,13 @@ def prefill_attention(
     call = PrefillAttention(
         q,
         kv,
-        page_table,
-        lengths,
+        pages,
         ScoreSpec(slopes, scale, soft_cap, window, sinks),
-        layer=layer,
-        starts=starts,
-        firsts=firsts,
     )
     check_attention("prefill_attention", call)
-    if firsts is None and q.shape[0] % max(call.num_rows, 1):
+    if pages.firsts is None and q.shape[0] % max(pages.num_rows, 1):
         raise ValueError(
-            f"prefill_attention: {q.shape[0]} queries for {call.num_rows} rows; say "
+            f"prefill_attention: {q.shape[0]} queries for {pages.num_rows} rows; say "
             "where those of each row begin, or give every row the same room"
         )
     return OP(call)

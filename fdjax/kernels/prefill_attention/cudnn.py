@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.kernels.op import Impl
-from fdjax.kernels.paged import gather_pages, held
+from fdjax.kernels.paged import held
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.notation import Array, Float
 
@@ -14,20 +14,20 @@ MAX_HEAD_DIM = 128  # 256 only on Hopper and only in some forms
 
 def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     """Gathers the pages, then calls `jax.nn.dot_product_attention` with cuDNN."""
-    k, v = gather_pages(call.kv, call.page_table, layer=call.layer)
+    k, v = call.kv.gather(call.pages.page_table)
     # cuDNN's masks add to scores and multiply values, so what a page holds past the
     # row's end must not be NaN.
-    tokens = held(k, call.lengths)
+    tokens, lengths = held(k, call.pages.lengths), call.pages.lengths
     k, v = jnp.where(tokens, k, 0), jnp.where(tokens, v, 0)
     window = call.scores.window
     out = jax.nn.dot_product_attention(
-        call.q.reshape(call.num_rows, call.room, *call.q.shape[1:]),
+        call.q.reshape(call.pages.num_rows, -1, *call.q.shape[1:]),
         k,
         v,
         scale=call.scores.scale,
         is_causal=True,
-        query_seq_lengths=call.lengths,
-        key_value_seq_lengths=call.lengths,
+        query_seq_lengths=lengths,
+        key_value_seq_lengths=lengths,
         local_window_size=None if window is None else (window - 1, 0),
         implementation="cudnn",
     )
@@ -41,7 +41,7 @@ def refuse(call: PrefillAttention) -> str | None:
         return "cuDNN needs an NVIDIA GPU"
     if dtype not in (jnp.bfloat16, jnp.float16):
         return f"cuDNN takes bfloat16 and float16, not {dtype}"
-    if call.starts is not None or call.firsts is not None:
+    if call.pages.starts is not None or call.pages.firsts is not None:
         return (
             "cuDNN's causal mask starts at position 0 in every row, and it wants room "
             "for the same number of queries in each"

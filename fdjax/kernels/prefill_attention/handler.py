@@ -26,7 +26,7 @@ CUDA_LIMITS = Limits(
 
 def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     """See `fdjax.kernels.prefill_attention.prefill_attention`."""
-    scores = call.scores
+    scores, pages, num_queries = call.scores, call.pages, call.q.shape[0]
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         jax.ShapeDtypeStruct(call.q.shape, call.q.dtype),
@@ -34,14 +34,14 @@ def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     )
     return handler(
         call.q,
-        call.kv,
-        call.page_table,
-        call.lengths,
+        call.kv.cache.array,
+        pages.page_table,
+        pages.lengths,
         tiles_of(
-            call.lengths,
-            call.first_positions,
-            call.first_queries,
-            num_queries=call.q.shape[0],
+            pages.lengths,
+            pages.first_positions,
+            pages.first_tokens(num_queries),
+            num_queries=num_queries,
             max_tokens=call.max_tokens,
             tile_tokens=max(TILE_ROWS // call.group, 1),
         ),
@@ -66,5 +66,5 @@ def _refuse_on_gpu(call: PrefillAttention) -> str | None:
     return ffi.refuse(NAME, platform="gpu") or refuse_arguments(call, CUDA_LIMITS)
 
 
-CPU = Impl(run, _refuse_on_cpu)
+CPU = Impl(run, _refuse_on_cpu, batch_invariant=True)
 CUDA = Impl(run, _refuse_on_gpu)

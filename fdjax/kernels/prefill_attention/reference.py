@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.kernels.paged import attend, gather_pages, row_of_queries
+from fdjax.kernels.paged import attend
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.notation import Array, Float
 
@@ -17,14 +17,13 @@ def prefill_attention(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     Every query is attended to as a row of its own.
     """
     num_queries = call.q.shape[0]
-    rows = row_of_queries(call.first_queries, num_queries=num_queries)
-    positions = jnp.arange(num_queries, dtype=jnp.int32)
-    positions += (call.first_positions - call.first_queries)[rows]
+    pages = call.pages
+    rows, positions = pages.rows(num_queries), pages.positions(num_queries)
 
     def one_query(query: tuple[Array, Array, Array]) -> Array:
         q, row, position = query
-        k, v = gather_pages(call.kv, call.page_table[row][None], layer=call.layer)
-        length = call.lengths[row][None]
+        k, v = call.kv.gather(pages.page_table[row][None])
+        length = pages.lengths[row][None]
         at = jnp.where(position < length, position, -1)  # padding sees no key
         return attend(q[None, None], k, v, at[None], length, call.scores)[0, 0]
 

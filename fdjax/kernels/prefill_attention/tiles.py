@@ -29,7 +29,7 @@ def tiles_of(
     follow one another: blocks that work at the same time read the same keys.
 
     Args:
-        lengths: of each row, as in `PrefillAttention`; so are `starts` and `firsts`.
+        lengths: of each row, as in `PageView`; so are `starts` and `firsts`.
         starts: position of the first query of each row.
         firsts: where in `q` the queries of each row begin.
         num_queries: of all rows, padding included.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels.cases import Case, Tag, noise, struct
+from fdjax.kernels.paged import KVCache
 from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite
 
 PAGE_SIZE = 16
@@ -29,11 +30,10 @@ def _case(
     shape = (pages, layers, 2, PAGE_SIZE, kv_heads, head_dim)
     call = RopeKVWrite(
         struct(tokens, heads, head_dim, dtype=dtype),
-        struct(*shape, dtype=dtype),
+        KVCache.page_major(struct(*shape, dtype=dtype)).layer(layers - 1),
         struct(tokens, dtype=jnp.int32),
         struct(tokens, dtype=jnp.int32),
         struct(rotary // 2, dtype=jnp.float32),
-        layer=layers - 1,
         interleaved=interleaved,
     )
     return Case(name, call, frozenset(tags))
@@ -86,13 +86,15 @@ def arguments(case: Case[RopeKVWrite], *, seed: int = 0) -> RopeKVWrite:
     """A case's call with arrays: distinct slots, positions of a long context."""
     call, random = case.call, np.random.default_rng(seed)
     half = call.frequencies.shape[0]
-    num_slots = call.kv.shape[0] * call.kv.shape[3]
+    cache = call.kv.cache
+    num_slots = cache.num_pages * cache.page_size
     places = random.choice(num_slots, size=call.slots.shape, replace=False)
     exponents = np.arange(half, dtype=np.float32) / max(half, 1)
+    qkv, filled = noise(random, call.qkv), cache.with_array(noise(random, cache.array))
     return dataclasses.replace(
         call,
-        qkv=noise(random, call.qkv),
-        kv=noise(random, call.kv),
+        qkv=qkv,
+        kv=filled.layer(call.kv.index),
         positions=jnp.asarray(
             random.integers(0, 131_072, call.positions.shape), jnp.int32
         ),

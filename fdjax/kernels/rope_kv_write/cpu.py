@@ -11,4 +11,4 @@ def refuse(call: RopeKVWrite) -> str | None:
     return ffi.refuse(cuda.NAME, platform="cpu") or cuda.refuse_arguments(call)
 
 
-IMPL = Impl(cuda.run, refuse)
+IMPL = Impl(cuda.run, refuse, batch_invariant=True)

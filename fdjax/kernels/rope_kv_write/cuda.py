@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels import ffi
+from fdjax.kernels.limits import refuse_layout
 from fdjax.kernels.op import Impl
 from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite, Written
 
@@ -16,28 +17,28 @@ MAX_FREQUENCIES = 1024
 
 def run(call: RopeKVWrite) -> Written:
     """See `fdjax.kernels.rope_kv_write.rope_kv_write`; `kv` is updated in place."""
-    qkv, kv = call.qkv, call.kv
+    qkv, cache = call.qkv, call.kv.cache
     tokens, heads, head_dim = qkv.shape
-    query_shape = (tokens, heads - 2 * kv.shape[4], head_dim)
+    query_shape = (tokens, heads - 2 * cache.num_kv_heads, head_dim)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
             jax.ShapeDtypeStruct(query_shape, qkv.dtype),
-            jax.ShapeDtypeStruct(kv.shape, kv.dtype),
+            jax.ShapeDtypeStruct(cache.array.shape, cache.dtype),
         ),
         # No vmap_method: a batch of this would be as many copies of the KV array.
         input_output_aliases={1: 1},
     )
-    query, kv = handler(
+    query, written = handler(
         qkv,
-        kv,
+        cache.array,
         call.positions,
         call.slots,
         call.frequencies,
-        layer=np.int64(call.layer),
+        layer=np.int64(call.kv.index),
         interleaved=np.bool_(call.interleaved),
     )
-    return query, kv
+    return query, cache.with_array(written)
 
 
 def refuse_arguments(call: RopeKVWrite) -> str | None:
@@ -51,7 +52,7 @@ def refuse_arguments(call: RopeKVWrite) -> str | None:
         return f"{frequencies.shape[0]} frequencies; it takes {MAX_FREQUENCIES}"
     if qkv.shape[2] % 2 != 0:
         return f"head size {qkv.shape[2]} is odd"
-    return None
+    return refuse_layout(call.kv.cache)
 
 
 def refuse(call: RopeKVWrite) -> str | None:

@@ -32,16 +32,11 @@ def rope(
 
 def rope_kv_write(call: RopeKVWrite) -> Written:
     """See `fdjax.kernels.rope_kv_write.rope_kv_write`."""
-    qkv, kv, slots = call.qkv, call.kv, call.slots
-    num_pages, _, _, page_size, num_kv_heads, _ = kv.shape
+    qkv, num_kv_heads = call.qkv, call.kv.cache.num_kv_heads
     num_heads = qkv.shape[1] - 2 * num_kv_heads
     query_key, value = qkv[:, :-num_kv_heads], qkv[:, -num_kv_heads:]
     query_key = rope(
         query_key, call.positions, call.frequencies, interleaved=call.interleaved
     )
     query, key = query_key[:, :num_heads], query_key[:, num_heads:]
-    # A negative slot becomes a page past the end, which "drop" does not write.
-    page = jnp.where(slots < 0, num_pages, slots // page_size)
-    written = jnp.stack([key, value], axis=1).astype(kv.dtype)
-    kv = kv.at[page, call.layer, :, slots % page_size].set(written, mode="drop")
-    return query, kv
+    return query, call.kv.write(call.slots, key, value)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-type FinishReason = Literal["stop", "length"]
+type FinishReason = Literal["stop", "length", "abort"]
 
 
 class Fault(BaseModel):
@@ -138,19 +138,32 @@ class TextAnswer(BaseModel):
     prompt: str
 
 
+class Aborted(BaseModel):
+    """The answer of `/v1/requests/{id}/abort`."""
+
+    id: str
+    object: Literal["request"]
+    aborted: bool
+
+
 _ERRORS = {
     400: "A field is wrong, unknown or out of range.",
     401: "The API key is missing or wrong.",
     404: "The model is not served.",
     408: "The body was not there in time.",
     413: "The body is too long.",
+    429: "A quota of the key is used up.",
     500: "A fault of the server.",
     503: "The queue is full, the server drains, or its engine has failed.",
+    504: "The request was not done in time.",
 }
 
-# `responses` of a path's decorator: only the error of a key, or every one.
+# `responses` of a path's decorator: only the error of a key, of an id, or every one.
 KEYED: dict[int | str, dict[str, Any]] = {
     401: {"model": Failure, "description": _ERRORS[401]}
+}
+UNKNOWN_REQUEST: dict[int | str, dict[str, Any]] = {
+    404: {"model": Failure, "description": "No such request of this key is under way."}
 }
 REFUSING: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure, "description": text} for status, text in _ERRORS.items()

@@ -9,19 +9,24 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.http import (
+    aborts,
     answers,
     chat,
     completions,
     errors,
+    hosts,
     page,
     records,
     tokens,
     traces,
+    underway,
 )
 from fdjax.serve.http.body import BodyLimit
+from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.keys import ApiKeys
+from fdjax.serve.http.limits import Limits
 from fdjax.serve.http.logprobs import TokenTexts
-from fdjax.serve.http.server import Limits, ServedModel, Server
+from fdjax.serve.http.server import STALL_SECONDS, ServedModel, Server
 from fdjax.version import __version__
 
 if TYPE_CHECKING:
@@ -32,8 +37,10 @@ def create_app(
     llm: AsyncLLM,
     model: ServedModel,
     *,
-    api_keys: Sequence[str] = (),
+    keyring: Keyring | None = None,
+    allowed_hosts: Sequence[str] = (hosts.ANY,),
     limits: Limits | None = None,
+    stall_seconds: float = STALL_SECONDS,
     tracer_provider: "TracerProvider | None" = None,
 ) -> FastAPI:
     """An application that serves a model.
@@ -41,15 +48,24 @@ def create_app(
     Args:
         llm: serves the requests; whoever made it closes it.
         model: what the API says of it.
-        api_keys: one of them is required on every path but `/health` and
-            `/metrics`; none is if there are none.
+        keyring: one of its keys is required on every path but those of `/health` and
+            `/metrics`; by default none is.
+        allowed_hosts: names that it answers to; see `Hosts`.
         limits: of one request.
+        stall_seconds: that a step of the engine may take; then the server is neither
+            alive nor ready. Steps that compile do not count.
         tracer_provider: of OpenTelemetry; the process's own by default.
 
     Returns:
         The application; its `state.server` is the `Server`.
     """
-    server = Server(llm, model, limits or Limits())
+    server = Server(
+        llm,
+        model,
+        limits or Limits(),
+        keyring or Keyring(),
+        stall_seconds=stall_seconds,
+    )
     # The pages of docs load scripts from elsewhere; the document itself is served.
     app = FastAPI(title="fdjax", version=__version__, docs_url=None, redoc_url=None)
     app.state.server = server
@@ -60,6 +76,7 @@ def create_app(
         chat.router(server, texts),
         tokens.router(server),
         page.router(),
+        aborts.router(server.abortable),
         _watching(server),
     ):
         app.include_router(router)
@@ -70,7 +87,9 @@ def create_app(
         seconds=server.limits.body_seconds,
     )
     # Comes before those that were added before: nothing of a stranger's body is read.
-    app.add_middleware(ApiKeys, keys=api_keys)
+    app.add_middleware(ApiKeys, keyring=server.keyring)
+    app.add_middleware(hosts.Hosts, allowed=allowed_hosts)
+    app.add_middleware(underway.EndedWithWords, underway=server.underway)
     spans = traces.observer(tracer_provider)
     observers = [records.log, spans] if spans else [records.log]
     app.add_middleware(records.Records, observers=observers)
@@ -100,15 +119,26 @@ def _watching(server: Server) -> APIRouter:
             ],
         }
 
+    dead = "The engine has failed, or does not end its step."
+
     @routes.get(
         "/health",
         response_model=None,
-        responses={
-            503: {"description": "The engine has failed, or the server drains."}
-        },
+        responses={503: {"description": f"{dead} Or the server drains."}},
     )
-    async def health() -> Response:
+    @routes.get(
+        "/health/ready",
+        response_model=None,
+        responses={503: {"description": f"{dead} Or the server drains."}},
+    )
+    async def ready() -> Response:
         return JSONResponse({}, 200 if server.is_ready else 503)
+
+    @routes.get(
+        "/health/live", response_model=None, responses={503: {"description": dead}}
+    )
+    async def live() -> Response:
+        return JSONResponse({}, 200 if server.is_alive else 503)
 
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

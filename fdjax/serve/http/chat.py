@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
 from fastapi import APIRouter, Request, Response
 
 from fdjax.serve.http.answers import EVENTS, REFUSING, ChatAnswer
 from fdjax.serve.http.errors import ApiError, refusals
-from fdjax.serve.http.generation import Result, respond
+from fdjax.serve.http.generation import respond
 from fdjax.serve.http.logprobs import TokenTexts, chat_logprobs
 from fdjax.serve.http.schemas import ChatBody, Message
 from fdjax.serve.http.server import Server
+from fdjax.serve.http.whole import Result
 from fdjax.serve.outputs import Chunk
 
 
@@ -30,7 +30,6 @@ class _Chat:
         return {
             "index": index,
             "message": {"role": "assistant", "content": result.text},
-            "logprobs": self._logprobs(result),
             "finish_reason": result.finish_reason,
         }
 
@@ -44,23 +43,27 @@ class _Chat:
         return {
             "index": index,
             "delta": {"content": chunk.text} if chunk.text else {},
-            "logprobs": self._logprobs(chunk),
+            "logprobs": self.logprobs(index, chunk),
             "finish_reason": chunk.finish_reason,
         }
 
-    def _logprobs(self, made: Result | Chunk) -> dict[str, Any] | None:
-        if made.logprobs is None:
+    def logprobs(self, index: int, chunk: Chunk) -> dict[str, list[Any]] | None:
+        del index
+        if chunk.logprobs is None:
             return None
-        return chat_logprobs(self._texts, made.token_ids, made.logprobs)
+        return chat_logprobs(self._texts, chunk.token_ids, chunk.logprobs)
 
 
 async def chat_tokens(server: Server, messages: Sequence[Message]) -> list[int]:
     """The prompt that a chat becomes, by the model's template.
 
     Raises:
-        ApiError: the model has no tokenizer, or its template refuses the chat.
+        ApiError: the model has no tokenizer.
+        RequestError: the chat is too long, before or after the template; or the
+            template refuses it.
     """
-    if server.model.chat is None:
+    texts = server.llm.texts
+    if server.model.chat is None or texts is None:
         raise ApiError("the model has no tokenizer, and so no chat", param="messages")
     if len(messages) > server.limits.messages:
         raise ApiError(
@@ -68,13 +71,10 @@ async def chat_tokens(server: Server, messages: Sequence[Message]) -> list[int]:
             f"{server.limits.messages}",
             param="messages",
         )
+    texts.check([message.content for message in messages], "messages")
     plain = [message.plain() for message in messages]
-    try:
-        return await asyncio.to_thread(server.model.chat, plain)
-    except jinja2.TemplateError as error:
-        raise ApiError(
-            f"messages do not suit the model's chat template: {error}", param="messages"
-        ) from error
+    chat = await asyncio.to_thread(server.model.chat, plain)
+    return await texts.encode(chat.text, "messages", plain=chat.plain)
 
 
 def router(server: Server, texts: TokenTexts) -> APIRouter:

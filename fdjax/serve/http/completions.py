@@ -5,14 +5,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from fdjax.serve.async_llm import Stream
 from fdjax.serve.http.answers import EVENTS, REFUSING, CompletionAnswer
 from fdjax.serve.http.errors import refusals
-from fdjax.serve.http.generation import Result, respond
+from fdjax.serve.http.generation import respond
 from fdjax.serve.http.logprobs import TokenTexts, completion_logprobs
 from fdjax.serve.http.schemas import CompletionBody
 from fdjax.serve.http.server import Server
+from fdjax.serve.http.whole import Result
 from fdjax.serve.outputs import Chunk
+from fdjax.serve.stream import Stream
 from fdjax.serve.tokenizer import Tokenizer
 
 
@@ -31,7 +32,6 @@ class _Completions:
         return {
             "index": index,
             "text": self._echoes[index] + result.text,
-            "logprobs": self._logprobs(index, result),
             "finish_reason": result.finish_reason,
         }
 
@@ -40,7 +40,7 @@ class _Completions:
         return [self._part(index, echo, None, None)] if echo else []
 
     def delta(self, index: int, chunk: Chunk) -> dict[str, Any]:
-        logprobs = self._logprobs(index, chunk)
+        logprobs = self.logprobs(index, chunk)
         return self._part(index, chunk.text or "", logprobs, chunk.finish_reason)
 
     def _part(
@@ -53,11 +53,11 @@ class _Completions:
             "finish_reason": finish_reason,
         }
 
-    def _logprobs(self, index: int, made: Result | Chunk) -> dict[str, Any] | None:
-        if made.logprobs is None:
+    def logprobs(self, index: int, chunk: Chunk) -> dict[str, list[Any]] | None:
+        if chunk.logprobs is None:
             return None
         logprobs = completion_logprobs(
-            self._texts, made.token_ids, made.logprobs, offset=self._offsets[index]
+            self._texts, chunk.token_ids, chunk.logprobs, offset=self._offsets[index]
         )
         self._offsets[index] += sum(map(len, logprobs["tokens"]))
         return logprobs

@@ -15,11 +15,18 @@ class EngineCollector(Collector):
 
     Args:
         look: one look at the engine, which is not waited for.
+        num_made: tokens that it has made, whoever reads them.
         model: the label `model_name`.
     """
 
-    def __init__(self, look: Callable[[], EngineStatistics], model: str) -> None:
+    def __init__(
+        self,
+        look: Callable[[], EngineStatistics],
+        num_made: Callable[[], int],
+        model: str,
+    ) -> None:
         self._look = look
+        self._num_made = num_made
         self._model = model
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -37,7 +44,7 @@ class EngineCollector(Collector):
         yield self._config(now)
         yield self._counter(
             "num_preemptions",
-            "Requests put back into the queue because pages ran out.",
+            "Requests put back into the queue because pages ran out, or for others.",
             now.num_preemptions,
         )
         yield self._counter(
@@ -50,6 +57,7 @@ class EngineCollector(Collector):
             "Tokens found in the prefix cache, and not computed.",
             now.num_cached_tokens,
         )
+        yield self._counter("generation_tokens", "Tokens made.", self._num_made())
         softmax = now.softmax
         yield self._counter(
             "softmax_query_heads",

@@ -11,11 +11,28 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from fdjax.errors import EngineDeadError, QueueFullError, RequestError
+from fdjax.errors import (
+    EngineDeadError,
+    QueueFullError,
+    QuotaError,
+    RequestError,
+    RequestTimeoutError,
+)
+from fdjax.generate.stopping import FinishReason
+from fdjax.serve.http.encoding import encoded
+from fdjax.serve.outputs import FAILURES, Failure
 
 RETRY_AFTER_S = 1
 
+DONE = b"data: [DONE]\n\n"
+"""The last event of every stream."""
+
 _MAX_MESSAGE = 1000
+_FAILURES = {
+    "grammar_too_slow": (400, "invalid_request_error"),
+    "non_finite_logits": (500, "internal_error"),
+    "request_timeout": (504, "timeout"),
+}
 
 
 class ApiError(Exception):
@@ -57,6 +74,11 @@ class ApiError(Exception):
         """The same as a response."""
         return JSONResponse(self.body, self.status, self.headers)
 
+    @property
+    def last_events(self) -> bytes:
+        """The same as the end of a stream of events, whose status is sent."""
+        return event(self.body) + DONE
+
     def note(self, scope: Scope) -> None:
         """Lets the request's record say what it was answered with."""
         if record := scope.get("state", {}).get("record"):
@@ -66,6 +88,11 @@ class ApiError(Exception):
         """Answers a request."""
         self.note(scope)
         await self.response(scope, receive, send)
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """An object as a server-sent event."""
+    return b"data: %s\n\n" % encoded(content)
 
 
 @contextlib.contextmanager
@@ -92,6 +119,46 @@ def unavailable(message: str, *, code: str, retry: bool) -> ApiError:
     )
 
 
+def too_many(message: str, *, retry_s: int) -> ApiError:
+    """429: whoever asks has used up a quota; `retry_s` seconds later there is more."""
+    return ApiError(
+        f"{message}; try again in {retry_s} s",
+        status=429,
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": str(retry_s)},
+    )
+
+
+def not_json(reason: str, *, param: str | None = None) -> ApiError:
+    """400: the body, or the field `param` of it, cannot be read for some reason."""
+    what = "the body is not JSON in UTF-8" if param is None else param
+    return ApiError(f"{what}: {reason}", param=param, code="invalid_json")
+
+
+def failed(failure: Failure) -> ApiError:
+    """What to tell a client whose request the engine has given up."""
+    status, kind = _FAILURES[failure.code]
+    return ApiError(failure.message, status=status, kind=kind, code=failure.code)
+
+
+def draining() -> ApiError:
+    """503: the server shuts down."""
+    return unavailable(
+        "the server is shutting down; use another one", code="draining", retry=True
+    )
+
+
+def stalled(seconds: float) -> ApiError:
+    """503: the engine's step has not ended for so long."""
+    return unavailable(
+        f"the engine has not ended its step for {seconds:.0f} seconds; use another "
+        "server",
+        code="engine_stalled",
+        retry=True,
+    )
+
+
 def error_of(error: Exception) -> ApiError:
     """What to tell a client of an error; nothing of what was not raised on purpose."""
     match error:
@@ -99,12 +166,18 @@ def error_of(error: Exception) -> ApiError:
             told = error
         case RequestError():
             told = ApiError(str(error))
+        case QuotaError():
+            told = too_many(str(error), retry_s=RETRY_AFTER_S)
         case QueueFullError():
             told = unavailable(str(error), code="queue_full", retry=True)
+        case RequestTimeoutError():
+            told = failed(FAILURES[FinishReason.TIMED_OUT])
         case EngineDeadError():
             told = unavailable(str(error), code="engine_dead", retry=False)
         case RequestValidationError():
             told = _invalid(error)
+        case HTTPException(__cause__=ValueError() | RecursionError() as cause):
+            told = not_json(str(cause))
         case HTTPException(status_code=status, detail=detail, headers=headers):
             told = ApiError(str(detail), status=status, headers=headers)
         case _:
@@ -125,6 +198,7 @@ def install(app: FastAPI) -> None:
         ApiError,
         RequestError,
         QueueFullError,
+        RequestTimeoutError,
         EngineDeadError,
         RequestValidationError,
         HTTPException,
@@ -136,10 +210,12 @@ def install(app: FastAPI) -> None:
 def _invalid(error: RequestValidationError) -> ApiError:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return ApiError("the body is not JSON", code="invalid_json")
+        return not_json(first["ctx"]["error"])
     place = [str(part) for part in first["loc"][1:]]
     if not place:
         return ApiError("the body must be a JSON object, sent as application/json")
+    if isinstance(first.get("ctx", {}).get("error"), UnicodeError):
+        return not_json(first["msg"], param=place[0])
     return ApiError(f"{'.'.join(place)}: {first['msg']}", param=place[0])
 
 

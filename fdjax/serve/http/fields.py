@@ -9,8 +9,8 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from fdjax.generate.params import MAX_BIASED
-from fdjax.serve.http.errors import ApiError
-from fdjax.serve.prompts import Prompt
+from fdjax.serve.http.errors import ApiError, not_json
+from fdjax.serve.prompts import PlainPrompt
 
 
 def _text_of(name: str, value: object) -> str:
@@ -23,25 +23,25 @@ def _text_of(name: str, value: object) -> str:
         raise ApiError(f"{name} must be a text", param=name)
     try:
         return _whole(value)
-    except ValueError as error:
-        raise ApiError(f"{name} {error}", param=name) from None
+    except UnicodeError as error:
+        raise not_json(str(error), param=name) from None
 
 
 def _whole(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"has half a surrogate pair at {error.start}; send whole characters"
+        raise UnicodeError(
+            f"it has half a surrogate pair at {error.start}; send whole characters"
         ) from None
     return text
 
 
-def _prompts(value: object) -> list[Prompt]:
+def _prompts(value: object) -> list[PlainPrompt]:
     if isinstance(value, str):
         return [_text_of("prompt", value)]
     entries = cast("list[Any]", value) if isinstance(value, list) else []
-    if entries and all(type(entry) is int for entry in entries):
+    if entries and set(map(type, entries)) == {int}:
         return [entries]
     if not entries:
         raise ApiError(
@@ -56,7 +56,8 @@ def _prompts(value: object) -> list[Prompt]:
 
 def _ids(name: str, value: object) -> list[int]:
     entries = cast("list[Any]", value if isinstance(value, list) else [None])
-    if not all(type(entry) is int for entry in entries):
+    # A loop of Python's would hold up all others for 0.1 s a million.
+    if not set(map(type, entries)) <= {int}:
         raise ApiError(f"{name} must have whole numbers as token ids", param=name)
     return entries
 
@@ -114,7 +115,7 @@ _TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItem
 
 Text = Annotated[str, AfterValidator(_whole)]
 Prompts = Annotated[
-    list[Prompt],
+    list[PlainPrompt],
     PlainValidator(_prompts),
     WithJsonSchema(
         {

@@ -1,61 +1,37 @@
 """From a checked request to its answer, whole or as a stream of events."""
 
 import contextlib
-import json
+import dataclasses
 import logging
 import time
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from fdjax.engine.request import Logprob
-from fdjax.errors import QueueFullError
+from fdjax.errors import QueueFullError, QuotaError
 from fdjax.generate.params import SamplingParams
-from fdjax.serve.async_llm import Stream
-from fdjax.serve.http.errors import ApiError, error_of
+from fdjax.serve.http.asked import check_size
+from fdjax.serve.http.errors import DONE, error_of, event, failed
 from fdjax.serve.http.metrics import Watch
 from fdjax.serve.http.records import Work, record_of
 from fdjax.serve.http.schemas import SamplingBody
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.streams import ClientGoneError, unless_gone
+from fdjax.serve.http.tenants import name_of, tenant_of
+from fdjax.serve.http.whole import Columns, Result, whole_answer
 from fdjax.serve.merging import merged
-from fdjax.serve.outputs import Chunk, FinishText
+from fdjax.serve.outputs import Chunk
 from fdjax.serve.prompts import Prompt
+from fdjax.serve.stream import Stream
 
 # nginx's status for a client that closed the connection; only logs see it.
 _CLIENT_CLOSED = 499
 _FAILED = 500
 _LOGGER = logging.getLogger(__name__)
-
-
-@dataclass
-class Result:
-    """All that came of one sample.
-
-    Attributes:
-        text: of the output.
-        token_ids: of the output.
-        logprobs: one a token, where asked for.
-        finish_reason: set at the end.
-    """
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[Logprob] | None = None
-    finish_reason: FinishText | None = None
-
-    def add(self, chunk: Chunk) -> None:
-        """Takes the next chunk."""
-        self.text += chunk.text or ""
-        self.token_ids += chunk.token_ids
-        if chunk.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + chunk.logprobs
-        self.finish_reason = chunk.finish_reason
 
 
 class Format(Protocol):
@@ -72,7 +48,11 @@ class Format(Protocol):
     part: str
 
     def choice(self, index: int, result: Result) -> dict[str, Any]:
-        """One sample of a whole answer."""
+        """One sample of a whole answer, without log-probabilities."""
+        ...
+
+    def logprobs(self, index: int, chunk: Chunk) -> Columns | None:
+        """Those of a sample's next chunk; `None` where they were not asked for."""
         ...
 
     def openings(self, index: int) -> list[dict[str, Any]]:
@@ -100,6 +80,10 @@ class Generation:
     num_made: int = 0
 
     @property
+    def _names(self) -> tuple[str, str]:
+        return self.name, record_of(self.scope).request_id
+
+    @property
     def usage(self) -> dict[str, int]:
         """Tokens so far; a prompt counts once, however many samples it has."""
         prompts = sum(len(s.request.prompt) for s in self.streams[:: self.n])
@@ -109,25 +93,33 @@ class Generation:
             "total_tokens": prompts + self.num_made,
         }
 
-    def frame(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """What stands around choices."""
+    def frame(self, kind: str) -> dict[str, Any]:
+        """What stands before choices."""
         return {
             "id": self.name,
             "object": kind,
             "created": self.created,
             "model": self.server.model.names[0],
-            "choices": choices,
         }
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk]]:
-        """All chunks, counted."""
+        """All chunks, counted.
+
+        Raises:
+            ApiError: the engine has given up a sample.
+        """
         reason = "abort"
         try:
             async with contextlib.aclosing(merged(self.streams)) as chunks:
                 async for index, chunk in chunks:
                     self.num_made += len(chunk.token_ids)
                     self.watches[index].chunk(chunk)
-                    yield index, chunk
+                    if chunk.failure is None:
+                        yield index, chunk
+                    else:
+                        self.server.metrics.failed(chunk.failure.code)
+                        yield index, dataclasses.replace(chunk, finish_reason=None)
+                        raise failed(chunk.failure)
         except Exception:
             reason = "error"
             raise
@@ -135,43 +127,54 @@ class Generation:
             for watch in self.watches:
                 watch.end(reason)
 
-    async def answer(self) -> dict[str, Any]:
+    async def answer(self) -> Response:
         """The whole answer."""
         results = [Result() for _ in self.streams]
         async with contextlib.aclosing(self.chunks()) as chunks:
             async for index, chunk in chunks:
-                results[index].add(chunk)
-        choices = [self.format.choice(i, result) for i, result in enumerate(results)]
-        return self.frame(self.format.whole, choices) | {"usage": self.usage}
+                results[index].add(chunk, self.format.logprobs(index, chunk))
+        choices = (
+            result.parts(self.format.choice(index, result))
+            for index, result in enumerate(results)
+        )
+        return whole_answer(self.frame(self.format.whole), choices, self.usage)
 
     async def events(self) -> AsyncGenerator[bytes]:
         """The answer as server-sent events."""
+        frame = self.frame(self.format.part)
         no_usage = {"usage": None} if self.include_usage else {}
 
-        def event(choice: dict[str, Any]) -> bytes:
-            return _event(self.frame(self.format.part, [choice]) | no_usage)
+        def part(choice: dict[str, Any]) -> bytes:
+            return event(frame | {"choices": [choice]} | no_usage)
 
         for index in range(len(self.streams)):
             for opening in self.format.openings(index):
-                yield event(opening)
+                yield part(opening)
         try:
             async with contextlib.aclosing(self.chunks()) as chunks:
                 async for index, chunk in chunks:
                     if chunk.text or chunk.logprobs or chunk.finish_reason:
-                        yield event(self.format.delta(index, chunk))
+                        yield part(self.format.delta(index, chunk))
         except Exception as error:  # the status is sent: only an event can tell
             told = error_of(error)
             if told.status == _FAILED:  # nobody else will tell of it
                 _LOGGER.exception("a stream ended with an error")
             told.note(self.scope)
-            yield _event(told.body)
+            yield event(told.body)
         else:
             if self.include_usage:
-                yield _event(self.frame(self.format.part, []) | {"usage": self.usage})
-        yield b"data: [DONE]\n\n"
+                yield event(frame | {"choices": [], "usage": self.usage})
+        yield DONE
+
+    def open(self) -> None:
+        """Lets whoever made it end it by its id, or by that of the request."""
+        for name in self._names:
+            self.server.abortable.add(name_of(self.scope), name, self.streams)
 
     def close(self) -> None:
         """Aborts what has not ended, and tells the record of it all."""
+        for name in self._names:
+            self.server.abortable.remove(name_of(self.scope), name, self.streams)
         for stream, watch in zip(self.streams, self.watches, strict=True):
             stream.close()
             watch.end("abort")
@@ -220,19 +223,25 @@ async def respond(
         ApiError: it asks for too much, or the server drains.
         RequestError: the engine refuses it.
         QueueFullError: too many requests wait.
+        RequestTimeoutError: its time was over before the engine had it.
         EngineDeadError: the engine has failed.
     """
     started, n = time.monotonic(), params.n
     record_of(request.scope).model = body.model or server.model.names[0]
-    _check_counts(server, len(prompts), n)
+    check_size(server, num_prompts=len(prompts), params=params)
     server.check_open()
+    tenant = tenant_of(request.scope)
     try:
         streams = await server.llm.start(
             prompts,
             params,
-            priority=body.priority or 0,
-            salt=(body.cache_salt or "").encode(),
+            tenant.origin(body.priority or 0, body.cache_salt or ""),
+            charge=tenant.account.prompts,
+            seconds=server.limits.seconds,
         )
+    except QuotaError:
+        tenant.account.num_refused["max_queued_samples"] += 1
+        raise
     except QueueFullError:
         server.metrics.rejections.inc()
         raise
@@ -243,38 +252,23 @@ async def respond(
         server=server,
         format=layout,
         streams=streams,
-        watches=[Watch(server.metrics, stream, started) for stream in streams],
+        watches=[
+            Watch(server.metrics, tenant.account, stream, started) for stream in streams
+        ],
         n=n,
-        name=f"{layout.id_prefix}-{uuid.uuid4().hex}",
+        name=f"{layout.id_prefix}-{record_of(request.scope).request_id}",
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
+    generation.open()
     if body.stream:
         return _EventStream(generation)
     try:
-        return JSONResponse(await unless_gone(request, generation.answer()))
+        return await unless_gone(request, generation.answer())
     except ClientGoneError:
         return Response(status_code=_CLIENT_CLOSED)
     finally:
         generation.close()
 
 
-def _check_counts(server: Server, num_prompts: int, n: int) -> None:
-    limits = server.limits
-    for name, count, limit in (
-        ("prompt", num_prompts, limits.prompts),
-        ("n", n, limits.n),
-        ("n", n * num_prompts, limits.samples),
-    ):
-        if count > limit:
-            raise ApiError(
-                f"{name} asks for {count} at once; ask for at most {limit}", param=name
-            )
-
-
 def _least(seconds: Iterable[float | None]) -> float | None:
     return min((value for value in seconds if value is not None), default=None)
-
-
-def _event(content: dict[str, Any]) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()

@@ -2,71 +2,62 @@
 
 import base64
 import binascii
-import hashlib
-import hmac
-from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fdjax.errors import ConfigError
 from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.keyring import Keyring
+from fdjax.serve.http.tenants import attach
 
-WATCHED_PATHS = frozenset({"/health", "/metrics"})
+WATCHED_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 # A browser that opens the page can send a password, and no other header. It would then
 # send it to every path unasked, on behalf of any site: so it counts for the page alone.
 PAGE = "/"
+# Paths below it end requests, which costs nothing and must always be possible.
+_ENDING = "/v1/requests/"
 _HOW = "send 'Authorization: Bearer KEY'"
 _HOW_TO_PAGE = "type it as the password, with any name"
-
-
-def check_keys(keys: Sequence[str]) -> None:
-    """Checks keys before anything is loaded.
-
-    Raises:
-        ConfigError: a key is empty or blank: whoever sends none would bring it.
-    """
-    if any(not key.strip() for key in keys):
-        raise ConfigError(
-            "an API key is empty: everybody would be served; name one, or leave it out"
-        )
 
 
 class ApiKeys:
     """Lets requests through that bring one of the keys.
 
-    A request for the page finds the key that it brought in its state, as `api_key`.
+    Whoever asks is found in the request's state (`tenants.tenant_of`). A request for
+    the page finds the key that it brought there too, as `api_key`.
 
     Args:
         app: what is protected.
-        keys: without any, everything is let through.
-
-    Raises:
-        ConfigError: see `check_keys`.
+        keyring: of the keys.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
-        check_keys(keys)
+    def __init__(self, app: ASGIApp, *, keyring: Keyring) -> None:
         self._app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._keyring = keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
-        closed = scope["type"] == "http" and scope["path"] not in WATCHED_PATHS
-        if closed and self._digests:
-            on_page = scope["path"] == PAGE
-            key = _bearer(scope) or (_password(scope) if on_page else b"")
-            if not self._knows(key):
-                await _refusal(on_page).send(scope, receive, send)
-                return
-            if on_page:
-                scope.setdefault("state", {})["api_key"] = key.decode("latin-1")
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            if scope["path"] not in WATCHED_PATHS:
+                self._let_in(scope)
+        except ApiError as error:
+            await error.send(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
-    def _knows(self, key: bytes) -> bool:
-        digest = _digest(key)
-        # All are compared, so that the time tells nothing of which one it is.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(matches)
+    def _let_in(self, scope: Scope) -> None:
+        on_page = scope["path"] == PAGE
+        key = _bearer(scope) or (_password(scope) if on_page else b"")
+        tenant = self._keyring.owner(key)
+        if tenant is None:
+            raise _refusal(on_page)
+        attach(scope, tenant)
+        if on_page and self._keyring.asks:
+            scope["state"]["api_key"] = key.decode("latin-1")
+        if scope["method"] == "POST" and not scope["path"].startswith(_ENDING):
+            tenant.account.request()
 
 
 def _refusal(on_page: bool) -> ApiError:
@@ -101,8 +92,3 @@ def _authorization(scope: Scope) -> tuple[bytes, bytes]:
             scheme, _, credentials = value.partition(b" ")
             return scheme.lower(), credentials.strip()
     return b"", b""
-
-
-def _digest(key: bytes) -> bytes:
-    """Of one length for all keys, so that the comparison does not tell theirs."""
-    return hashlib.sha256(key).digest()

@@ -34,7 +34,7 @@ def completion_logprobs(
     logprobs: Sequence[Logprob],
     *,
     offset: int,
-) -> dict[str, Any]:
+) -> dict[str, list[Any]]:
     """The shape of `/v1/completions`.
 
     Args:
@@ -61,7 +61,7 @@ def completion_logprobs(
 
 def chat_logprobs(
     texts: TokenTexts, token_ids: Sequence[int], logprobs: Sequence[Logprob]
-) -> dict[str, Any]:
+) -> dict[str, list[Any]]:
     """The shape of `/v1/chat/completions`; arguments as above."""
     return {
         "content": [

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,9 +13,14 @@ from prometheus_client import (
     generate_latest,
 )
 
-from fdjax.serve.async_llm import AsyncLLM, Stream
+from fdjax.serve.async_llm import AsyncLLM
+from fdjax.serve.http.accounts import Account
+from fdjax.serve.http.crowd import Reason
 from fdjax.serve.http.engine_metrics import EngineCollector
-from fdjax.serve.outputs import Chunk
+from fdjax.serve.http.key_metrics import KeyCollector
+from fdjax.serve.http.keyring import Keyring
+from fdjax.serve.outputs import FAILURES, Chunk
+from fdjax.serve.stream import Stream
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
@@ -31,12 +37,16 @@ class Metrics:
     Args:
         llm: it and its engine are looked at when somebody asks.
         model: the label `model_name`.
+        keyring: whose tenants have metrics of their own.
     """
 
-    def __init__(self, llm: AsyncLLM, model: str) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, keyring: Keyring) -> None:
         self._registry = CollectorRegistry()
         self._model = model
-        self._registry.register(EngineCollector(llm.statistics, model))
+        self._registry.register(
+            EngineCollector(llm.statistics, lambda: llm.num_made, model)
+        )
+        self._registry.register(KeyCollector(keyring, llm.statistics, model))
         ProcessCollector(registry=self._registry)
         unfinished = Gauge(
             "fdjax:num_requests_unfinished",
@@ -45,8 +55,28 @@ class Metrics:
             registry=self._registry,
         )
         unfinished.labels(model).set_function(lambda: llm.num_unfinished)
+        step_age = Gauge(
+            "fdjax:engine_step_age_seconds",
+            "Of the step under way, unless it compiles.",
+            ["model_name"],
+            registry=self._registry,
+        )
+        step_age.labels(model).set_function(lambda: llm.step_age_s)
+        self.connections = Gauge(
+            "fdjax:num_connections",
+            "Open connections.",
+            ["model_name"],
+            registry=self._registry,
+        ).labels(model)
+        self._dropped = Counter(
+            "fdjax:connections_dropped",
+            "Connections closed, or refused a request, by what was too much.",
+            ["model_name", "reason"],
+            registry=self._registry,
+        )
+        for reason in get_args(Reason.__value__):
+            self._dropped.labels(model, reason)
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
-        self.generation_tokens = self._counter("generation_tokens", "Tokens made.")
         self.rejections = self._counter(
             "admission_rejections", "Requests refused because too many waited."
         )
@@ -58,6 +88,14 @@ class Metrics:
         )
         for reason in _REASONS:
             self.success.labels(model, reason)
+        self._failures = Counter(
+            "fdjax:request_failures",
+            "Requests that the engine gave up, by reason.",
+            ["model_name", "reason"],
+            registry=self._registry,
+        )
+        for failure in FAILURES.values():
+            self._failures.labels(model, failure.code)
         self.first_token = self._seconds(
             "time_to_first_token", "Until the first tokens were there."
         )
@@ -97,9 +135,17 @@ class Metrics:
         """The text that Prometheus reads."""
         return generate_latest(self._registry)
 
+    def dropped(self, reason: Reason) -> None:
+        """Counts a connection that the server closed."""
+        self._dropped.labels(self._model, reason).inc()
+
     def ended(self, reason: str) -> None:
         """Counts a request's end."""
         self.success.labels(self._model, reason).inc()
+
+    def failed(self, code: str) -> None:
+        """Counts a request that the engine gave up, by the code of its failure."""
+        self._failures.labels(self._model, code).inc()
 
     def _counter(self, name: str, text: str) -> Counter:
         counter = Counter(
@@ -126,6 +172,7 @@ class Watch:
 
     Args:
         metrics: what is counted.
+        account: of who asks.
         stream: the request's.
         started: when it came, by `time.monotonic`.
 
@@ -135,11 +182,14 @@ class Watch:
         first_token_s: until these were there.
     """
 
-    def __init__(self, metrics: Metrics, stream: Stream, started: float) -> None:
+    def __init__(
+        self, metrics: Metrics, account: Account, stream: Stream, started: float
+    ) -> None:
         self.reason = ""
         self.queue_s: float | None = None
         self.first_token_s: float | None = None
         self._metrics = metrics
+        self._account = account
         self._stream = stream
         self._started = self._last = started
         self._num_tokens = 0
@@ -151,22 +201,23 @@ class Watch:
     def chunk(self, chunk: Chunk) -> None:
         """Counts what has come."""
         metrics, now, count = self._metrics, time.monotonic(), len(chunk.token_ids)
-        metrics.generation_tokens.inc(count)
+        self._account.made(count)
         self._num_tokens += count
-        if self.first_token_s is None:
-            self._begin(now)
-        else:
+        if self.first_token_s is not None:
             for _ in range(count):
                 metrics.inter_token.observe((now - self._last) / count)
+        elif count:  # it may end before it has any
+            self._begin(now)
         self._last = now
         if chunk.finish_reason is not None:
             self.end(chunk.finish_reason)
 
     def end(self, reason: str) -> None:
-        """Counts the end, the first time it is told."""
+        """Counts the end, the first time it is told; what nobody read was made, too."""
         if self.reason:
             return
         self.reason = reason
+        self._account.made(self._stream.num_unread)
         metrics, whole_s = self._metrics, self._last - self._started
         metrics.ended(reason)
         metrics.output_lengths.observe(self._num_tokens)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.http.errors import error_of
 from fdjax.serve.http.keys import WATCHED_PATHS
+from fdjax.serve.http.tenants import name_of
 
 HEADER = "x-request-id"
 REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("fdjax_request_id")
@@ -58,6 +59,7 @@ class Record:
         method: of HTTP.
         path: without the query.
         trace_headers: the W3C's, which name the trace that it is part of.
+        key: the name of the key that it brought, "" without one.
         model: the name that the model was asked for by, once it was found.
         status: of the answer; `None` where the client left before there was one.
         error: the code of the error it was answered with.
@@ -70,6 +72,7 @@ class Record:
     method: str
     path: str
     trace_headers: dict[str, str]
+    key: str = ""
     model: str | None = None
     status: int | None = None
     error: str | None = None
@@ -94,6 +97,7 @@ class Record:
         """What a log has of it; what is unknown is left out."""
         known: dict[str, Any] = {
             "request_id": self.request_id,
+            "key": self.key or None,
             "method": self.method,
             "path": self.path[:_MAX_PATH],
             "status": self.status,
@@ -164,6 +168,7 @@ class Records:
             await error_of(error).send(scope, receive, sending)
         finally:
             record.duration_s = time.monotonic() - start
+            record.key = name_of(scope)
             for observe in self._observers:
                 observe(record)
 

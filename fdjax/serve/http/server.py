@@ -7,29 +7,15 @@ from types import MappingProxyType
 from typing import Any
 
 from fdjax.serve.async_llm import AsyncLLM
-from fdjax.serve.http.errors import ApiError, unavailable
+from fdjax.serve.chat_template import ChatText
+from fdjax.serve.http.aborts import Abortable
+from fdjax.serve.http.errors import ApiError, draining, stalled
+from fdjax.serve.http.keyring import Keyring
+from fdjax.serve.http.limits import Limits
 from fdjax.serve.http.metrics import Metrics
+from fdjax.serve.http.underway import Underway
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may ask for, besides the limits of `SamplingParams`.
-
-    Attributes:
-        body_bytes: of a request's body.
-        body_seconds: until the body is there.
-        prompts: of one request.
-        n: samples of each prompt.
-        samples: of all prompts together.
-        messages: of a chat.
-    """
-
-    body_bytes: int = 4 * 2**20
-    body_seconds: float = 30.0
-    prompts: int = 256
-    n: int = 128
-    samples: int = 256
-    messages: int = 4096
+STALL_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +26,7 @@ class ServedModel:
         names: it is asked for by any of them; the first one answers.
         vocab_size: tokens.
         max_model_len: longest sequence, prompt and output together.
-        chat: messages (role and content) to the tokens of a prompt; `None` where the
+        chat: messages (role and content) to the text of a prompt; `None` where the
             model has no tokenizer.
         sampling: arguments of `SamplingParams` for what a request leaves open.
     """
@@ -48,7 +34,7 @@ class ServedModel:
     names: Sequence[str]
     vocab_size: int
     max_model_len: int
-    chat: Callable[[Sequence[dict[str, str]]], list[int]] | None
+    chat: Callable[[Sequence[dict[str, str]]], ChatText] | None
     sampling: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -56,21 +42,47 @@ class Server:
     """The state of a running server.
 
     Attributes:
+        keyring: whose requests are served.
         draining: what runs is finished, and nothing new is taken.
+        stall_seconds: that a step of the engine may take.
+        underway: all requests that are served.
+        abortable: what can be ended by its id.
     """
 
-    def __init__(self, llm: AsyncLLM, model: ServedModel, limits: Limits) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        model: ServedModel,
+        limits: Limits,
+        keyring: Keyring,
+        *,
+        stall_seconds: float = STALL_SECONDS,
+    ) -> None:
         self.llm = llm
         self.model = model
         self.limits = limits
-        self.metrics = Metrics(llm, model.names[0])
+        self.keyring = keyring
+        self.metrics = Metrics(llm, model.names[0], keyring)
         self.created = int(time.time())
         self.draining = False
+        self.abortable = Abortable()
+        self.stall_seconds = stall_seconds
+        self.underway = Underway()
+
+    @property
+    def is_stalled(self) -> bool:
+        """The engine's step does not end."""
+        return self.llm.step_age_s > self.stall_seconds
+
+    @property
+    def is_alive(self) -> bool:
+        """It can serve requests, or could if it did not drain."""
+        return self.llm.is_running and not self.is_stalled
 
     @property
     def is_ready(self) -> bool:
         """It takes requests."""
-        return self.llm.is_running and not self.draining
+        return self.is_alive and not self.draining
 
     def check_model(self, name: str | None) -> None:
         """Refuses a model that is not served.
@@ -88,14 +100,12 @@ class Server:
             )
 
     def check_open(self) -> None:
-        """Refuses new work while the server drains.
+        """Refuses new work while the server drains, or its engine does not go on.
 
         Raises:
             ApiError: 503.
         """
         if self.draining:
-            raise unavailable(
-                "the server is shutting down; use another one",
-                code="draining",
-                retry=True,
-            )
+            raise draining()
+        if self.is_stalled:
+            raise stalled(self.llm.step_age_s)

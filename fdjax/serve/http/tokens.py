@@ -1,16 +1,15 @@
 """`/tokenize` and `/detokenize`."""
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter
 
 from fdjax.serve.http.answers import REFUSING, TextAnswer, TokensAnswer
 from fdjax.serve.http.chat import chat_tokens
-from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.errors import ApiError, refusals
 from fdjax.serve.http.schemas import DetokenizeBody, TokenizeBody
 from fdjax.serve.http.server import Server
-from fdjax.serve.tokenizer import Tokenizer
+from fdjax.serve.texts import Texts
 
 
 def router(server: Server) -> APIRouter:
@@ -24,7 +23,8 @@ def router(server: Server) -> APIRouter:
     )
     async def tokenize(body: TokenizeBody) -> dict[str, Any]:
         server.check_model(body.model)
-        tokens = await _tokens(server, body)
+        with refusals(TokenizeBody.model_fields):
+            tokens = await _tokens(server, body)
         return {
             "tokens": tokens,
             "count": len(tokens),
@@ -39,15 +39,15 @@ def router(server: Server) -> APIRouter:
     async def detokenize(body: DetokenizeBody) -> dict[str, str]:
         server.check_model(body.model)
         size = server.model.vocab_size
-        wrong = next((t for t in body.tokens if not 0 <= t < size), None)
-        if wrong is not None:
+        ids = body.tokens
+        if ids and not 0 <= min(ids) <= max(ids) < size:
+            wrong = next(token for token in ids if not 0 <= token < size)
             raise ApiError(
                 f"tokens names token {wrong if wrong.bit_length() < 64 else '...'}, "
                 f"but the vocabulary has {size}; use ids from 0 to {size - 1}",
                 param="tokens",
             )
-        decode = _tokenizer(server, "tokens").decode
-        return {"prompt": await asyncio.to_thread(decode, body.tokens)}
+        return {"prompt": await _texts(server, "tokens").decode(ids)}
 
     return routes
 
@@ -57,13 +57,13 @@ async def _tokens(server: Server, body: TokenizeBody) -> list[int]:
         raise ApiError("give prompt or messages, and not both", param="prompt")
     if body.messages is not None:
         return await chat_tokens(server, body.messages)
-    tokenizer = _tokenizer(server, "prompt")
     plain = body.add_special_tokens is False
-    encode = tokenizer.encode_plain if plain else tokenizer.encode
-    return await asyncio.to_thread(encode, body.prompt or "")
+    return await _texts(server, "prompt").encode(
+        body.prompt or "", "prompt", plain=plain
+    )
 
 
-def _tokenizer(server: Server, param: str) -> Tokenizer:
-    if server.llm.tokenizer is None:
+def _texts(server: Server, param: str) -> Texts:
+    if server.llm.texts is None:
         raise ApiError("the model has no tokenizer", param=param)
-    return server.llm.tokenizer
+    return server.llm.texts

@@ -4,6 +4,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from fdjax.errors import to_install
 from fdjax.serve.http.records import Observer, Record
 
 if TYPE_CHECKING:
@@ -67,9 +68,10 @@ def start_export() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         _LOGGER.warning(
-            "%s is set, but there are no traces without %s; install fdjax[traces]",
+            "%s is set, but there are no traces without %s; %s",
             next(name for name in _ENDPOINTS if os.environ.get(name)),
             error.name,
+            to_install("traces"),
         )
         return
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):

@@ -1,54 +1,76 @@
 """From a loaded model to the application that serves it."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 
 from fdjax.serve.async_llm import AsyncLLM
+from fdjax.serve.chat_template import ChatTemplate
 from fdjax.serve.http.app import create_app
-from fdjax.serve.http.server import Limits, ServedModel
+from fdjax.serve.http.hosts import ANY
+from fdjax.serve.http.keyring import Keyring
+from fdjax.serve.http.limits import Limits
+from fdjax.serve.http.server import STALL_SECONDS, ServedModel
 from fdjax.serve.llm import LLM
-from fdjax.serve.tokenizer import chat_token_ids
+from fdjax.serve.texts import MAX_BYTES_PER_TOKEN, TextLimit
 
 
 def application(
     llm: LLM,
     *,
     names: Sequence[str],
-    api_keys: Sequence[str],
+    allowed_hosts: Sequence[str] = (ANY,),
+    stall_seconds: float = STALL_SECONDS,
     sampling: Mapping[str, Any],
-    max_queued_requests: int | None = None,
+    limits: Limits | None = None,
+    keyring: Keyring | None = None,
+    max_bytes_per_token: int = MAX_BYTES_PER_TOKEN,
 ) -> tuple[FastAPI, AsyncLLM]:
     """An application over a model's engine, which from now on serves nothing else.
 
     Args:
         llm: loaded.
         names: what the API calls it.
-        api_keys: see `create_app`.
+        allowed_hosts: see `create_app`.
+        stall_seconds: see `create_app`.
         sampling: arguments of `SamplingParams` for what requests leave open.
-        max_queued_requests: of the engine; a request that asks for more samples could
-            never be served.
+        limits: of one request; its body may be as long as texts may.
+        keyring: see `create_app`.
+        max_bytes_per_token: of a text as long as the model allows; longer ones are
+            refused before they are tokenised.
 
     Returns:
         The application, and what whoever runs it closes at the end.
     """
-    serving = AsyncLLM(llm.engine, llm.tokenizer, llm.grammars)
-    chat = None
+    max_model_len, limits = llm.engine.plan.max_model_len, limits or Limits()
+    chat = text_limit = None
     if llm.tokenizer is not None:
-        chat = functools.partial(chat_token_ids, llm.folder, llm.tokenizer)
+        template = ChatTemplate(llm.folder)
+        template.start()
+        chat = template.render
+        text_limit = TextLimit.of(
+            llm.tokenizer,
+            max_model_len=max_model_len,
+            max_bytes_per_token=max_bytes_per_token,
+        )
+        body_bytes = max(limits.body_bytes, text_limit.num_bytes)
+        limits = dataclasses.replace(limits, body_bytes=body_bytes)
+    serving = AsyncLLM(llm.engine, llm.tokenizer, llm.grammars, text_limit=text_limit)
     model = ServedModel(
         names=names,
         vocab_size=llm.config.embedding.vocab_size,
-        max_model_len=llm.engine.plan.max_model_len,
+        max_model_len=max_model_len,
         chat=chat,
         sampling=sampling,
     )
-    limits = Limits()
-    if max_queued_requests is not None:
-        samples = min(limits.samples, max_queued_requests)
-        limits = dataclasses.replace(limits, samples=samples)
-    app = create_app(serving, model, api_keys=api_keys, limits=limits)
+    app = create_app(
+        serving,
+        model,
+        keyring=keyring,
+        allowed_hosts=allowed_hosts,
+        stall_seconds=stall_seconds,
+        limits=limits,
+    )
     return app, serving

@@ -15,7 +15,23 @@
 // On its own, such a function would be compiled for the oldest machines.
 #define FDJAX_INLINE inline __attribute__((always_inline))
 
+// A function that may call with Lanes8, where `has_wide_vectors`.
+#ifdef __x86_64__
+#define FDJAX_WIDE __attribute__((target("avx2,fma")))
+#else
+#define FDJAX_WIDE
+#endif
+
 namespace fdjax {
+
+// Whether the machine has registers of 8 floats: every x86-64 since 2013.
+inline bool has_wide_vectors() {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}
 
 typedef float Lanes4 __attribute__((vector_size(16)));
 typedef float Lanes8 __attribute__((vector_size(32)));

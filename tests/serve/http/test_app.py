@@ -48,6 +48,21 @@ async def test_any_of_the_keys_opens(key: str):
             assert (await client.get("/v1/models")).status_code == 200
             response = await client.post(COMPLETIONS, json=PROMPT)
     assert response.json()["choices"][0]["text"] == TEXT
+    assert [job.origin.tenant for job in server.engine.added] == [
+        {"first": "key-1", "second": "key-2"}[key]
+    ]
+
+
+async def test_priorities_are_for_the_operator_to_allow():
+    body = PROMPT | {"priority": -1}
+    with served() as server:
+        response = await server.post(COMPLETIONS, body)
+        assert response.json()["error"]["param"] == "priority"
+        assert (await server.post(COMPLETIONS, PROMPT | {"priority": 0})).is_success
+    with served(allow_priority=True) as server:
+        assert (await server.post(COMPLETIONS, body)).is_success
+    (job,) = server.engine.added
+    assert (job.origin.priority, job.origin.tenant) == (-1, "")
 
 
 async def test_models():

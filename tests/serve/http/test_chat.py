@@ -5,9 +5,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
 import pytest
 
+from fdjax import RequestError
+from fdjax.serve.chat_template import ChatText
 from tests.support.fake_engine import FakeEngine
 from tests.support.http_server import CHAT, MODEL, TEXT, TOKENIZER, TOKENS, served
 
@@ -64,9 +65,9 @@ async def test_logprobs():
 async def test_parts_and_roles():
     seen: list[Any] = []
 
-    def chat(messages: Sequence[dict[str, str]]) -> list[int]:
+    def chat(messages: Sequence[dict[str, str]]) -> ChatText:
         seen.extend(messages)
-        return [1]
+        return ChatText("a", plain=True)
 
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [
@@ -83,8 +84,8 @@ async def test_parts_and_roles():
 
 
 async def test_a_template_that_refuses():
-    def chat(messages: Sequence[dict[str, str]]) -> list[int]:
-        raise jinja2.TemplateError("roles must alternate")
+    def chat(messages: Sequence[dict[str, str]]) -> ChatText:
+        raise RequestError("messages do not suit: roles must alternate")
 
     with served(model=dataclasses.replace(MODEL, chat=chat)) as server:
         response = await server.post(PATH, CHAT)

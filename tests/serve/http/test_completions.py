@@ -14,7 +14,7 @@ PATH = "/v1/completions"
 
 
 async def complete(engine: FakeEngine | None = None, **fields: Any) -> dict[str, Any]:
-    with served(engine) as server:
+    with served(engine, allow_priority=True) as server:
         response = await server.post(PATH, PROMPT | fields)
         assert response.status_code == 200, response.text
         return response.json()
@@ -140,7 +140,7 @@ async def test_every_parameter_reaches_the_engine():
         engine, **given, logit_bias={"12": -3}, priority=2, cache_salt="x", user="me"
     )
     (job,) = engine.added
-    assert (job.priority, job.salt) == (2, b"x")
+    assert (job.origin.priority, job.origin.salt) == (2, b"x")
     params = job.request.params
     assert params.logit_bias == {12: -3.0}
     assert params.stop_token_ids == (9,)

@@ -56,8 +56,11 @@ def api() -> Iterator[Any]:
         ("POST", "/v1/chat/completions", [POSITIVE, NEGATIVE]),
         ("POST", "/tokenize", [POSITIVE, NEGATIVE]),
         ("POST", "/detokenize", [POSITIVE, NEGATIVE]),
+        ("POST", "/v1/requests/{request_id}/abort", [POSITIVE]),
         ("GET", "/v1/models", [POSITIVE]),
         ("GET", "/health", [POSITIVE]),
+        ("GET", "/health/live", [POSITIVE]),
+        ("GET", "/health/ready", [POSITIVE]),
         ("GET", "/metrics", [POSITIVE]),
     ],
 )

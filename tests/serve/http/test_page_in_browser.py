@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fdjax import LLM
+from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.wiring import application
 from tests.support.http_server import listening, wait_until
 
@@ -40,7 +41,7 @@ WATCH_ANSWER = """
 @pytest.fixture
 def url(llm: LLM) -> Generator[str]:
     app, serving = application(
-        llm, names=["tales-5m"], api_keys=[KEY], sampling={"temperature": 0.7}
+        llm, names=["tales-5m"], keyring=Keyring([KEY]), sampling={"temperature": 0.7}
     )
     with listening(app) as port:
         yield f"http://127.0.0.1:{port}"

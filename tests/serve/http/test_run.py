@@ -1,47 +1,25 @@
 """Signals: what runs is finished, nothing new is taken, and there is a deadline."""
 
 import asyncio
-import contextlib
 import signal
 import threading
 import time
-from collections.abc import Generator
 
 import httpx2
 import pytest
 
-from fdjax.serve.http.run import DrainingServer
 from tests.support.fake_engine import FakeEngine
-from tests.support.http_server import PROMPT, TEXT, TOKENS, Served, served, wait_until
+from tests.support.http_server import PROMPT, TEXT, TOKENS, running, served, wait_until
 
 pytestmark = pytest.mark.anyio
 
 SLOW_S = 0.1
 
 
-@contextlib.contextmanager
-def running(
-    server: Served, *, drain_seconds: float
-) -> Generator[tuple[DrainingServer, threading.Thread, str]]:
-    draining = DrainingServer(
-        server.app, host="127.0.0.1", port=0, drain_seconds=drain_seconds
-    )
-    thread = threading.Thread(target=draining.run, daemon=True)
-    thread.start()
-    wait_until(lambda: draining.started)
-    port = draining.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield draining, thread, f"http://127.0.0.1:{port}"
-    finally:
-        draining.should_exit = draining.force_exit = True
-        thread.join(timeout=5)
-        assert not thread.is_alive()
-
-
-async def post(url: str, *, stream: bool = False) -> httpx2.Response:
+async def post(port: int, *, stream: bool = False) -> httpx2.Response:
     async with httpx2.AsyncClient(timeout=60) as client:
         return await client.post(
-            f"{url}/v1/completions", json=PROMPT | {"stream": stream}
+            f"http://127.0.0.1:{port}/v1/completions", json=PROMPT | {"stream": stream}
         )
 
 
@@ -49,16 +27,18 @@ async def test_under_load_nothing_is_lost():
     engine = FakeEngine(TOKENS, step_s=SLOW_S, crowd=20)
     with (
         served(engine) as server,
-        running(server, drain_seconds=30) as (draining, thread, url),
+        running(server.app, drain_seconds=30) as (draining, thread, port),
     ):
         requests = [
-            asyncio.create_task(post(url, stream=i % 2 == 0)) for i in range(20)
+            asyncio.create_task(post(port, stream=i % 2 == 0)) for i in range(20)
         ]
         await asyncio.to_thread(wait_until, lambda: len(engine.jobs) == 20)
         draining.handle_exit(signal.SIGTERM, None)
         async with httpx2.AsyncClient() as client:
-            assert (await client.get(f"{url}/health")).status_code == 503
-        assert (await post(url)).status_code == 503
+            assert (
+                await client.get(f"http://127.0.0.1:{port}/health")
+            ).status_code == 503
+        assert (await post(port)).status_code == 503
         for i, response in enumerate(await asyncio.gather(*requests)):
             assert response.status_code == 200
             if i % 2 == 0:
@@ -67,6 +47,7 @@ async def test_under_load_nothing_is_lost():
                 assert response.json()["choices"][0]["text"] == TEXT
         await asyncio.to_thread(thread.join, 5)
         assert not thread.is_alive(), "it stops by itself"
+        assert draining.num_lost == 0
     assert not engine.aborted
 
 
@@ -76,12 +57,16 @@ async def test_what_does_not_end_is_ended(signals: int):
     engine = FakeEngine(TOKENS * 1000, step_s=SLOW_S, max_model_len=10**6)
     with (
         served(engine) as server,
-        running(server, drain_seconds=(1, 60)[signals - 1]) as (draining, thread, url),
+        running(server.app, drain_seconds=(1, 60)[signals - 1]) as (
+            draining,
+            thread,
+            port,
+        ),
     ):
         body = {"prompt": "Once", "max_tokens": 10**5}
         async with httpx2.AsyncClient(timeout=20) as client:
             request = asyncio.create_task(
-                client.post(f"{url}/v1/completions", json=body)
+                client.post(f"http://127.0.0.1:{port}/v1/completions", json=body)
             )
             await asyncio.to_thread(wait_until, lambda: bool(engine.jobs))
             start = time.monotonic()
@@ -90,7 +75,69 @@ async def test_what_does_not_end_is_ended(signals: int):
             await asyncio.to_thread(thread.join, 10)
             assert not thread.is_alive()
             assert (time.monotonic() - start >= 1) == (signals == 1)
-            with contextlib.suppress(httpx2.HTTPError):
-                assert (await request).status_code >= 500
+            answer = await request
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "draining"
+            assert draining.num_lost == 1
         await asyncio.to_thread(wait_until, lambda: not engine.jobs)
     assert len(engine.aborted) == 1
+
+
+async def test_a_client_that_does_not_read_its_error_is_not_waited_for():
+    engine = FakeEngine(TOKENS * 5000, per_step=50, max_model_len=10**6)
+    body = {"prompt": "Once", "max_tokens": 10**5, "stream": True, "logprobs": 20}
+    with (
+        served(engine) as server,
+        running(server.app, drain_seconds=0.2) as (draining, thread, port),
+    ):
+        async with httpx2.AsyncClient(timeout=60) as client:
+            url = f"http://127.0.0.1:{port}/v1/completions"
+            async with client.stream("POST", url, json=body) as response:
+                assert response.status_code == 200
+                draining.handle_exit(signal.SIGTERM, None)
+                await asyncio.to_thread(thread.join, 30)
+        assert not thread.is_alive()
+        assert draining.num_lost == 1
+
+
+async def test_a_draining_server_is_alive_and_not_ready():
+    engine = FakeEngine(TOKENS)
+    with served(engine) as server:
+        for path in ("/health", "/health/ready", "/health/live"):
+            assert (await server.get(path)).status_code == 200
+        server.app.state.server.draining = True
+        assert (await server.get("/health")).status_code == 503
+        assert (await server.get("/health/ready")).status_code == 503
+        assert (await server.get("/health/live")).status_code == 200
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_step_that_does_not_end(goes_on: bool):
+    hung = threading.Event()
+    engine = FakeEngine(TOKENS, hung=hung)
+    exit_s = None if goes_on else 0.3
+    with (
+        served(engine, stall_seconds=0.2) as server,
+        running(server.app, drain_seconds=60, stall_exit_seconds=exit_s) as (
+            draining,
+            thread,
+            port,
+        ),
+    ):
+        state = server.app.state.server
+        request = asyncio.create_task(post(port))
+        await asyncio.to_thread(wait_until, lambda: state.is_stalled)
+        if goes_on:
+            assert (await server.get("/health/live")).status_code == 503
+            refused = await post(port)
+            assert refused.json()["error"]["code"] == "engine_stalled"
+            hung.set()
+            assert (await request).status_code == 200
+            assert (await server.get("/health")).status_code == 200
+        else:
+            answer = await request
+            assert answer.json()["error"]["code"] == "engine_stalled"
+            await asyncio.to_thread(thread.join, 30)
+            assert not thread.is_alive()
+            assert draining.gave_up
+            hung.set()

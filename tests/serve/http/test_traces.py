@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from fdjax.errors import to_install
 from fdjax.serve.http import traces
 from tests.support.fake_engine import FakeEngine
 from tests.support.http_server import CHAT, PROMPT, TOKENIZER, TOKENS, served
@@ -167,4 +168,4 @@ def test_an_endpoint_without_the_package_is_told(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     traces.start_export()
     assert not set_up
-    assert "install fdjax[traces]" in caplog.text
+    assert to_install("traces") in caplog.text

@@ -1,12 +1,14 @@
 """The whole server over the shipped model: the same tokens, and no page lost."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 import httpx2
 import pytest
 
 from fdjax import LLM, SamplingParams
+from fdjax.engine.limits import QueueLimits
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.http.wiring import application
 
@@ -21,9 +23,7 @@ type Serving = tuple[httpx2.AsyncClient, AsyncLLM]
 
 @pytest.fixture
 def serving(llm: LLM) -> Iterator[Serving]:
-    app, running = application(
-        llm, names=["tales"], api_keys=[], sampling={"temperature": 0.7}
-    )
+    app, running = application(llm, names=["tales"], sampling={"temperature": 0.7})
     transport = httpx2.ASGITransport(app)
     yield httpx2.AsyncClient(transport=transport, base_url="http://test"), running
     running.close()
@@ -77,7 +77,7 @@ async def test_cancelled_requests_leave_no_page_behind(llm: LLM, serving: Servin
 async def test_a_full_queue_is_told_and_empties(
     llm: LLM, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(llm.engine, "_limits", (2, None))
+    monkeypatch.setattr(llm.engine, "limits", QueueLimits(requests=2))
     client, running = serving
     body = BODY | {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
     requests = [client.post("/v1/completions", json=body) for _ in range(24)]
@@ -94,28 +94,25 @@ async def test_a_full_queue_is_told_and_empties(
 async def test_queued_tokens_are_limited_too(
     llm: LLM, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(llm.engine, "_limits", (None, 70))
+    monkeypatch.setattr(llm.engine, "limits", QueueLimits(samples=2, tokens=70))
     client, running = serving
-    body = BODY | {"prompt": [5] * 30, "n": 3}
-    refused = await client.post("/v1/completions", json=body)
-    assert refused.status_code == 503
-    assert "60 tokens wait, and 70 may" in refused.json()["error"]["message"]
+    for body, param, message in (
+        (
+            {"prompt": [5] * 40, "n": 2},
+            "prompt",
+            "80 tokens .* max_queued_tokens is 70",
+        ),
+        ({"prompt": "Once", "n": 3}, "n", "3 samples .* max_queued_samples is 2"),
+    ):
+        refused = await client.post("/v1/completions", json=BODY | body)
+        assert refused.status_code == 400, "it is no matter of trying again"
+        assert refused.json()["error"]["param"] == param
+        assert re.search(message, refused.json()["error"]["message"])
     assert running.num_unfinished == 0, "all samples of a request, or none"
-    served = await client.post("/v1/completions", json=body | {"n": 2})
-    assert served.status_code == 200
-
-
-async def test_samples_that_could_never_wait_are_no_matter_of_trying_again(llm: LLM):
-    app, running = application(
-        llm, names=["tales"], api_keys=[], sampling={}, max_queued_requests=2
+    served = await client.post(
+        "/v1/completions", json=BODY | {"prompt": [5] * 30, "n": 2}
     )
-    transport = httpx2.ASGITransport(app)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://t") as client:
-        body = BODY | {"prompt": "Once", "n": 3}
-        refused = await client.post("/v1/completions", json=body)
-    running.close()
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "n"
+    assert served.status_code == 200
 
 
 async def test_a_prompt_beyond_the_model_is_refused(serving: Serving):

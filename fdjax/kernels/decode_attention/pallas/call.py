@@ -11,9 +11,10 @@ from fdjax.kernels.decode_attention.pallas import config, scores
 from fdjax.kernels.decode_attention.pallas.problem import Problem
 from fdjax.kernels.decode_attention.pallas.scores import ScoreFn
 from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.kernels.limits import Limits
+from fdjax.kernels.limits import Limits, refuse_layout
 from fdjax.kernels.op import Impl
-from fdjax.notation import Array, Float, Int32
+from fdjax.kernels.paged import KVCache, KVLayer, PageView
+from fdjax.notation import Array, Float
 
 LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
@@ -27,11 +28,9 @@ MAX_HALVES = 2**31 - 1  # of pages, in all layers
 
 def attend_with_scores(
     q: Float[Array, "B Hq D"],
-    kv: Float[Array, "P L 2 Z Hkv D"],
-    page_table: Int32[Array, "B W"],
-    lengths: Int32[Array, " B"],
+    kv: KVLayer,
+    pages: PageView,
     *parameters: Float[Array, " Hq"],
-    layer: int,
     scale: float,
     score: ScoreFn | None = None,
     window: int | None = None,
@@ -42,12 +41,10 @@ def attend_with_scores(
     """Decode attention with a score function of one's own.
 
     Args:
-        q: the queries, at position `lengths - 1` of each row.
-        kv: the KV array; the row's own key and value are already in it.
-        page_table: pages of each row in order; ids `>= P` are absent.
-        lengths: tokens of each row in `kv`; a row of length 0 gives zeros.
+        q: the queries, of the last token of each row.
+        kv: the layer of the cache; the row's own key and value are already in it.
+        pages: the rows, one query each; a row of length 0 gives zeros.
         *parameters: of `score`, a number for each query head.
-        layer: which layer of each page.
         scale: factor of the scores.
         score: what becomes of the scores before the softmax; see
             `fdjax.kernels.decode_attention.pallas.scores`.
@@ -60,11 +57,16 @@ def attend_with_scores(
     Returns:
         The result, and for each row and key/value head the number of its query heads
         that left the bounds of `unified`.
+
+    Raises:
+        ValueError: the cache is not page-major.
     """
     from fdjax.kernels.decode_attention.pallas import kernel
 
+    if reason := refuse_layout(kv.cache):
+        raise ValueError(f"attend_with_scores: {reason}")
     rows, num_heads, head_dim = q.shape
-    num_pages, num_layers, _, page_size, num_kv_heads, _ = kv.shape
+    cache, num_kv_heads = kv.cache, kv.cache.num_kv_heads
     group = num_heads // num_kv_heads
     wide = padded_group(group, num_kv_heads)
     problem = Problem(
@@ -72,25 +74,25 @@ def attend_with_scores(
         num_kv_heads=num_kv_heads,
         group=wide,
         head_dim=head_dim,
-        page_size=page_size,
-        num_layers=num_layers,
-        dtype=kv.dtype,
+        page_size=cache.page_size,
+        num_layers=cache.num_layers,
+        dtype=cache.dtype,
         scale=scale,
         score=score,
         num_parameters=len(parameters),
         window=window,
         unified=unified,
-        cut=cut or config.heuristic(_sizes(q, kv, page_table)),
+        cut=cut or config.heuristic(_sizes(q, cache, pages)),
     )
     table = [_padded(p.astype(jnp.float32), num_kv_heads, wide) for p in parameters]
     empty = jnp.zeros((1, max(8, wide)), jnp.float32)
     operands = (
         _padded(q, num_kv_heads, wide).reshape(-1, head_dim),
-        kv.reshape(num_pages * num_layers * 2, page_size, num_kv_heads * head_dim),
-        page_table,
-        lengths,
+        cache.array.reshape(-1, cache.page_size, num_kv_heads * head_dim),
+        pages.page_table,
+        pages.lengths,
         jnp.stack(table) if table else empty,
-        jnp.array([layer], jnp.int32),
+        jnp.array([kv.index], jnp.int32),
     )
     out, highest = kernel.run(problem, operands, interpret=interpret)
     out = out.reshape(rows, num_kv_heads, wide, head_dim)[:, :, :group]
@@ -101,11 +103,11 @@ def attend_with_scores(
     return out.reshape(q.shape), counts
 
 
-def _sizes(q: Array, kv: Array, page_table: Array) -> config.Call:
+def _sizes(q: Array, cache: KVCache, pages: PageView) -> config.Call:
     rows, num_heads, head_dim = q.shape
-    page_size, num_kv_heads = kv.shape[3:5]
+    page_size, num_kv_heads = cache.page_size, cache.num_kv_heads
     columns = max(8, padded_group(num_heads // num_kv_heads, num_kv_heads))
-    room = page_table.shape[1] * page_size
+    room = pages.width * page_size
     return config.Call(rows, num_kv_heads, columns, head_dim, page_size, room)
 
 
@@ -147,10 +149,8 @@ def run(call: DecodeAttention) -> Attended:
     return attend_with_scores(
         call.q,
         call.kv,
-        call.page_table,
-        call.lengths,
+        call.pages,
         *parameters,
-        layer=call.layer,
         scale=spec.scale,
         score=score,
         window=spec.window,
@@ -170,16 +170,17 @@ def score_of(
 
 def refuse_arguments(call: DecodeAttention) -> str | None:
     """Why the kernel takes none of these arrays on any GPU, or `None`."""
-    halves = 2 * call.kv.shape[0] * call.kv.shape[1]
+    cache = call.kv.cache
+    halves = 2 * cache.num_pages * cache.num_layers
     if call.scores.sinks is not None:
         return "attention sinks"
     if reason := LIMITS.refuse(call):
         return reason
-    if call.page_table.shape[1] == 0:
+    if call.pages.width == 0:
         return "a page table of width 0"
     if halves > MAX_HALVES:
         return f"{halves} halves of pages; it takes {MAX_HALVES}"
-    return config.refuse(_sizes(call.q, call.kv, call.page_table))
+    return config.refuse(_sizes(call.q, cache, call.pages))
 
 
 def refuse(call: DecodeAttention) -> str | None:

@@ -1,0 +1,160 @@
+"""Attention of one layer over rows of unequal length, of shared pages and of prompts.
+
+A program holds one call for each layer of a KV array larger than the L2, as a step
+does, and one plan for all of them. Shapes are those of Llama-3-8B, pages of 16.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import statistics
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import results
+from benchmarks.decode_attention import SCHEMES, microseconds, program
+from fdjax.kernels.decode_attention import DecodeAttention
+from fdjax.kernels.paged import KVCache, PagedAttention, PageView, ScoreSpec
+from fdjax.kernels.prefill_attention import OP as PREFILL
+from fdjax.kernels.prefill_attention import PrefillAttention
+from fdjax.notation import Array
+
+Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
+TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2
+LEAST_BYTES = 4 << 30  # of the KV array: many times the L2
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What the rows of a call have.
+
+    Attributes:
+        name: of the case.
+        lengths: tokens of each row in the cache, its new ones among them.
+        new: new tokens of each row.
+        groups: rows next to each other whose leading pages are the same; 1: none.
+        shared: tokens that the rows of a group share.
+        flashinfer_us: of FlashInfer 0.7.2's best kernel on an H200, where measured.
+    """
+
+    name: str
+    lengths: tuple[int, ...]
+    new: int = 1
+    groups: int = 1
+    shared: int = 0
+    flashinfer_us: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """That have to be read: shared ones once."""
+        repeated = self.shared * (len(self.lengths) - len(self.lengths) // self.groups)
+        return sum(self.lengths) - repeated
+
+    @property
+    def flops(self) -> int:
+        """Of both products over what causal queries see."""
+        seen = sum(self.new * (2 * n - self.new + 1) // 2 for n in self.lengths)
+        return 4 * seen * Q_HEADS * HEAD_DIM
+
+
+CASES = (
+    Rows("64x1016", (1016,) * 64, flashinfer_us=73.0),
+    Rows("63x512+1x32768", (*(512,) * 63, 32_768), flashinfer_us=109.0),
+    Rows("7x4096+1x32768", (*(4096,) * 7, 32_768), flashinfer_us=68.6),
+    Rows("255x256+1x32768", (*(256,) * 255, 32_768), flashinfer_us=500.0),
+    Rows("8x32768-shared", (32_768,) * 8, groups=8, shared=32_768),
+    Rows("64x8192-shared+1024", (9216,) * 64, groups=64, shared=8192),
+    Rows("4x16x8192-shared+1024", (9216,) * 64, groups=16, shared=8192),
+    Rows("64@32704", (32_768,), new=64),
+    Rows("prefill-1x8192", (8192,), new=8192, flashinfer_us=1018.0),
+    Rows("prefill-1x16384", (16_384,), new=16_384),
+    Rows("prefill-8x1024", (1024,) * 8, new=1024, flashinfer_us=214.0),
+)
+
+
+def page_table(rows: Rows) -> tuple[np.ndarray[Any, Any], int]:
+    """Pages in random order, the leading ones of a group the same, and their number."""
+    needed = [-(-length // PAGE_SIZE) for length in rows.lengths]
+    total, shared = sum(needed), rows.shared // PAGE_SIZE
+    pages = iter(np.random.default_rng(0).permutation(total).tolist())
+    table = np.full((len(needed), max(needed)), total, np.int32)
+    for row, count in enumerate(needed):
+        first = row // rows.groups * rows.groups
+        kept = shared if row != first else 0
+        table[row, :kept] = table[first, :kept]
+        table[row, kept:count] = [next(pages) for _ in range(count - kept)]
+    return table, total
+
+
+def draw(rows: Rows) -> PagedAttention:
+    """A call over noise, for the first layer."""
+    table, total = page_table(rows)
+    layers = max(2, min(32, LEAST_BYTES // (total * PAGE_SIZE * TOKEN_BYTES)))
+    keys = jax.random.split(jax.random.key(0), 2)
+    shape = (total, layers, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM)
+    page = jax.random.normal(keys[0], (1, 1, *shape[2:]), jnp.bfloat16)
+    cache = jax.jit(lambda page: jnp.broadcast_to(page, shape).copy())(page)
+    queries = rows.new * len(rows.lengths)
+    q = jax.random.normal(keys[1], (queries, Q_HEADS, HEAD_DIM), jnp.bfloat16)
+    lengths = jnp.asarray(rows.lengths, jnp.int32)
+    kv = KVCache.page_major(cache).layer(0)
+    scores = ScoreSpec(None, HEAD_DIM**-0.5, None, None)
+    if rows.new == 1:
+        view = PageView.decoding(jnp.asarray(table), lengths)
+        return DecodeAttention(q, kv, view, scores, unified=None)
+    view = PageView.packed(jnp.asarray(table), lengths, lengths - rows.new)
+    return PrefillAttention(q, kv, view, scores)
+
+
+def prefill_program() -> Any:
+    """One call of prefill attention for each layer."""
+
+    def every_layer(call: PrefillAttention) -> tuple[Array, ...]:
+        cache = call.kv.cache
+        layers = map(cache.layer, range(cache.num_layers))
+        return tuple(PREFILL(dataclasses.replace(call, kv=kv)) for kv in layers)
+
+    return jax.jit(every_layer)
+
+
+def measure(rows: Rows) -> dict[str, Any]:
+    """One row of the results."""
+    call = draw(rows)
+    decodes = isinstance(call, DecodeAttention)
+    run = program(SCHEMES["synchronised"]) if decodes else prefill_program()
+    repeats = microseconds(run, call, calls=400 if decodes else 24)
+    us = statistics.median(repeats)
+    if decodes:
+        speed = {"gb_s": round(rows.tokens * TOKEN_BYTES / us / 1e3)}
+    else:
+        speed = {"tflop_s": round(rows.flops / us / 1e6)}
+    return {
+        "case": rows.name,
+        "us": round(us, 2),
+        **speed,
+        "flashinfer_us": rows.flashinfer_us,
+        "spread": round((max(repeats) - min(repeats)) / us, 4),
+        **results.provenance(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--cases", help="names, with commas between; all by default")
+    options = parser.parse_args()
+    out = options.out or results.RESULTS / results.device_slug() / "attention.json"
+    chosen = options.cases.split(",") if options.cases else [c.name for c in CASES]
+    rows: list[dict[str, Any]] = []
+    for case in CASES:
+        if case.name in chosen:
+            rows.append(measure(case))
+            print(rows[-1], flush=True)
+            results.write(out, rows)
+
+
+if __name__ == "__main__":
+    main()

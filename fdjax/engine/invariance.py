@@ -1,0 +1,47 @@
+"""Whether a model's programs can be batch-invariant here, before anything is loaded."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fdjax.errors import ConfigError, Unsupported
+from fdjax.generate.steps import decode, extend
+from fdjax.kernels import op
+from fdjax.kernels.paged import KVCache
+from fdjax.memory.kv import KVLayout
+from fdjax.models.config import ModelConfig
+from fdjax.models.decoder import Decoder
+
+
+def check_batch_invariant(config: ModelConfig, layout: KVLayout) -> None:
+    """Traces a layer of each kind, in prefill and decoding; computes nothing.
+
+    Args:
+        config: the model.
+        layout: of its KV array.
+
+    Raises:
+        ConfigError: an operation has no batch-invariant implementation on this device.
+    """
+    for window in set(config.windows):
+        shallow = replace(config, num_layers=1, windows=(window,))
+        model = Decoder(shallow, layout.dtype)
+        kv = KVCache.page_major(
+            _struct(*replace(layout, num_layers=1).shape, dtype=layout.dtype)
+        )
+        tokens, table = _struct(2, dtype=jnp.int32), _struct(2, 1, dtype=jnp.int32)
+        try:
+            with op.batch_invariant():
+                jax.eval_shape(decode, model, kv, tokens, tokens, table)
+                jax.eval_shape(extend, model, kv, tokens, tokens, table, tokens)
+        except Unsupported as error:
+            raise ConfigError(
+                f"batch_invariant is on, but {error}; leave it out, or run on a CPU "
+                "(JAX_PLATFORMS=cpu)"
+            ) from error
+
+
+def _struct(*shape: int, dtype: jax.typing.DTypeLike) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)

@@ -1,0 +1,76 @@
+"""Whose turn is next: whoever holds least; of equals, whoever has been so longest."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+
+from fdjax.engine.job import Job
+
+
+class Turns[K: Hashable]:
+    """Those who wait, each with the number of rows that it holds.
+
+    All is done in constant time, but for `next`, which looks at the different numbers.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[K, int] = {}
+        self._queues: dict[int, OrderedDict[K, None]] = {}
+
+    def __bool__(self) -> bool:
+        """Somebody waits."""
+        return bool(self._held)
+
+    def __contains__(self, key: K) -> bool:
+        """Whether `key` waits."""
+        return key in self._held
+
+    def put(self, key: K, held: int, *, first: bool = False) -> None:
+        """Adds a key, or changes what it holds.
+
+        Args:
+            key: who.
+            held: rows.
+            first: before all who hold as many; else after them, or where it was.
+        """
+        if self._held.get(key) != held:
+            self.drop(key)
+            self._held[key] = held
+        queue = self._queues.setdefault(held, OrderedDict())
+        queue[key] = None
+        if first:
+            queue.move_to_end(key, last=False)
+
+    def drop(self, key: K) -> None:
+        """Takes a key out, if it waits."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            queue = self._queues[held]
+            del queue[key]
+            if not queue:
+                del self._queues[held]
+
+    def next(self) -> K:
+        """Whose turn it is; somebody waits."""
+        return next(iter(self._queues[min(self._queues)]))
+
+
+def in_turn(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs that run, those that go first before those that give way.
+
+    They go by priority. Of one priority, each tenant has one job before any has two,
+    and of a tenant's jobs, so has each request; then whoever was let in first.
+    """
+    ordered = sorted(jobs, key=lambda job: job.turn)
+    ordered = _one_of_each(ordered, lambda job: job.origin)
+    ordered = _one_of_each(ordered, lambda job: (job.priority, job.origin.tenant))
+    return sorted(ordered, key=lambda job: job.priority)
+
+
+def _one_of_each(jobs: list[Job], kind: Callable[[Job], Hashable]) -> list[Job]:
+    """The first job of each kind, then the second ones, and so on."""
+    seen: Counter[Hashable] = Counter()
+    ranks: dict[Job, int] = {}
+    for job in jobs:
+        ranks[job] = seen[kind(job)]
+        seen[kind(job)] += 1
+    return sorted(jobs, key=ranks.__getitem__)

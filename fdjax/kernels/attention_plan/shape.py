@@ -1,0 +1,60 @@
+"""What a plan is made for, and where its parts lie; nothing here depends on lengths."""
+
+import dataclasses
+
+MAX_ROWS = 4096
+"""Of a batch: what the block that makes the plan has room for."""
+HEADER = 8
+ITEM = 8
+"""Integers of the header and of an item (ffi/attention_plan/plan.h checks the sum)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanShape:
+    """The static part of a plan.
+
+    Attributes:
+        rows: `B`.
+        num_kv_heads: `Hkv`.
+        slots: clusters of blocks that run at once.
+        heads: key/value heads of an item at most; a power of two that divides `Hkv`.
+        max_items: what the plan has room for.
+        max_pieces: items of rows that are cut, at most; each leaves a partial result.
+    """
+
+    rows: int
+    num_kv_heads: int
+    slots: int
+    heads: int
+    max_items: int
+    max_pieces: int
+
+    @property
+    def items_at(self) -> int:
+        """Integers before the first item: the header and a counter a row and head."""
+        return HEADER + -(-self.rows * self.num_kv_heads // 8) * 8
+
+    @property
+    def size(self) -> int:
+        """Integers of the plan."""
+        return self.items_at + self.max_items * ITEM
+
+    def record_floats(self, group: int, head_dim: int) -> int:
+        """What the pieces leave of all query heads (ffi/decode_attention/merge.cuh)."""
+        return self.max_pieces * group * (4 + head_dim)
+
+
+def plan_shape(rows: int, num_kv_heads: int, *, slots: int, heads: int) -> PlanShape:
+    """The shape of a plan with as much room as plans of its kind need.
+
+    Whole rows are `B * Hkv / heads` items; a plan that splits more than four items off
+    for each slot, or leaves more than two pieces, is not worth its beginnings and ends.
+    """
+    return PlanShape(
+        rows,
+        num_kv_heads,
+        slots,
+        heads,
+        max_items=rows * num_kv_heads // heads + 4 * slots,
+        max_pieces=2 * slots,
+    )

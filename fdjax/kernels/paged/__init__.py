@@ -1,0 +1,36 @@
+"""What the attention operations share: a call, its pages, and the definition itself."""
+
+from fdjax.kernels.paged.cache import KVCache, KVLayer
+from fdjax.kernels.paged.calls import (
+    PagedAttention,
+    ScoreSpec,
+    attributes,
+    by_head,
+    check_attention,
+    handlers_window,
+)
+from fdjax.kernels.paged.definition import (
+    attend,
+    held,
+    highest_of,
+    scores_of,
+)
+from fdjax.kernels.paged.layout import PageLayout
+from fdjax.kernels.paged.view import PageView
+
+__all__ = [
+    "KVCache",
+    "KVLayer",
+    "PageLayout",
+    "PageView",
+    "PagedAttention",
+    "ScoreSpec",
+    "attend",
+    "attributes",
+    "by_head",
+    "check_attention",
+    "handlers_window",
+    "held",
+    "highest_of",
+    "scores_of",
+]

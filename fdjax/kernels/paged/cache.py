@@ -1,0 +1,186 @@
+"""Keys and values in pages: the array and how its pages are laid out."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+
+from fdjax.kernels.paged.layout import PageLayout, interleaved, page_major
+from fdjax.notation import Array, Float, Int32
+from fdjax.pytree import pytree, static
+
+
+@pytree
+class KVCache:
+    """The keys and values of all sequences, in pages.
+
+    Attributes:
+        array: pages along its first axis; its other axes are as its owner likes them.
+            Donate it, and operations update it in place.
+        layout: where a page keeps what.
+
+    Raises:
+        ValueError: a page of the array is not of the layout's size.
+    """
+
+    array: Float[Array, "P ..."]
+    layout: PageLayout = static()
+
+    def __post_init__(self) -> None:
+        held = math.prod(self.array.shape[1:])
+        if held != self.layout.page_stride:
+            raise ValueError(
+                f"KVCache: a page of an array {self.array.shape} has {held} elements, "
+                f"one of its layout {self.layout.page_stride}"
+            )
+
+    @staticmethod
+    def page_major(array: Float[Array, "P L 2 Z Hkv D"]) -> "KVCache":
+        """Over an array of all layers: a page is one block, easy to share and to move.
+
+        Raises:
+            ValueError: the array has another number of axes, or not 2 halves.
+        """
+        if len(array.shape) != 6 or array.shape[2] != 2:
+            raise ValueError(
+                f"KVCache: the array is {array.shape}; expected [P, L, 2, Z, Hkv, D]"
+            )
+        _, layers, _, page_size, heads, head_dim = array.shape
+        return KVCache(array, page_major(layers, page_size, heads, head_dim))
+
+    @staticmethod
+    def interleaved(
+        array: Float[Array, "P Z ..."], *, head_dim: int | None = None
+    ) -> "KVCache":
+        """Over an array of one layer whose heads lie K0, V0, K1, V1 and so on.
+
+        Args:
+            array: `[P, Z, 2 Hkv, width]`, or `[P, Z, 2 Hkv / n, n, width]` as ragged
+                paged attention v3 has it.
+            head_dim: `D`, where heads are padded to `width`.
+
+        Raises:
+            ValueError: the array has another number of axes, or no whole pairs.
+        """
+        halves = math.prod(array.shape[2:-1])
+        if len(array.shape) not in (4, 5) or halves % 2:
+            raise ValueError(
+                f"KVCache: the array is {array.shape}; expected [P, Z, 2 Hkv, width] "
+                "or [P, Z, 2 Hkv / n, n, width]"
+            )
+        page_size, width = array.shape[1], array.shape[-1]
+        head_dim = width if head_dim is None else head_dim
+        return KVCache(
+            array, interleaved(page_size, halves // 2, head_dim, width=width)
+        )
+
+    @property
+    def num_pages(self) -> int:
+        """`P`."""
+        return self.array.shape[0]
+
+    @property
+    def num_layers(self) -> int:
+        """`L`."""
+        return self.layout.num_layers
+
+    @property
+    def page_size(self) -> int:
+        """`Z`, in tokens."""
+        return self.layout.page_size
+
+    @property
+    def num_kv_heads(self) -> int:
+        """`Hkv`."""
+        return self.layout.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """`D`."""
+        return self.layout.head_dim
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of keys and values."""
+        return self.array.dtype
+
+    def layer(self, index: int) -> "KVLayer":
+        """One layer of every page.
+
+        Raises:
+            ValueError: there is no such layer.
+        """
+        if not 0 <= index < self.num_layers:
+            raise ValueError(
+                f"KVCache: layer {index} of a cache of {self.num_layers} layers"
+            )
+        return KVLayer(self, index)
+
+    def with_array(self, array: Float[Array, "P ..."]) -> "KVCache":
+        """The same cache after an operation has written into it."""
+        return dataclasses.replace(self, array=array)
+
+
+@pytree
+class KVLayer:
+    """One layer of a cache: what attention reads, and new tokens are written to.
+
+    Attributes:
+        cache: of all layers.
+        index: which of them.
+    """
+
+    cache: KVCache
+    index: int = static()
+
+    def gather(
+        self, page_table: Int32[Array, "B W"]
+    ) -> tuple[Float[Array, "B WZ Hkv D"], Float[Array, "B WZ Hkv D"]]:
+        """The keys and values of each row's pages, in order of position.
+
+        Ids past the end (absent pages) read some page; mask what they hold.
+        """
+        cache, layout = self.cache, self.cache.layout
+        rows, width = page_table.shape
+        pages = self._nested().at[page_table, self.index].get(mode="clip")
+        held = (*(slice(axis.size) for axis in layout.axes), slice(layout.head_dim))
+        order = [layout.place(name) for name in ("halves", "tokens", "heads")]
+        pages = pages[:, :, *held].transpose(0, 1, *(2 + n for n in order), 5)
+        shape = (rows, width * cache.page_size, cache.num_kv_heads, cache.head_dim)
+        return pages[:, :, 0].reshape(shape), pages[:, :, 1].reshape(shape)
+
+    def write(
+        self,
+        slots: Int32[Array, " T"],
+        keys: Float[Array, "T Hkv D"],
+        values: Float[Array, "T Hkv D"],
+    ) -> KVCache:
+        """The cache with new tokens in it.
+
+        Args:
+            slots: where each token goes, `page * Z + slot`; what is negative or past
+                the end is not written.
+            keys: of the tokens.
+            values: of the tokens.
+        """
+        cache, layout = self.cache, self.cache.layout
+        # A negative slot becomes a page past the end, which "drop" does not write.
+        page = jnp.where(slots < 0, cache.num_pages, slots // cache.page_size)
+        where = {
+            "halves": slice(None),
+            "tokens": slots % cache.page_size,
+            "heads": slice(cache.num_kv_heads),
+        }
+        places = (where[axis.name] for axis in layout.axes)
+        by_head = layout.place("heads") < layout.place("halves")
+        written = jnp.stack([keys, values], axis=2 if by_head else 1)
+        nested = self._nested()
+        after = nested.at[page, self.index, *places, : cache.head_dim].set(
+            written.astype(cache.dtype), mode="drop"
+        )
+        return cache.with_array(after.reshape(cache.array.shape))
+
+    def _nested(self) -> Array:
+        """The array with an axis for each of its layout's."""
+        cache = self.cache
+        return cache.array.reshape(cache.num_pages, *cache.layout.shape)

@@ -1,0 +1,102 @@
+"""A call of an attention operation, and what it asks of scores."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.kernels.paged.cache import KVLayer
+from fdjax.kernels.paged.view import PageView
+from fdjax.notation import Array, Float
+from fdjax.pytree import pytree, static
+
+
+@pytree
+class ScoreSpec:
+    """What becomes of the products of queries and keys before the softmax.
+
+    Attributes:
+        slopes: ALiBi slope of each query head, or `None`.
+        scale: factor of the products.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`, unless `None`.
+        window: a query sees itself and the `window - 1` tokens before it; all of them
+            if `None`.
+        sinks: of each query head the score of one more token, which every query sees
+            and whose value is zero, or `None`: neither scaled nor capped.
+    """
+
+    slopes: Float[Array, " Hq"] | None
+    scale: float = static()
+    soft_cap: float | None = static()
+    window: int | None = static()
+    sinks: Float[Array, " Hq"] | None = None
+
+
+@pytree
+class PagedAttention:
+    """One call of an attention operation.
+
+    Attributes:
+        q: the queries.
+        kv: the layer of the cache; the keys and values of the queries' tokens are
+            already in it.
+        pages: the rows, and which of their tokens the queries are.
+        scores: what becomes of scores before the softmax.
+    """
+
+    q: Float[Array, "T Hq D"]
+    kv: KVLayer
+    pages: PageView
+    scores: ScoreSpec
+
+    @property
+    def group(self) -> int:
+        """Query heads of each key/value head."""
+        return self.q.shape[1] // self.kv.cache.num_kv_heads
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens of a row the page table has room for."""
+        return self.pages.width * self.kv.cache.page_size
+
+
+ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none
+
+
+def handlers_window(scores: ScoreSpec) -> int:
+    """The window as handlers are told it."""
+    return min(scores.window or ALL_TOKENS, ALL_TOKENS)
+
+
+def by_head(numbers: Float[Array, " Hq"] | None) -> Float[Array, " _"]:
+    """A number for each query head, for a handler; none of them stand for `None`."""
+    if numbers is None:
+        return jnp.zeros(0, jnp.float32)
+    return numbers.astype(jnp.float32)
+
+
+def attributes(call: PagedAttention) -> dict[str, np.generic]:
+    """What a handler is told besides arrays; a soft cap of 0 is none."""
+    scores = call.scores
+    return {
+        "layer": np.int64(call.kv.index),
+        "scale": np.float32(scores.scale),
+        "soft_cap": np.float32(scores.soft_cap or 0.0),
+        "window": np.int64(handlers_window(scores)),
+    }
+
+
+def check_attention(operation: str, call: PagedAttention) -> None:
+    """Raises `ValueError` where the operands of a paged attention do not fit."""
+    q, cache = call.q, call.kv.cache
+    num_heads, head_dim = q.shape[1:]
+    num_kv_heads = cache.num_kv_heads
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"{operation}: {num_heads} query heads over {num_kv_heads} key/value "
+            "heads; the first must be a multiple of the second"
+        )
+    if head_dim != cache.head_dim:
+        raise ValueError(
+            f"{operation}: q's head size is {head_dim}, kv's {cache.head_dim}"
+        )
+    if q.dtype != cache.dtype:
+        raise ValueError(f"{operation}: q is {q.dtype}, kv is {cache.dtype}")

@@ -1,0 +1,120 @@
+"""Which pages and which new tokens the rows of a call have."""
+
+import jax.numpy as jnp
+
+from fdjax.notation import Array, Int32
+from fdjax.pytree import pytree
+
+
+@pytree
+class PageView:
+    """The rows of a call: their pages, their tokens, and which of these are new.
+
+    Row `r` has `lengths[r] - starts[r]` new tokens, or none if that is negative. They
+    are neighbours among the `T` tokens of a call; tokens of no row are padding.
+
+    Attributes:
+        page_table: pages of each row in order; ids `>= P` are absent.
+        lengths: tokens of each row in the cache, the new ones among them.
+        starts: position of each row's first new token; `None`: 0, all are new.
+        firsts: where among the call's tokens those of each row begin, in ascending
+            order; `None`: every row has room for `T / B` of them.
+
+    Raises:
+        ValueError: the arrays are not of one number of rows.
+    """
+
+    page_table: Int32[Array, "B W"]
+    lengths: Int32[Array, " B"]
+    starts: Int32[Array, " B"] | None = None
+    firsts: Int32[Array, " B"] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.page_table.shape) != 2:
+            raise ValueError(
+                f"PageView: page_table is {self.page_table.shape}; expected [B, W]"
+            )
+        by_row = {"lengths": self.lengths, "starts": self.starts, "firsts": self.firsts}
+        for name, array in by_row.items():
+            if array is not None and array.shape != (self.num_rows,):
+                raise ValueError(
+                    f"PageView: page_table has {self.num_rows} rows, {name} "
+                    f"{array.shape}"
+                )
+
+    @staticmethod
+    def decoding(
+        page_table: Int32[Array, "B W"], lengths: Int32[Array, " B"]
+    ) -> "PageView":
+        """One new token a row: its last."""
+        return PageView(page_table, lengths, starts=lengths - 1)
+
+    @staticmethod
+    def packed(
+        page_table: Int32[Array, "B W"],
+        lengths: Int32[Array, " B"],
+        starts: Int32[Array, " B"],
+    ) -> "PageView":
+        """New tokens of row 0, then those of row 1, and so on; the rest is padding."""
+        counts = lengths - starts
+        return PageView(page_table, lengths, starts, jnp.cumsum(counts) - counts)
+
+    @property
+    def num_rows(self) -> int:
+        """`B`."""
+        return self.page_table.shape[0]
+
+    @property
+    def width(self) -> int:
+        """`W`, the pages that a row may have."""
+        return self.page_table.shape[1]
+
+    @property
+    def first_positions(self) -> Int32[Array, " B"]:
+        """`starts`, whatever form they have."""
+        return jnp.zeros_like(self.lengths) if self.starts is None else self.starts
+
+    def room(self, num_tokens: int) -> int:
+        """Tokens that every row has room for, where `firsts` is `None`."""
+        return num_tokens // max(self.num_rows, 1)
+
+    def first_tokens(self, num_tokens: int) -> Int32[Array, " B"]:
+        """`firsts`, whatever form they have."""
+        if self.firsts is not None:
+            return self.firsts
+        return jnp.arange(self.num_rows, dtype=jnp.int32) * self.room(num_tokens)
+
+    def last_tokens(self, num_tokens: int) -> Int32[Array, " B"]:
+        """Where the last new token of each row is; a row without any: some other's."""
+        counts = self.lengths - self.first_positions
+        return jnp.maximum(self.first_tokens(num_tokens) + counts - 1, 0)
+
+    def rows(self, num_tokens: int) -> Int32[Array, " T"]:
+        """The row that each token belongs to, if to any: the last that has begun."""
+        place = jnp.arange(num_tokens, dtype=jnp.int32)
+        if self.firsts is None:
+            return place // max(self.room(num_tokens), 1)
+        begun = self.firsts <= place[:, None]
+        return jnp.maximum(jnp.sum(begun, axis=1, dtype=jnp.int32) - 1, 0)
+
+    def positions(self, num_tokens: int) -> Int32[Array, " T"]:
+        """The position of each token in its row; padding goes on from its row's end."""
+        starts = self.first_positions
+        if self.firsts is None:
+            steps = jnp.arange(self.room(num_tokens), dtype=jnp.int32)
+            return (starts[:, None] + steps).reshape(-1)
+        place = jnp.arange(num_tokens, dtype=jnp.int32)
+        return place + (starts - self.firsts)[self.rows(num_tokens)]
+
+    def slots(self, num_tokens: int, *, page_size: int) -> Int32[Array, " T"]:
+        """Where each token's key and value go, `page * Z + slot`.
+
+        -1 for padding and for tokens past their row's table, so that nothing is
+        written; past the end of the cache for absent pages, likewise.
+        """
+        rows, positions = self.rows(num_tokens), self.positions(num_tokens)
+        index = positions // page_size
+        pages = self.page_table.at[rows, index].get(mode="clip")
+        exists = (positions >= 0) & (positions < self.lengths[rows])
+        inside = exists & (index < self.width)
+        return jnp.where(inside, pages * page_size + positions % page_size, -1)

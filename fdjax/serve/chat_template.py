@@ -1,0 +1,126 @@
+"""A chat so far as the text that its model continues, by the model's template.
+
+A template is a program of strangers, who may have written one without end: it is
+rendered in a process of its own.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fdjax.errors import ConfigError, RequestError
+from fdjax.models.strict_json import read_object
+from fdjax.serve.forks import ExhaustedError, Forks, answer_calls
+
+SECONDS = 2.0
+"""Of processor: a template that takes more is refused."""
+_STACK_BYTES = 2**23
+_MAX_ERROR = 500
+
+type Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class ChatText:
+    """What a chat becomes.
+
+    Attributes:
+        text: of all turns, up to where the answer begins.
+        plain: it has its special tokens already; none are added when it is tokenised.
+    """
+
+    text: str
+    plain: bool
+
+
+class ChatTemplate:
+    """The template in a model's folder; any thread may use it.
+
+    Args:
+        folder: the model's.
+
+    Raises:
+        ConfigError: the file that may hold the template cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._forks = None
+        if _has_template(folder):
+            self._forks = Forks(__name__, [str(folder.absolute())])
+
+    def start(self) -> None:
+        """Starts ahead what `render` would start, and does not wait for it."""
+        if self._forks is not None:
+            self._forks.start()
+
+    def render(self, messages: Sequence[Message]) -> ChatText:
+        """The text of a chat.
+
+        The model's own template where it has one, rendered by `transformers` in a
+        sandbox; else the messages one after another, which suits a base model.
+
+        Raises:
+            RequestError: the template refuses the messages, fails, or does not end.
+            RuntimeError: it could not be tried; the next call tries again.
+        """
+        if self._forks is None:
+            return ChatText("\n".join(one["content"] for one in messages), plain=False)
+        try:
+            text, error = self._forks.call(list(messages), cpu_seconds=SECONDS)
+        except ExhaustedError:
+            error = f"it takes more than {SECONDS:g} seconds, or too much memory"
+            text = None
+        if text is None:
+            raise RequestError(
+                f"messages do not suit the model's chat template: {error}"
+            )
+        return ChatText(text, plain=True)
+
+
+def _has_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    path = folder / "tokenizer_config.json"
+    try:
+        return path.is_file() and read_object(path).get("chat_template") is not None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _main() -> None:
+    """Renders chats by the template of the folder that the command line names."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no thread that a fork would lack
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = None
+    failure = ""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=False)
+    except Exception as error:
+        failure = f"it cannot be loaded: {_shown(error)}"
+
+    def rendered(messages: list[Message]) -> tuple[str | None, str]:
+        if failure:
+            return None, failure
+        try:
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except MemoryError:
+            raise
+        except Exception as error:
+            return None, _shown(error)
+        return text, ""
+
+    answer_calls(rendered, stack_bytes=_STACK_BYTES)
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+
+
+if __name__ == "__main__":
+    _main()

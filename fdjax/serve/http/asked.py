@@ -1,0 +1,36 @@
+"""What a request asks for as a whole, checked before any of it waits."""
+
+from fdjax.generate.params import SamplingParams
+from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.server import Server
+
+
+def check_size(server: Server, *, num_prompts: int, params: SamplingParams) -> None:
+    """Refuses what no server should hold at once.
+
+    Raises:
+        ApiError: there are too many prompts, samples, or log-probabilities.
+    """
+    limits, n = server.limits, params.n
+    for name, count, limit in (
+        ("prompt", num_prompts, limits.prompts),
+        ("n", n, limits.n),
+        ("n", n * num_prompts, limits.samples),
+    ):
+        if count > limit:
+            raise ApiError(
+                f"{name} asks for {count} at once; ask for at most {limit}", param=name
+            )
+    if params.logprobs is None:
+        return
+    longest = server.model.max_model_len
+    tokens = longest if params.max_tokens is None else min(params.max_tokens, longest)
+    each = 1 + params.logprobs
+    count = n * num_prompts * tokens * each
+    if count > limits.logprobs:
+        raise ApiError(
+            f"logprobs asks for {count} at once ({n * num_prompts} samples of "
+            f"{tokens} tokens with {each} each); ask for at most {limits.logprobs}: "
+            "lower max_tokens, n, or the number of log-probabilities",
+            param="logprobs",
+        )

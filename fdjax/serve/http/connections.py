@@ -1,0 +1,234 @@
+"""A connection of HTTP: heads, silence and clients that do not read have limits."""
+
+import asyncio
+import logging
+import sys
+from typing import Any, cast, override
+
+import h11
+import uvicorn
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.server import ServerState
+
+from fdjax.serve.http.crowd import Crowd, Reason, address_of
+from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.underway import is_stream
+
+# Of a request's line and headers; nginx takes about as much.
+HEAD_BYTES = 32 * 2**10
+
+_PROBE_S = 0.1
+# Of a stream of events; whoever reads it skips it.
+_COMMENT = b":\n\n"
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class CrowdConfig(uvicorn.Config):
+    """A configuration whose connections are those of a crowd."""
+
+    crowd: Crowd
+
+
+class Connection(H11Protocol):
+    """One connection, which its crowd knows.
+
+    * A head must be there in time, also that of a later request; what a client goes on
+      to send after an answer is one that never ends.
+    * What was written must be taken in time: no more is written before, and the
+      buffer of the transport holds one piece of an answer.
+    * A head that is too long is answered, however it comes.
+    * A client that has ended its side still gets its answer. One that has gone looks
+      the same until something is sent to it: so it is sent what means nothing.
+
+    Attributes:
+        address: see `Member`.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._crowd = cast(CrowdConfig, config).crowd
+        self._application = self.app
+        self.app = self._serve
+        self.address = ""
+        self._num_served = 0
+        self._last_words = False
+        self._streams = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        # Paused as long as the kernel has not taken all: that is what is timed.
+        transport.set_write_buffer_limits(high=0)
+        self.address = address_of(self.client[0] if self.client else "")
+        self._await_head()
+        self._crowd.enter(self)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._crowd.leave(self)
+        self._head_has_come()
+        super().connection_lost(exc)  # resumes writing
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._last_words:
+            return
+        super().data_received(data)
+        if not self._num_served:
+            self._await_head()
+
+    @override
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]  (asyncio's own type)
+        """Whether to go on writing: there is an answer to come, and a way to probe."""
+        if not self._num_served or self._last_words:
+            return False
+        # The latter after `Connection: close`.
+        complete = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        if not complete or self.scope["http_version"] != "1.1":
+            return False
+        self.cycle.keep_alive = False
+        self._probe(_PROBE_S)
+        return True
+
+    @override
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        seconds = self._crowd.limits.write_seconds
+        self._write_timer = self.loop.call_later(
+            seconds, self._crowd.drop, self, "write"
+        )
+
+    @override
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        super().resume_writing()
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP: called where an error of h11's is handled."""
+        error = sys.exception()
+        status = getattr(error, "error_status_hint", 400)
+        if status == 431:
+            self._say(_head_too_long())
+        else:
+            text = f"the request is not HTTP/1.1: {error or msg}"
+            self._say(ApiError(text, status=status))
+
+    def drop(self, reason: Reason) -> None:
+        """See `Member`."""
+        _LOGGER.debug("a connection of %s is dropped: %s", self.address, reason)
+        self.transport.abort()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, around which the crowd counts."""
+        self._head_has_come()
+        self._num_served += 1
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._streams = is_stream(message)
+            await send(message)
+
+        try:
+            if _head_bytes(scope) > HEAD_BYTES:
+                raise _head_too_long()
+            self._crowd.begin(self, scope["path"])
+            await self._application(cast(Any, scope), receive, cast(Any, sending))
+        except ApiError as error:
+            await error.send(scope, receive, send)
+        finally:
+            self._num_served -= 1
+            self._crowd.end(self)
+            if not self._num_served and self.conn.trailing_data[0]:
+                self._await_head()  # the next one has begun
+
+    def _probe(self, wait_s: float) -> None:
+        """Sends something, less and less often: the second time, it fails.
+
+        The peer answers what comes after its end with a reset.
+        """
+        if self.transport.is_closing() or self.cycle.response_complete:
+            return
+        event: h11.InformationalResponse | h11.Data | None = None
+        if not self.cycle.response_started:
+            event = h11.InformationalResponse(
+                status_code=100, headers=[], reason="Continue"
+            )
+        elif self._streams:
+            event = h11.Data(data=_COMMENT)
+        if event is not None and not self.flow.write_paused:
+            self.transport.write(self.conn.send(event) or b"")
+        self.loop.call_later(wait_s, self._probe, 2 * wait_s)
+
+    def _await_head(self) -> None:
+        if self._head_timer is None and not self.transport.is_closing():
+            seconds = self._crowd.limits.head_seconds
+            self._head_timer = self.loop.call_later(seconds, self._head_is_late)
+
+    def _head_has_come(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        begun = self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]
+        if begun and not self._last_words:
+            seconds = self._crowd.limits.head_seconds
+            text = f"the request's head was not there after {seconds:g} seconds"
+            self._say(ApiError(text, status=408))
+        else:
+            self._crowd.drop(self, "head")
+
+    def _say(self, error: ApiError) -> None:
+        """Answers without a request, and ends the connection.
+
+        Not at once: closing it on what still comes would take the answer back.
+        """
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        body = bytes(error.response.body)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        reason = STATUS_PHRASES[error.status]
+        for event in (
+            h11.Response(status_code=error.status, headers=headers, reason=reason),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.write_eof()
+        self._last_words = True
+        if self._num_served:  # whoever reads the wrong body has no client any more
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._await_head()
+
+
+def _head_bytes(scope: Scope) -> int:
+    fields = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    return fields + len(scope["raw_path"]) + len(scope["query_string"])
+
+
+def _head_too_long() -> ApiError:
+    return ApiError(
+        f"the request's line and headers have more than {HEAD_BYTES} bytes; send less",
+        status=431,
+        code="head_too_large",
+        headers={"Connection": "close"},
+    )

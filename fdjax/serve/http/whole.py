@@ -1,0 +1,113 @@
+"""A whole answer: JSON that is made while its tokens come, and written in pieces.
+
+Whoever makes JSON holds up all that goes on in the process, in whatever thread. A
+log-probability of one token with 20 others has 1.5 KB of it, and an answer may have
+100,000 of them: so those of each chunk are made when it comes, and what is sent at
+once is bounded.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+
+from fdjax.serve.http.encoding import encoded
+from fdjax.serve.outputs import Chunk, FinishText
+
+PIECE_BYTES = 2**16
+"""What is sent at once, but for the last chunk in it."""
+
+type Columns = Mapping[str, Sequence[Any]]
+"""Log-probabilities as an endpoint writes them: lists by name, one entry a token."""
+
+
+@dataclass
+class Result:
+    """All that came of one sample, as far as it came.
+
+    Attributes:
+        texts: of its chunks.
+        columns: of its log-probabilities, the entries of each chunk as JSON; `None`
+            where they were not asked for.
+        finish_reason: set at the end.
+    """
+
+    texts: list[str] = field(default_factory=list[str])
+    columns: dict[str, list[bytes]] | None = None
+    finish_reason: FinishText | None = None
+
+    @property
+    def text(self) -> str:
+        """Of the output."""
+        return "".join(self.texts)
+
+    def add(self, chunk: Chunk, logprobs: Columns | None) -> None:
+        """Takes the next chunk, and what an endpoint makes of its log-probabilities."""
+        self.texts.append(chunk.text or "")
+        self.finish_reason = chunk.finish_reason
+        if logprobs is None:
+            return
+        if self.columns is None:
+            self.columns = {name: [] for name in logprobs}
+        for name, entries in logprobs.items():
+            if entries:
+                self.columns[name].append(encoded(entries)[1:-1])
+
+    def parts(self, choice: Mapping[str, Any]) -> Iterator[bytes]:
+        """The JSON of a choice, with the log-probabilities as its last field."""
+        yield encoded(choice)[:-1] + b',"logprobs":'
+        if self.columns is None:
+            yield b"null}"
+            return
+        before = b"{"
+        for name, entries in self.columns.items():
+            yield before + encoded(name) + b":["
+            yield from _separated(entries)
+            before = b"],"
+        yield b"]}}"
+
+
+def whole_answer(
+    frame: Mapping[str, Any],
+    choices: Iterable[Iterable[bytes]],
+    usage: Mapping[str, int],
+) -> StreamingResponse:
+    """An answer.
+
+    Args:
+        frame: its first fields.
+        choices: the parts of each.
+        usage: its last field.
+    """
+    parts = [encoded(frame)[:-1] + b',"choices":[']
+    for place, choice in enumerate(choices):
+        parts += [b","] * (place > 0)
+        parts += choice
+    parts.append(b'],"usage":' + encoded(usage) + b"}")
+    length = sum(map(len, parts))
+    return StreamingResponse(
+        _pieces(parts),
+        media_type="application/json",
+        headers={"Content-Length": str(length)},
+    )
+
+
+async def _pieces(parts: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    """Parts put together; others have their turn after each piece."""
+    piece = bytearray()
+    for part in parts:
+        piece += part
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+            await asyncio.sleep(0)
+    yield bytes(piece)
+
+
+def _separated(entries: Iterable[bytes]) -> Iterator[bytes]:
+    before = b""
+    for entry in entries:
+        yield before + entry
+        before = b","

@@ -1,0 +1,81 @@
+"""What stands between an engine's thread and the asyncio tasks that wait for it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdjax.engine.matcher import Grammar
+from fdjax.engine.request import Increment
+from fdjax.errors import EngineDeadError
+from fdjax.generate.params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Call:
+    """A prompt on its way to the engine.
+
+    Attributes:
+        index: place of the prompt in the caller's list.
+        prompt: token ids.
+        samples: how to continue it, each time; they differ in their seeds.
+        grammar: what the output may be.
+    """
+
+    index: int
+    prompt: Sequence[int]
+    samples: Sequence[SamplingParams]
+    grammar: Grammar | None = None
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A sample that a task of `loop` waits for.
+
+    Attributes:
+        loop: where `inbox` is read.
+        inbox: increments as they come, or the error that ends them.
+        job: the engine's handle, known to the engine's thread alone.
+        admitted_s: when the engine let it in, by `time.monotonic`; known with the first
+            increment.
+        num_put: tokens that the engine's thread has sent to the inbox.
+        num_taken: tokens that were read from it.
+        parked: the engine makes no more of it until all were read.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    inbox: asyncio.Queue[Increment | EngineDeadError] = field(
+        default_factory=asyncio.Queue[Increment | EngineDeadError]
+    )
+    job: Any = None
+    admitted_s: float | None = None
+    num_put: int = 0
+    num_taken: int = 0
+    parked: bool = False
+
+    @property
+    def num_unread(self) -> int:
+        """Tokens on their way to whoever reads the inbox."""
+        return self.num_put - self.num_taken
+
+    def take(self, increment: Increment) -> bool:
+        """Counts what was read; whether the engine should go on with a parked job."""
+        self.num_taken += len(increment.token_ids)
+        return self.parked and not self.num_unread
+
+
+type Batch = Sequence[tuple[Ticket, Increment | EngineDeadError]]
+
+
+def post(loop: asyncio.AbstractEventLoop, batch: Batch) -> bool:
+    """Puts what has come where its tasks read it; whether the loop still runs."""
+    try:
+        loop.call_soon_threadsafe(_put, batch)
+    except RuntimeError:  # the loop is closed
+        return False
+    return True
+
+
+def _put(batch: Batch) -> None:
+    for ticket, item in batch:
+        ticket.inbox.put_nowait(item)

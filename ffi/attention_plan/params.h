@@ -1,0 +1,16 @@
+// What attention_plan is given.
+#pragma once
+
+#include "attention_plan/plan.h"
+
+namespace fdjax::attention_plan {
+
+struct Params {
+  const int32_t* lengths;  // [rows]
+  int32_t* plan;           // [plan_size]
+  Shape shape;
+  int room;    // tokens of a row in its pages
+  int window;  // tokens a query sees; INT32_MAX: all
+};
+
+}  // namespace fdjax::attention_plan

@@ -1,0 +1,71 @@
+"""`fdjax inspect --plan`: how attention over rows of some lengths is shared out."""
+
+import pathlib
+
+import pytest
+
+from fdjax.cli.attention_plans import parse_rows
+from fdjax.errors import ConfigError
+from tests.cli.conftest import Invoke
+
+LLAMA = str(pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json")
+
+
+def test_rows_are_counts_and_lengths():
+    assert parse_rows("3x512,7,1x40") == (512, 512, 512, 7, 40)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "'' is not a length"),
+        ("3x", "'3x' is not a length"),
+        ("x5", "'x5' is not a length"),
+        ("1x2x5", "'1x2x5' is not a length"),
+        ("5,-3", "'-3' is not a length"),
+        ("2.5x3", "'2.5x3' is not a length"),
+        ("4000x1,97x1", "more rows than 4096"),
+        ("0x5", "no rows"),
+        ("16777217", "more than 16777216 tokens"),
+    ],
+)
+def test_other_words_are_refused(text: str, reason: str):
+    with pytest.raises(ConfigError, match=reason):
+        parse_rows(text)
+
+
+def test_a_long_row_is_cut(invoke: Invoke, tmp_path: pathlib.Path):
+    picture = tmp_path / "plan.svg"
+    result = invoke("inspect", LLAMA, "--plan", "63x512,32768", "--plot", str(picture))
+    assert result.exit_code == 0, result.stderr
+    assert "64, of 512 to 32,768 tokens" in result.stdout
+    assert "pieces of cut rows, 1 head" in result.stdout
+    busiest = float(result.stdout.split("busiest cluster")[1].split()[0])
+    assert 1.0 <= busiest <= 1.15
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_equal_rows_are_not(invoke: Invoke):
+    result = invoke("inspect", LLAMA, "--plan", "64x1024")
+    assert result.exit_code == 0, result.stderr
+    assert "pieces" not in result.stdout
+    assert "1.00 of the mean" in result.stdout
+
+
+def test_one_row_of_the_most_tokens_has_a_plan(invoke: Invoke):
+    result = invoke("inspect", LLAMA, "--plan", f"0,{2**24}")
+    assert result.exit_code == 0, result.stderr
+    assert "whole rows, 1 head " in result.stdout
+
+
+def test_a_plan_is_not_told_as_json(invoke: Invoke):
+    result = invoke("inspect", LLAMA, "--plan", "64x1024", "--json")
+    assert result.exit_code != 0
+    assert result.stdout == ""
+    assert "--plan" in result.stderr
+
+
+def test_a_picture_without_a_plan_is_refused(invoke: Invoke):
+    result = invoke("inspect", LLAMA, "--plot", "x.svg")
+    assert result.exit_code != 0
+    assert "--plan" in result.stderr

@@ -1,0 +1,114 @@
+"""Tenants that may hold so many rows, and have so many jobs wait."""
+
+from typing import Any
+
+import pytest
+
+from fdjax.engine.job import Job
+from fdjax.engine.origin import Origin
+from fdjax.engine.shares import Share
+from fdjax.engine.waiting import WaitingJobs
+from fdjax.errors import QuotaError, RequestError
+from tests.support.crowd import job_of
+
+
+class Hall:
+    """Jobs that wait for rows, of which there are enough."""
+
+    def __init__(self) -> None:
+        self.waiting = WaitingJobs()
+
+    def ask(self, tenant: str, *, n: int = 1, priority: int = 0, **limits: Any) -> None:
+        origin = Origin(tenant=tenant, priority=priority, **limits)
+        for _ in range(n):
+            self.waiting.push(job_of(origin))
+
+    def admit(self) -> list[Job]:
+        """All that may have a row."""
+        admitted: list[Job] = []
+        while self.waiting.peek():
+            job = self.waiting.pop()
+            self.waiting.seated(job)
+            admitted.append(job)
+        return admitted
+
+    def leave(self, job: Job) -> None:
+        self.waiting.unseated(job)
+
+
+def tenants(jobs: list[Job]) -> list[str]:
+    return [job.origin.tenant for job in jobs]
+
+
+def test_who_may_hold_no_more_rows_waits_and_others_do_not():
+    hall = Hall()
+    hall.ask("a", n=5, max_running=2)
+    hall.ask("b", n=3)
+    first = hall.admit()
+    assert sorted(tenants(first)) == ["a", "a", "b", "b", "b"]
+    assert hall.waiting.num_jobs == 3
+    hall.leave(next(job for job in first if job.origin.tenant == "a"))
+    assert tenants(hall.admit()) == ["a"]
+    assert hall.waiting.shares.of("a") == Share(2, 2, 2)
+    assert hall.waiting.shares.of("b") == Share(3, 0, None)
+    assert hall.waiting.shares.seen() == {"a": (2, 2), "b": (3, 0)}
+
+
+@pytest.mark.parametrize("urgent", [0, -1])
+def test_rows_of_all_priorities_count(urgent: int):
+    hall = Hall()
+    hall.ask("a", max_running=1)
+    (running,) = hall.admit()
+    hall.ask("a", priority=urgent, max_running=1)
+    hall.ask("b", priority=1)
+    assert tenants(hall.admit()) == ["b"], "a level that is full lets others by"
+    hall.leave(running)
+    assert tenants(hall.admit()) == ["a"]
+
+
+def test_the_last_request_says_how_many_rows_there_are():
+    hall = Hall()
+    hall.ask("a", n=4, max_running=1)
+    assert len(hall.admit()) == 1
+    hall.ask("a", max_running=3)
+    assert len(hall.admit()) == 2
+    hall.ask("a")
+    assert len(hall.admit()) == 3
+
+
+def test_a_job_put_back_waits_for_its_tenants_row():
+    hall = Hall()
+    hall.ask("a", n=2, max_running=1)
+    (job,) = hall.admit()
+    hall.leave(job)
+    hall.waiting.put_back(job)
+    assert hall.admit() == [job]
+    assert hall.waiting.num_jobs == 1
+
+
+def test_whoever_has_left_is_forgotten():
+    hall = Hall()
+    hall.ask("a", n=2, max_running=1)
+    (job,) = hall.admit()
+    hall.waiting.remove(next(iter(hall.waiting)))
+    hall.leave(job)
+    assert hall.waiting.shares.seen() == {}
+
+
+def test_a_queue_that_is_full_is_told_with_both_numbers():
+    hall = Hall()
+    origin = Origin(tenant="a", max_queued=3)
+    shares = hall.waiting.shares
+    shares.check(origin, 3)
+    hall.ask("a", n=2)
+    shares.check(origin, 1)
+    with pytest.raises(QuotaError) as caught:
+        shares.check(origin, 2)
+    assert str(caught.value) == (
+        "max_queued_samples of 'a' is 3, of which 2 wait, and this request has 2"
+    )
+    with pytest.raises(RequestError, match=r"n asks for 4 samples .* 'a' is 3"):
+        shares.check(origin, 4)
+    shares.check(Origin(tenant="b", max_queued=3), 3)
+    hall.admit()
+    shares.check(origin, 3)

@@ -1,0 +1,224 @@
+"""What ran on a GPU, because CI has none: `python -m tests.gpu_record check`.
+
+`pytest -m gpu` and `python -m tests.sanitize` write `tests/gpu_record.json`: for each
+operation the hashes of its sources and what ran over them. A run on another machine
+writes where `FDJAX_GPU_RECORD` says (nowhere, where that is empty), and `merge` takes
+it over. `check` fails where sources have changed since, in a comment too, unless the
+operation is listed as pending, with a reason: `pending`. Every change of the record
+writes its page of the docs; after a change by hand `page` does.
+"""
+
+import argparse
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from tests.support.operations import ROOT, operations, sources
+
+RECORD = ROOT / "tests" / "gpu_record.json"
+PAGE = ROOT / "docs" / "gpu-record.md"
+BEGIN = "<!-- results: gpu -->"
+KINDS = ("tests", "memcheck", "racecheck")
+REMEDY = """
+Run `pytest -m gpu` and `python -m tests.sanitize` on a GPU; a record written elsewhere
+is taken over by `python -m tests.gpu_record merge FILE`. Where that must wait, say why:
+`python -m tests.gpu_record pending OPERATION REASON`. (A comment is a change as well.)
+"""
+
+
+class Run(TypedDict):
+    """What became of an operation's tests, plain or under a tool, and where."""
+
+    result: Literal["passed", "failed"]
+    passed: int
+    failed: int
+    skipped: int
+    device: str
+    jax: str
+    commit: str
+    date: str
+
+
+class Entry(TypedDict):
+    """The sources of an operation, as hashes by path, and what ran over these."""
+
+    files: dict[str, str]
+    runs: dict[str, Run]
+
+
+class Record(TypedDict):
+    """Entries by operation, and why operations are pending."""
+
+    operations: dict[str, Entry]
+    pending: dict[str, str]
+
+
+def destination() -> Path | None:
+    """Where runs are recorded; `None` for nowhere."""
+    stated = os.environ.get("FDJAX_GPU_RECORD", str(RECORD))
+    return Path(stated) if stated else None
+
+
+def load(path: Path) -> Record:
+    """The record of a file; an empty one where the file does not exist."""
+    if not path.exists():
+        return {"operations": {}, "pending": {}}
+    return json.loads(path.read_text())
+
+
+def save(record: Record, path: Path) -> None:
+    """Writes a record; with the repository's own, its page."""
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    if path == RECORD:
+        PAGE.write_text(page(PAGE.read_text(), record))
+
+
+def described(counts: Counter[str], *, device: str, failed: bool) -> Run:
+    """A run that has just ended, from the number of its tests by outcome."""
+    from benchmarks.results import provenance
+
+    made = provenance()
+    return {
+        "result": "failed" if failed else "passed",
+        "passed": counts["passed"],
+        "failed": counts["failed"],
+        "skipped": counts["skipped"],
+        "device": device,
+        "jax": made["jax"],
+        "commit": made["commit"],
+        "date": made["date"],
+    }
+
+
+def add(
+    record: Record, operation: str, kind: str, run: Run, files: dict[str, str]
+) -> None:
+    """Puts a run into a record; what ran over other sources is forgotten.
+
+    Once its tests have run, an operation is no longer pending.
+    """
+    entry = record["operations"].get(operation)
+    if entry is None or entry["files"] != files:
+        entry = record["operations"][operation] = {"files": files, "runs": {}}
+    entry["runs"][kind] = run
+    if kind == "tests":
+        record["pending"].pop(operation, None)
+
+
+def merge(record: Record, brought: Record, root: Path = ROOT) -> list[str]:
+    """Puts the runs of a record into another; says of which operations it did not.
+
+    Those are the ones that have run over sources other than those of `root`.
+    """
+    refused: list[str] = []
+    for operation, entry in brought["operations"].items():
+        if changes := _changes(entry["files"], sources(operation, root)):
+            refused.append(f"{operation}: it ran over other sources: {changes}")
+            continue
+        for kind, run in entry["runs"].items():
+            add(record, operation, kind, run, entry["files"])
+    return refused
+
+
+def complaints(record: Record, root: Path = ROOT) -> list[str]:
+    """Each operation that has changed since it ran on a GPU, and each that has not."""
+    known = operations(root)
+    named = {*record["operations"], *record["pending"]}
+    gone = [
+        f"{name}: no such operation, remove it from {RECORD.name}"
+        for name in named - {*known}
+    ]
+    silent = [
+        f"{name}: pending without a reason"
+        for name, reason in record["pending"].items()
+        if not reason.strip()
+    ]
+    found = (_complaint(record, name, root) for name in known)
+    return sorted([*gone, *silent, *(line for line in found if line is not None)])
+
+
+def _complaint(record: Record, operation: str, root: Path) -> str | None:
+    entry = record["operations"].get(operation)
+    if operation in record["pending"]:
+        return None
+    if entry is None or "tests" not in entry["runs"]:
+        return f"{operation}: its tests have no recorded run on a GPU"
+    run = entry["runs"]["tests"]
+    where = f"on {run['device']} ({run['date']}, {run['commit']})"
+    if changes := _changes(entry["files"], sources(operation, root)):
+        return f"{operation}: changed since its tests ran {where}: {changes}"
+    failed = [kind for kind, run in entry["runs"].items() if run["result"] == "failed"]
+    return f"{operation}: {', '.join(failed)} failed" if failed else None
+
+
+def _changes(before: dict[str, str], now: dict[str, str]) -> str:
+    """The files that differ, in words; empty where none does."""
+    words = {(True, True): "", (True, False): " (gone)", (False, True): " (new)"}
+    return ", ".join(
+        path + words[path in before, path in now]
+        for path in sorted({*before, *now})
+        if before.get(path) != now.get(path)
+    )
+
+
+def table(record: Record) -> str:
+    """Markdown: what ran of each operation, and what is pending."""
+    head = "| operation | tests | memcheck | racecheck |\n|---|---|---|---|"
+    rows = [
+        f"| `{name}` | {' | '.join(_cell(entry['runs'].get(k)) for k in KINDS)} |"
+        for name, entry in sorted(record["operations"].items())
+    ]
+    pending = [f"* `{name}`: {why}" for name, why in sorted(record["pending"].items())]
+    parts = [
+        "\n".join([head, *rows]) if rows else "No run is recorded yet.",
+        "Pending, whatever stands above:",
+        "\n".join(pending),
+    ]
+    return "\n\n".join(parts if pending else parts[:1])
+
+
+def _cell(run: Run | None) -> str:
+    if run is None:
+        return "not run"
+    counts = [f"{run[word]} {word}" for word in ("passed", "skipped") if run[word]]
+    if run["result"] == "failed":
+        counts.insert(0, f"**failed** ({run['failed']} tests)")
+    return f"{', '.join(counts)}; {run['device']}, {run['date']}, {run['commit']}"
+
+
+def page(text: str, record: Record) -> str:
+    """The page of the docs, with the present table between its markers."""
+    from benchmarks.report import rewritten
+
+    return rewritten(text, table(record), begin=BEGIN)
+
+
+def main() -> None:
+    """Checks or changes the repository's record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="fail where a kernel has changed since it ran")
+    commands.add_parser("page", help="write the page of the docs")
+    taking = commands.add_parser("merge", help="take over what ran elsewhere")
+    taking.add_argument("file", type=Path)
+    waiting = commands.add_parser("pending", help="say why an operation has not run")
+    waiting.add_argument("operation", choices=operations())
+    waiting.add_argument("reason")
+    arguments = parser.parse_args()
+    record, lines = load(RECORD), list[str]()
+    if arguments.command == "check":
+        lines = complaints(record)
+    elif arguments.command == "merge":
+        lines = merge(record, json.loads(arguments.file.read_text()))
+    elif arguments.command == "pending":
+        record["pending"][arguments.operation] = arguments.reason
+    if arguments.command != "check":
+        save(record, RECORD)
+    if lines:
+        raise SystemExit("\n".join([*lines, REMEDY]))
+
+
+if __name__ == "__main__":
+    main()

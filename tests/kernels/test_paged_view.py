@@ -1,0 +1,102 @@
+"""The rows of a call: where their new tokens stand and where they are written."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fdjax.kernels.paged import PageView
+
+PAGE_SIZE, WIDTH, ABSENT = 4, 3, 99
+TABLE = np.array([[7, 2, 5], [0, 9, ABSENT], [3, 6, 4]], np.int32)
+
+
+def ints(values: object) -> jnp.ndarray:
+    return jnp.asarray(np.asarray(values, np.int32))
+
+
+def slot(row: int, position: int) -> int:
+    page = TABLE[row, position // PAGE_SIZE]
+    return int(page) * PAGE_SIZE + position % PAGE_SIZE
+
+
+def places(view: PageView, count: int) -> list[tuple[int, int, int]]:
+    """Row, position and slot of each token."""
+    slots = view.slots(count, page_size=PAGE_SIZE)
+    each = (view.rows(count), view.positions(count), slots)
+    return list(zip(*(array.tolist() for array in each), strict=True))
+
+
+def test_whole_rows_have_the_same_room():
+    view = PageView(ints(TABLE), ints([6, 1, 0]))
+    assert view.first_positions.tolist() == [0, 0, 0]
+    assert view.first_tokens(18).tolist() == [0, 6, 12]
+    assert view.last_tokens(18).tolist()[:2] == [5, 6]
+    assert places(view, 18) == [
+        (row, at, slot(row, at) if at < length else -1)
+        for row, length in enumerate((6, 1, 0))
+        for at in range(6)
+    ]
+
+
+def test_parts_of_rows_go_on_where_the_last_ones_ended():
+    starts, lengths = [5, 0, 8], [9, 2, 8]
+    view = PageView(ints(TABLE), ints(lengths), ints(starts))
+    assert view.last_tokens(12).tolist()[:2] == [3, 5]
+    assert places(view, 12) == [
+        (row, at, slot(row, at) if at < length else -1)
+        for row, (start, length) in enumerate(zip(starts, lengths, strict=True))
+        for at in range(start, start + 4)
+    ]
+
+
+def test_packed_rows_follow_one_another():
+    """A row without a token among them, and padding at the end."""
+    view = PageView.packed(ints(TABLE), ints([9, 3, 2]), ints([5, 3, 0]))
+    assert view.first_tokens(8).tolist() == [0, 4, 4]
+    assert view.last_tokens(8).tolist() == [3, 3, 5]
+    found = places(view, 8)
+    assert found[:6] == [
+        (row, at, slot(row, at))
+        for row, start, length in [(0, 5, 9), (2, 0, 2)]
+        for at in range(start, length)
+    ]
+    assert [at for *_, at in found[6:]] == [-1, -1]
+
+
+def test_rows_may_begin_anywhere():
+    """Room between rows belongs to the row before, and is not written."""
+    view = PageView(ints(TABLE), ints([2, 7, 1]), ints([0, 6, 0]), ints([1, 4, 6]))
+    assert view.rows(8).tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
+    slots = view.slots(8, page_size=PAGE_SIZE).tolist()
+    assert slots[1:3] == [slot(0, 0), slot(0, 1)]
+    assert slots[4] == slot(1, 6)
+    assert slots[6] == slot(2, 0)
+    assert [slots[i] for i in (0, 3, 5, 7)] == [-1] * 4
+
+
+def test_decoding_is_one_token_a_row():
+    view = PageView.decoding(ints(TABLE), ints([12, 5, 0]))
+    assert places(view, 3)[:2] == [(0, 11, slot(0, 11)), (1, 4, slot(1, 4))]
+    assert places(view, 3)[2][2] == -1
+    assert view.last_tokens(3).tolist()[:2] == [0, 1]
+
+
+def test_tokens_past_the_table_are_not_written():
+    view = PageView(ints(TABLE), ints([20, 20, 20]), ints([10, 11, 12]))
+    slots = view.slots(9, page_size=PAGE_SIZE).reshape(3, 3)
+    assert slots[0].tolist() == [slot(0, 10), slot(0, 11), -1]
+    assert int(slots[1, 0]) >= ABSENT * PAGE_SIZE  # past the end of the cache
+    assert slots[2].tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("name", ["lengths", "starts", "firsts"])
+def test_arrays_of_another_number_of_rows_are_named(name: str):
+    arrays = {"lengths": ints([1, 1, 1]), name: ints([1, 1])}
+    said = rf"page_table has 3 rows, {name} \(2,\)"
+    with pytest.raises(ValueError, match=said):
+        PageView(ints(TABLE), **arrays)
+
+
+def test_a_table_that_is_no_table_is_named():
+    with pytest.raises(ValueError, match=r"page_table is \(9,\); expected \[B, W\]"):
+        PageView(ints(TABLE.ravel()), ints([1]))

@@ -1,0 +1,46 @@
+"""Grammars without end hold up neither streams nor innocent grammars."""
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.fake_engine import FakeEngine
+from tests.support.http_server import PROMPT, TOKENS, listening, served
+from tests.support.quiet import quiet
+
+pytestmark = pytest.mark.anyio
+
+
+def endless(number: int) -> dict[str, Any]:
+    schema = {"type": "integer", "multipleOf": 999_983 + number}
+    return PROMPT | {"structured_outputs": {"json": schema}}
+
+
+def innocent(number: int) -> dict[str, Any]:
+    return PROMPT | {"structured_outputs": {"regex": f"a{{{number + 1}}}b*"}}
+
+
+async def test_innocent_ones_are_served_before_endless_ones_are_refused():
+    with (
+        served(FakeEngine(TOKENS, step_s=0.005)) as server,
+        listening(server.app) as port,
+        quiet(port) as beside,
+    ):
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        async with httpx2.AsyncClient(timeout=60) as client:
+            with beside.undisturbed():
+                bad = [
+                    asyncio.create_task(client.post(url, json=endless(i)))
+                    for i in range(5)
+                ]
+                await asyncio.sleep(0.1)
+                posts = [client.post(url, json=innocent(i)) for i in range(3)]
+                good = await asyncio.gather(*posts)
+                assert sum(task.done() for task in bad) < 2, "they have lanes"
+                refused = await asyncio.gather(*bad)
+            again = await client.post(url, json=endless(0))
+    assert {answer.status_code for answer in good} == {200}
+    assert {answer.status_code for answer in refused} <= {400, 503}
+    assert again.status_code == 400

@@ -1,0 +1,243 @@
+"""Hostile requests, and how a server takes them: nobody should send any of these."""
+
+import asyncio
+import collections
+import contextlib
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+_WAIT_S = 60.0
+AMBIGUOUS = 'start: start start | start start start | "a"\n'
+
+
+@dataclass
+class Attackers:
+    """Where attacks go, and what has become of them.
+
+    Attributes:
+        url: of the server.
+        key: of the API, or `None`.
+        draw: what is random about them.
+        largest: bytes of the largest body.
+        hold_s: how long an attack keeps what it has, at most.
+        outcomes: how often each attack ended with what: a status, or "closed".
+    """
+
+    url: str
+    key: str | None
+    draw: random.Random
+    largest: int = 4 * 2**20
+    hold_s: float = 3.0
+    outcomes: collections.Counter[tuple[str, str]] = field(
+        default_factory=collections.Counter[tuple[str, str]]
+    )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+
+    async def post(self, path: str, body: Any) -> str:
+        """The status of the answer."""
+        async with httpx2.AsyncClient(base_url=self.url, timeout=_WAIT_S) as client:
+            answer = await client.post(path, json=body, headers=self.headers)
+        return str(answer.status_code)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        url = httpx2.URL(self.url)
+        return await asyncio.open_connection(url.host, url.port)
+
+    def head(self, path: str, length: int) -> bytes:
+        """Of a request with a body of so many bytes."""
+        lines = [
+            f"POST {path} HTTP/1.1",
+            "Host: 127.0.0.1",
+            "Content-Type: application/json",
+            f"Content-Length: {length}",
+            *(f"{name}: {value}" for name, value in self.headers.items()),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    async def send(self, *parts: bytes, half_close: bool = False) -> str:
+        """Bytes on a connection of their own, and the status of the first answer."""
+        reader, writer = await self.connect()
+        with contextlib.closing(writer):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            if half_close:
+                writer.write_eof()
+            line = await asyncio.wait_for(reader.readline(), _WAIT_S)
+        return line.split()[1].decode() if line else "closed"
+
+
+async def long_text(to: Attackers) -> str:
+    size = to.draw.randrange(to.largest // 8, to.largest // 2 - 100)
+    return await to.post(COMPLETIONS, {"prompt": "a " * size})
+
+
+async def long_chat(to: Attackers) -> str:
+    turn = {"role": "user", "content": "a " * 80}
+    return await to.post(CHATS, {"messages": [turn] * to.draw.randrange(1000, 4096)})
+
+
+async def spaces(to: Attackers) -> str:
+    return await to.post("/tokenize", {"prompt": " " * (to.largest - 1000)})
+
+
+async def left_crowd(to: Attackers) -> str:
+    """Connections that ask for many samples, and are closed before these are made."""
+    body = {"prompt": [[5] * 50] * 2, "n": 128, "max_tokens": 150, "stream": True}
+
+    async def one() -> None:
+        data = json.dumps(body).encode()
+        _, writer = await to.connect()
+        with contextlib.closing(writer):
+            writer.write(to.head(COMPLETIONS, len(data)) + data)
+            await asyncio.sleep(to.draw.uniform(0.0, to.hold_s))
+
+    await asyncio.gather(*(one() for _ in range(to.draw.randrange(2, 20))))
+    return "closed"
+
+
+async def silence(to: Attackers) -> str:
+    """Connections that say nothing, or half of a head."""
+    writers: list[asyncio.StreamWriter] = []
+    try:
+        for _ in range(to.draw.randrange(10, 60)):
+            _, writer = await to.connect()
+            writers.append(writer)
+            writer.write(to.draw.choice([b"", b"GET /health HTTP/1.1\r\nHost: "]))
+        await asyncio.sleep(to.draw.uniform(0.0, to.hold_s))
+    finally:
+        for writer in writers:
+            writer.close()
+    return "closed"
+
+
+async def slow_body(to: Attackers) -> str:
+    _, writer = await to.connect()
+    with contextlib.closing(writer):
+        writer.write(to.head(COMPLETIONS, 1000))
+        for _ in range(10):
+            writer.write(b" ")
+            await asyncio.sleep(to.hold_s / 10)
+    return "closed"
+
+
+async def first_of_all(to: Attackers) -> str:
+    body = {"prompt": [5], "n": 4, "max_tokens": 50, "priority": -(2**31)}
+    return await to.post(COMPLETIONS, body)
+
+
+async def slow_schema(to: Attackers) -> str:
+    schema = {"type": "integer", "multipleOf": to.draw.randrange(900_000, 999_999)}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {"prompt": [5], "max_tokens": 8, "response_format": form}
+    return await to.post(COMPLETIONS, body)
+
+
+async def slow_masks(to: Attackers) -> str:
+    form = {"type": "grammar", "grammar": AMBIGUOUS}
+    body = {"prompt": [5], "max_tokens": 64, "response_format": form}
+    return await to.post(COMPLETIONS, body)
+
+
+async def vast_answer(to: Attackers) -> str:
+    body = {"prompt": [5], "n": 128, "max_tokens": 200, "logprobs": 20}
+    return await to.post(COMPLETIONS, body)
+
+
+async def unread_stream(to: Attackers) -> str:
+    """A large stream, of which nothing is read."""
+    body = {"prompt": [5], "n": 16, "max_tokens": 200, "logprobs": 20, "stream": True}
+    data = json.dumps(body).encode()
+    reader, writer = await to.connect()
+    with contextlib.closing(writer):
+        writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]  (a socket's has it)
+        writer.write(to.head(COMPLETIONS, len(data)) + data)
+        await asyncio.sleep(to.draw.uniform(0.0, to.hold_s))
+    del reader
+    return "closed"
+
+
+async def broken_body(to: Attackers) -> str:
+    bodies = (
+        b"",
+        b"{",
+        b"\xff\xfe{}",
+        b'{"prompt": ' + b"[" * 100_000,
+        b'{"prompt": [1e400], "temperature": NaN}',
+        to.draw.randbytes(1000),
+    )
+    body = to.draw.choice(bodies)
+    return await to.send(to.head(COMPLETIONS, len(body)), body)
+
+
+async def broken_head(to: Attackers) -> str:
+    heads = (
+        b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        to.draw.randbytes(200) + b"\r\n\r\n",
+    )
+    return await to.send(to.draw.choice(heads))
+
+
+async def wrong_key(to: Attackers) -> str:
+    return await Attackers(to.url, "sk-guess", to.draw).post(
+        COMPLETIONS, {"prompt": "a", "max_tokens": 1}
+    )
+
+
+async def half_closed(to: Attackers) -> str:
+    data = json.dumps({"prompt": [5], "max_tokens": 4}).encode()
+    return await to.send(to.head(COMPLETIONS, len(data)), data, half_close=True)
+
+
+type Attack = Callable[[Attackers], Awaitable[str]]
+
+ATTACKS: tuple[Attack, ...] = (
+    long_text,
+    long_chat,
+    spaces,
+    left_crowd,
+    silence,
+    slow_body,
+    first_of_all,
+    slow_schema,
+    slow_masks,
+    vast_answer,
+    unread_stream,
+    broken_body,
+    broken_head,
+    wrong_key,
+    half_closed,
+)
+
+
+async def attack_once(attack: Attack, to: Attackers) -> None:
+    """Makes one attack, and notes what became of it."""
+    try:
+        outcome = await attack(to)
+    except (httpx2.HTTPError, OSError, TimeoutError) as error:
+        outcome = type(error).__name__
+    to.outcomes[attack.__name__, outcome] += 1
+
+
+async def attack_at_random(to: Attackers, *, count: int, seconds: float) -> None:
+    """So many attackers at once, for some seconds: any attack, then a pause."""
+    until = time.monotonic() + seconds
+
+    async def one() -> None:
+        while time.monotonic() < until:
+            await attack_once(to.draw.choice(ATTACKS), to)
+            await asyncio.sleep(to.draw.uniform(0.0, 0.5))
+
+    await asyncio.gather(*(one() for _ in range(count)))

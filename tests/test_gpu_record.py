@@ -1,0 +1,203 @@
+"""The record of what ran on a GPU: its hashes, checks and merging."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import gpu_record
+from tests.gpu_record import Record, Run
+from tests.support import kernel_tree
+from tests.support.kernel_tree import RUN
+from tests.support.operations import (
+    build_id,
+    gpu_tests,
+    operation_of,
+    operations,
+    sources,
+)
+
+SHARED = {
+    "ffi/include/fdjax/gpu.h",
+    "ffi/shared/bits.cuh",
+    "ffi/shared/slots.cuh",
+    "ffi/sum/kernel.cuh",
+}
+SUM = {
+    *SHARED,
+    "ffi/sum/gpu_handler.cc",
+    "fdjax/kernels/sum/__init__.py",
+    "fdjax/kernels/sum/pallas/kernel.py",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree with two operations, one of which includes a header of the other."""
+    return kernel_tree.make(tmp_path / "tree")
+
+
+def _recorded(root: Path, **kinds: Run) -> Record:
+    record: Record = {"operations": {}, "pending": {"sum_flat": "not written yet"}}
+    for kind, run in (kinds or {"tests": RUN}).items():
+        gpu_record.add(record, "sum", kind, run, sources("sum", root))
+    return record
+
+
+# --- Sources --------------------------------------------------------------------------
+
+
+def test_sources_follow_includes(root: Path):
+    assert operations(root) == ["sum", "sum_flat"]
+    assert sources("sum", root).keys() == SUM
+    assert sources("sum_flat", root).keys() == {
+        *SHARED,
+        "ffi/sum_flat/gpu_handler.cc",
+        "fdjax/kernels/sum_flat/__init__.py",
+    }
+
+
+def test_hashes_depend_on_bytes_alone(root: Path, tmp_path: Path):
+    copied = shutil.copytree(root, tmp_path / "elsewhere")
+    (copied / "ffi" / "sum" / "kernel.cuh").touch()
+    assert sources("sum", copied) == sources("sum", root)
+    with (copied / "ffi" / "sum" / "kernel.cuh").open("a") as file:
+        file.write("\n// A remark.")
+    before, now = sources("sum", root), sources("sum", copied)
+    assert [path for path in now if now[path] != before[path]] == ["ffi/sum/kernel.cuh"]
+
+
+def test_tests_belong_to_the_longest_name(root: Path):
+    assert operation_of("tests/kernels/test_sum_more.py", root) == "sum"
+    assert operation_of("tests/kernels/test_sum_flat.py", root) == "sum_flat"
+    assert operation_of("tests/kernels/test_summary.py", root) is None
+    more = "tests/kernels/test_sum_more.py"
+    assert gpu_tests("sum", root) == ["tests/kernels/test_sum.py", more]
+
+
+def test_every_operation_has_tests_on_a_gpu():
+    assert "matmul" in operations()
+    assert [name for name in operations() if not gpu_tests(name)] == []
+
+
+def test_the_extension_says_which_sources_it_is_built_from():
+    extension = pytest.importorskip("fdjax._ffi")
+    built = extension.build_info()["build_id"]
+    assert built == build_id(), "ffi/ has changed: install fdjax again"
+
+
+# --- Check ----------------------------------------------------------------------------
+
+
+def test_what_ran_as_it_is_passes(root: Path):
+    assert gpu_record.complaints(_recorded(root), root) == []
+
+
+def test_a_change_is_told_with_its_files(root: Path):
+    record = _recorded(root)
+    (root / "ffi/include/fdjax/gpu.h").write_text("// Only a comment.")
+    (root / "ffi/sum/extra.cuh").touch()
+    (root / "fdjax/kernels/sum/pallas/kernel.py").unlink()
+    (line,) = gpu_record.complaints(record, root)
+    assert line == (
+        "sum: changed since its tests ran on NVIDIA H200 (2026-11-23, abc1234): "
+        "fdjax/kernels/sum/pallas/kernel.py (gone), ffi/include/fdjax/gpu.h, "
+        "ffi/sum/extra.cuh (new)"
+    )
+    record["pending"]["sum"] = "the GPU is away until Monday"
+    assert gpu_record.complaints(record, root) == []
+
+
+def test_what_has_no_run_or_no_sense_is_told(root: Path):
+    record = _recorded(root, memcheck=RUN)
+    record["pending"] = {"sum_flat": " ", "summ": "a slip of the pen"}
+    lines = gpu_record.complaints(record, root)
+    assert [line.partition(",")[0] for line in lines] == [
+        "sum: its tests have no recorded run on a GPU",
+        "sum_flat: pending without a reason",
+        "summ: no such operation",
+    ]
+
+
+def test_what_a_tool_found_is_told(root: Path):
+    record = _recorded(root, tests=RUN, racecheck={**RUN, "result": "failed"})
+    assert gpu_record.complaints(record, root) == ["sum: racecheck failed"]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Record]:
+    """Runs the command over a record that is empty at first; gives the record."""
+    monkeypatch.setattr(gpu_record, "RECORD", tmp_path / "record.json")
+    monkeypatch.setattr(gpu_record, "PAGE", tmp_path / "page.md")
+    gpu_record.PAGE.write_text(f"{gpu_record.BEGIN}\n<!-- /results -->")
+
+    def run(*arguments: str) -> Record:
+        monkeypatch.setattr(sys, "argv", ["gpu_record", *arguments])
+        gpu_record.main()
+        return gpu_record.load(gpu_record.RECORD)
+
+    return run
+
+
+def test_the_command_fails_with_the_remedy(command: Callable[..., Record]):
+    with pytest.raises(SystemExit, match=r"matmul: its tests(.|\n)*FILE(.|\n)*pending"):
+        command("check")
+
+
+def test_the_command_changes_record_and_page(
+    command: Callable[..., Record], tmp_path: Path
+):
+    brought: Record = {"operations": {}, "pending": {}}
+    gpu_record.add(brought, "draw", "tests", RUN, sources("draw"))
+    gpu_record.save(brought, tmp_path / "brought.json")
+    for name in operations():
+        command("pending", name, "the GPU is away")
+    command("check")
+    assert "* `draw`: the GPU is away" in gpu_record.PAGE.read_text()
+
+    record = command("merge", str(tmp_path / "brought.json"))
+    assert record["operations"] == brought["operations"]
+    assert record["pending"].keys() == {*operations()} - {"draw"}
+    assert "| `draw` | 5 passed" in gpu_record.PAGE.read_text()
+    command("check")
+
+
+# --- Runs -----------------------------------------------------------------------------
+
+
+def test_other_sources_forget_what_ran_before(root: Path):
+    record = _recorded(root, tests=RUN, memcheck=RUN)
+    record["pending"]["sum"] = "changed since"
+    (root / "ffi/sum/kernel.cuh").write_text("// New.")
+    gpu_record.add(record, "sum", "racecheck", RUN, sources("sum", root))
+    assert record["operations"]["sum"]["runs"].keys() == {"racecheck"}
+    assert "sum" in record["pending"]
+    gpu_record.add(record, "sum", "tests", RUN, sources("sum", root))
+    assert record["operations"]["sum"]["runs"].keys() == {"racecheck", "tests"}
+    assert "sum" not in record["pending"]
+
+
+def test_merging_takes_what_ran_on_these_sources(root: Path, tmp_path: Path):
+    copied = shutil.copytree(root, tmp_path / "elsewhere")
+    brought, record = _recorded(copied, memcheck=RUN), _recorded(root)
+    assert gpu_record.merge(record, brought, root) == []
+    assert record["operations"]["sum"]["runs"] == {"tests": RUN, "memcheck": RUN}
+
+    (copied / "ffi/sum/kernel.cuh").write_text("// Other.")
+    brought = _recorded(copied, tests={**RUN, "passed": 1})
+    (line,) = gpu_record.merge(record, brought, root)
+    assert "sum: it ran over other sources" in line and "ffi/sum/kernel.cuh" in line
+    assert record["operations"]["sum"]["runs"]["tests"] == RUN
+
+
+# --- The page -------------------------------------------------------------------------
+
+
+def test_the_page_tells_runs_and_what_is_pending(root: Path):
+    failed: Run = {**RUN, "result": "failed", "failed": 2}
+    text = gpu_record.table(_recorded(root, tests=RUN, memcheck=failed))
+    assert "| 5 passed, 1 skipped; NVIDIA H200, 2026-11-23, abc1234 |" in text
+    assert "**failed** (2 tests)" in text and "| not run |" in text
+    assert text.endswith("* `sum_flat`: not written yet")
