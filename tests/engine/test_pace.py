@@ -1,7 +1,6 @@
 """Steps of a launch: as many as a time allows, and the same tokens however many."""
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,7 +95,9 @@ def sizes(engine: Engine, prompt: Sequence[int]) -> list[int]:
     return [size for size in made if size]
 
 
-def test_a_slow_model_streams_token_by_token(monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_model_streams_token_by_token(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+):
     """And a quick one eight at once; the tokens are the same."""
     engine = tiny_engine(max_launch_s=1000.0)
     expected = run(engine, PROMPTS)
@@ -104,10 +105,10 @@ def test_a_slow_model_streams_token_by_token(monkeypatch: pytest.MonkeyPatch):
     programs, decode = engine.executor.programs, engine.executor.programs.decode
 
     def slow(*operands: Any, **plan: Any) -> Any:
-        time.sleep(0.02 * engine.executor.pace.steps)
+        clock.now += 0.02 * engine.executor.pace.steps
         return decode(*operands, **plan)
 
     monkeypatch.setattr(programs, "decode", slow)
-    engine.executor.pace = Pace(8, 0.02)
+    engine.executor.pace = Pace(8, 0.02, clock)
     assert run(engine, PROMPTS) == expected
     assert set(sizes(engine, PROMPTS[0])) == {1}
