@@ -29,8 +29,8 @@ _START_SECONDS = 60.0
 _MAX_ANSWER_BYTES = 2**26
 # On a CPU, the engine goes first.
 _NICENESS = 5
-# In which all have ended, if they were ended together.
-_TOGETHER_SECONDS = 0.1
+# Who may take longer goes behind those that may not.
+_SHORT_SECONDS = 0.1
 _BEGUN = b"+"
 _SECONDS = struct.Struct("d")
 
@@ -81,9 +81,17 @@ class Forks:
             try:
                 return _answer(ours, question)
             except ExhaustedError:
-                if not process.is_alive(wait_s=_TOGETHER_SECONDS):
-                    raise RuntimeError("the process that was asked has ended") from None
-                raise
+                if self._still_forks(process):
+                    raise
+                raise RuntimeError("the process that was asked has ended") from None
+
+    def _still_forks(self, process: "_Process") -> bool:
+        """It was the call's own process that ended, and not all of them together."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs, self._lock:
+                process.send(theirs, _SHORT_SECONDS)
+            return self._has_begun(ours, process)
 
     def _has_begun(self, ours: socket.socket, process: "_Process") -> bool:
         ours.settimeout(_START_SECONDS)
@@ -113,15 +121,15 @@ class _Process:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the server, which may drain
+                process_group=0,  # Ctrl-C is for the server, which may drain
             )
 
-    def is_alive(self, *, wait_s: float = 0.0) -> bool:
-        """It has not ended; nor does it within some seconds."""
+    def is_alive(self) -> bool:
+        """It has not ended."""
         if self._socket.fileno() == -1 or self.popen.poll() is not None:
             return False
         # It says nothing there, but closes it when it ends, before that is known.
-        return not select.select([self._socket], [], [], wait_s)[0]
+        return not select.select([self._socket], [], [], 0)[0]
 
     def send(self, theirs: socket.socket, cpu_seconds: float) -> None:
         """Gives it one end of a call's socket; at the other, errors will be known."""
@@ -195,6 +203,8 @@ def _answer_one(
     connection: socket.socket, answer: Callable[[Any], object], cpu_seconds: float
 ) -> NoReturn:
     try:
+        if cpu_seconds > _SHORT_SECONDS:
+            os.nice(_NICENESS)
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         signal.setitimer(signal.ITIMER_REAL, _CLOCK_SECONDS)
         connection.sendall(_BEGUN)

@@ -1,15 +1,18 @@
 """What could end or stall a process does it to one that was forked for it."""
 
+import contextlib
 import json
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from llguidance import LLMatcher
 
 from fdjax.serve import grammar_trial
 from fdjax.serve.forks import ExhaustedError, Forks
+from tests.support.http_server import wait_until
 
 MODULE = grammar_trial.__name__
 GOOD = LLMatcher.grammar_from_regex("a+")
@@ -23,6 +26,16 @@ STALLS = LLMatcher.grammar_from_json_schema('{"type": "integer", "multipleOf": 9
 @pytest.fixture(scope="module")
 def shared() -> Forks:
     return Forks(MODULE)
+
+
+def forked_by(pid: int) -> list[int]:
+    """Processes that are there, of one parent."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def ask(forks: Forks, question: object = GOOD, *, cpu_seconds: float = 0.3) -> object:
@@ -57,6 +70,32 @@ def test_many_at_once(shared: Forks):
         stalled = [threads.submit(ask, shared, STALLS) for _ in range(3)]
         assert [threads.submit(ask, shared).result() for _ in range(5)] == [""] * 5
         assert {type(one.exception()) for one in stalled} == {ExhaustedError}
+
+
+def niceness(forks: Forks, cpu_seconds: float) -> int:
+    """Of the process that answers a call, relative to this one's."""
+    ours, theirs = socket.socketpair()
+    process = forks._process
+    assert process is not None
+    with ours:
+        with theirs:
+            process.send(theirs, cpu_seconds)
+        assert ours.recv(1) == b"+"
+        wait_until(lambda: len(forked_by(process.popen.pid)) == 1)
+        (forked,) = forked_by(process.popen.pid)
+        nice = os.getpriority(os.PRIO_PROCESS, forked)
+        assert os.getsid(process.popen.pid) == os.getsid(0), (
+            "in a session of its own, its niceness may mean nothing to ours"
+        )
+    return nice - os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_what_may_take_long_goes_behind_the_rest():
+    forks = Forks(MODULE)
+    ask(forks)
+    short, long = niceness(forks, 0.03), niceness(forks, 0.6)
+    assert 0 < short < long
 
 
 def test_limits_that_the_system_has_set_already_stay():

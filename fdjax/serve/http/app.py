@@ -84,6 +84,7 @@ def create_app(
     app.add_middleware(
         BodyLimit,
         max_bytes=server.limits.body_bytes,
+        max_bytes_underway=server.limits.body_bytes * server.limits.bodies,
         seconds=server.limits.body_seconds,
     )
     # Comes before those that were added before: nothing of a stranger's body is read.

@@ -10,6 +10,7 @@ class Limits:
     Attributes:
         body_bytes: of a request's body.
         body_seconds: until the body is there.
+        bodies: of the longest that may be on their way together, in bytes.
         prompts: of one request.
         n: samples of each prompt.
         samples: of all prompts together.
@@ -20,6 +21,7 @@ class Limits:
 
     body_bytes: int = 4 * 2**20
     body_seconds: float = 30.0
+    bodies: int = 32
     prompts: int = 256
     n: int = 128
     samples: int = 256
