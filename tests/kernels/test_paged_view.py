@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.paged import PageView
+from fdjax.kernels.paged.view import NO_PAGE
 
 PAGE_SIZE, WIDTH, ABSENT = 4, 3, 99
 TABLE = np.array([[7, 2, 5], [0, 9, ABSENT], [3, 6, 4]], np.int32)
@@ -100,3 +101,24 @@ def test_arrays_of_another_number_of_rows_are_named(name: str):
 def test_a_table_that_is_no_table_is_named():
     with pytest.raises(ValueError, match=r"page_table is \(9,\); expected \[B, W\]"):
         PageView(ints(TABLE.ravel()), ints([1]))
+
+
+def test_a_table_of_ids_that_follow_one_another():
+    made = PageView.table_of(ints([7, 2, 5, 0, 9, 3]), ints([0, 3, 3, 4, 6]), width=2)
+    assert made.tolist() == [[7, 2], [NO_PAGE] * 2, [0, NO_PAGE], [9, 3]]
+
+
+def test_bad_offsets_name_no_pages():
+    """Falling, negative, past the end; and an id below 0."""
+    indices, offsets = ints([7, -2, 5]), [0, 2, 1, 3, 9, -4, 2]
+    made = PageView.table_of(indices, ints(offsets), width=3)
+    none = [NO_PAGE] * 3
+    assert made.tolist() == [
+        [7, NO_PAGE, NO_PAGE],
+        none,
+        [NO_PAGE, 5, NO_PAGE],
+        none,
+        none,
+        none,
+    ]
+    assert PageView.table_of(ints([]), ints([0, 1]), width=1).tolist() == [[NO_PAGE]]

@@ -1,23 +1,39 @@
 """The definition of attention over keys and values, in float32."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 
 from fdjax.kernels.paged.calls import ScoreSpec
 from fdjax.notation import Array, Bool, Float, Int32
 
 
-def visible(
+class Sight(NamedTuple):
+    """Which keys each query sees, and how far away they are.
+
+    Attributes:
+        seen: the keys.
+        distances: position of each key less that of the query.
+    """
+
+    seen: Bool[Array, "B S T"]
+    distances: Int32[Array, "B S T"]
+
+
+def causal(
     query_positions: Int32[Array, "B S"],
     lengths: Int32[Array, " B"],
     *,
     num_keys: int,
     window: int | None,
-) -> Bool[Array, "B S T"]:
-    """Which keys each query sees: those before it, in its row and in its window."""
+) -> Sight:
+    """Each query sees the keys before it, in its row and in its window."""
     key = jnp.arange(num_keys, dtype=jnp.int32)
     query = query_positions[:, :, None]
     seen = (key <= query) & (key < lengths[:, None, None])
-    return seen if window is None else seen & (key > query - window)
+    if window is not None:
+        seen &= key > query - window
+    return Sight(seen, key - query)
 
 
 def attend(
@@ -34,17 +50,30 @@ def attend(
     NaN: a page may hold what another request left there.
     """
     scores = scores_of(q, k, query_positions, lengths, spec)
-    highest = highest_of(scores, spec.sinks)[..., None]
+    return mixed(scores, v, lengths, spec.sinks)[0].astype(q.dtype)
+
+
+def mixed(
+    scores: Float[Array, "B Hkv G S T"],
+    v: Float[Array, "B T Hkv D"],
+    lengths: Int32[Array, " B"],
+    sinks: Float[Array, " Hq"] | None,
+) -> tuple[Float[Array, "B S Hq D"], Float[Array, "B S Hq"]]:
+    """Values weighted by the softmax of scores, and the logarithm of its sum."""
+    rows, num_kv_heads, group, num_queries, _ = scores.shape
+    highest = highest_of(scores, sinks)[..., None]
     highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
     weights = jnp.exp(scores - highest)
     total = jnp.sum(weights, axis=-1)
-    if spec.sinks is not None:
-        total += jnp.exp(_by_group(spec.sinks, scores) - highest[..., 0])
-    value = jnp.where(held(k, lengths), v.astype(jnp.float32), 0.0)
-    mixed = _mixed(weights, value)
+    if sinks is not None:
+        total += jnp.exp(_by_group(sinks, scores) - highest[..., 0])
+    value = jnp.where(held(v, lengths), v.astype(jnp.float32), 0.0)
+    summed = _weighted(weights, value)
+    log_sum = jnp.moveaxis(highest[..., 0] + jnp.log(total), -1, 1)
     total = jnp.moveaxis(total, -1, 1)[..., None]
-    out = mixed / jnp.where(total > 0.0, total, 1.0)
-    return out.reshape(q.shape).astype(q.dtype)
+    out = summed / jnp.where(total > 0.0, total, 1.0)
+    heads = (rows, num_queries, num_kv_heads * group)
+    return out.reshape(*heads, -1), log_sum.reshape(heads)
 
 
 def _products(
@@ -61,7 +90,7 @@ def _products(
     return jnp.einsum("bshgd,bthd->bhgst", query, key, precision="highest")
 
 
-def _mixed(
+def _weighted(
     weights: Float[Array, "B Hkv G S T"], value: Float[Array, "B T Hkv D"]
 ) -> Float[Array, "B S Hkv G D"]:
     """Values weighted and summed; for one query as in `_products`."""
@@ -79,19 +108,31 @@ def scores_of(
     spec: ScoreSpec,
 ) -> Float[Array, "B Hkv G S T"]:
     """What the softmax of `attend` is taken of; -inf for keys a query does not see."""
+    num_keys, window = k.shape[1], spec.window
+    sight = causal(query_positions, lengths, num_keys=num_keys, window=window)
+    return scores_at(q, k, sight, lengths, spec)
+
+
+def scores_at(
+    q: Float[Array, "B S Hq D"],
+    k: Float[Array, "B T Hkv D"],
+    sight: Sight,
+    lengths: Int32[Array, " B"],
+    spec: ScoreSpec,
+) -> Float[Array, "B Hkv G S T"]:
+    """The same where it is said what is seen; the window of `spec` is not asked."""
     rows, num_queries, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[2]
     grouped = (rows, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    seen = visible(query_positions, lengths, num_keys=k.shape[1], window=spec.window)
-
     query = q.astype(jnp.float32).reshape(grouped)
     key = jnp.where(held(k, lengths), k.astype(jnp.float32), 0.0)
     scores = _products(query, key) * spec.scale
     if spec.soft_cap is not None:
         scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
     if spec.slopes is not None:
-        scores = scores + _alibi(spec.slopes, query_positions, grouped, k.shape[1])
-    return jnp.where(seen[:, None, None], scores, -jnp.inf)
+        distances = sight.distances[:, None, None].astype(jnp.float32)
+        scores = scores + spec.slopes.reshape(*grouped[2:4], 1, 1) * distances
+    return jnp.where(sight.seen[:, None, None], scores, -jnp.inf)
 
 
 def highest_of(
@@ -111,14 +152,3 @@ def _by_group(
 def held(k: Array, lengths: Int32[Array, " B"]) -> Bool[Array, "B T 1 1"]:
     """Which slots hold a token of their row."""
     return (jnp.arange(k.shape[1]) < lengths[:, None])[:, :, None, None]
-
-
-def _alibi(
-    slopes: Float[Array, " Hq"],
-    query_positions: Int32[Array, "B S"],
-    grouped: tuple[int, ...],
-    num_keys: int,
-) -> Float[Array, "B Hkv G S T"]:
-    _, _, num_kv_heads, group, _ = grouped
-    distance = jnp.arange(num_keys) - query_positions[:, None, None, :, None]
-    return slopes.reshape(num_kv_heads, group, 1, 1) * distance.astype(jnp.float32)

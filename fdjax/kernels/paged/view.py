@@ -5,6 +5,9 @@ import jax.numpy as jnp
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree
 
+NO_PAGE = 2**31 - 1
+"""The id of a page that is absent, whatever the number of pages."""
+
 
 @pytree
 class PageView:
@@ -48,6 +51,26 @@ class PageView:
     ) -> "PageView":
         """One new token a row: its last."""
         return PageView(page_table, lengths, starts=lengths - 1)
+
+    @staticmethod
+    def table_of(
+        indices: Int32[Array, " N"], offsets: Int32[Array, " C"], *, width: int
+    ) -> Int32[Array, "B W"]:
+        """A page table from ids that follow one another (FlashInfer, section 3.1.1).
+
+        Args:
+            indices: pages of row 0, then those of row 1, and so on.
+            offsets: where those of each row begin, and where the last ones end: one
+                more than there are rows. A row whose offsets fall, or leave `indices`,
+                has no pages there.
+            width: pages that a row may have; those beyond it are left out.
+        """
+        begins, ends = offsets[:-1, None], offsets[1:, None]
+        places = begins + jnp.arange(width, dtype=jnp.int32)
+        exists = (places < ends) & (begins >= 0)
+        beyond = jnp.append(indices, jnp.int32(NO_PAGE))
+        ids = beyond.at[jnp.clip(places, 0)].get(mode="clip")
+        return jnp.where(exists & (ids >= 0), ids, NO_PAGE)
 
     @staticmethod
     def packed(

@@ -1,0 +1,57 @@
+"""The definition of `attention_states`, in float32."""
+
+import jax.numpy as jnp
+from jax import lax
+
+from fdjax.kernels.attention.arguments import Attention
+from fdjax.kernels.attention.states import AttentionState
+from fdjax.kernels.attention.tree import ancestors, depths, sight
+from fdjax.kernels.paged.definition import mixed, scores_at
+from fdjax.notation import Array
+
+# Queries at a time: each brings the pages of its whole sequence.
+BLOCK_QUERIES = 16
+
+
+def attention_states(call: Attention) -> AttentionState:
+    """See `fdjax.kernels.attention.attention_states`.
+
+    Every query is attended to as a row of its own.
+    """
+    num_queries, pages = call.q.shape[0], call.pages
+    rows, slots = pages.rows(num_queries), pages.positions(num_queries)
+    firsts, starts = pages.first_tokens(num_queries), pages.first_positions
+    tree = _tree(call)
+    depth = depths(tree, slots - starts[rows])
+
+    def one_query(query: tuple[Array, ...]) -> tuple[Array, Array]:
+        q, row, slot, words = query
+        k, v = call.kv.gather(pages.page_table[row][None])
+        length = pages.lengths[row][None]
+        key = jnp.arange(k.shape[1], dtype=jnp.int32)
+        new = key - starts[row]
+        seen = ancestors(words, new) & (key < length)
+        positions = jnp.where(
+            new >= 0,
+            starts[row] + depth.at[firsts[row] + new].get(mode="clip"),
+            key,
+        )
+        exists = (slot >= 0) & (slot < length[0])
+        sees = sight(jnp.where(exists, slot, -1), seen, positions, call.scores.window)
+        if call.keys is not None:
+            inside = (key >= call.keys.first[row]) & (key < call.keys.end[row])
+            sees = sees._replace(seen=sees.seen & inside)
+        scores = scores_at(q[None, None], k, sees, length, call.scores)
+        output, log_sum = mixed(scores, v, length, call.scores.sinks)
+        return output[0, 0], log_sum[0, 0]
+
+    operands = (call.q, rows, slots, tree)
+    output, log_sum = lax.map(one_query, operands, batch_size=BLOCK_QUERIES)
+    return AttentionState(output, log_sum)
+
+
+def _tree(call: Attention) -> Array:
+    """Every query's bits; without any, a token follows all new ones before it."""
+    if call.tree is not None:
+        return call.tree
+    return jnp.full((call.q.shape[0], 1), ~jnp.uint32(0))
