@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
 from fdjax.engine.job import Job
-from fdjax.engine.limits import Load, QueueLimits
+from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.pace import Pace
@@ -110,20 +110,31 @@ class Engine:
         check_pages(request, self.plan.layout)
         return request
 
-    def check_queue(self, more: Load, origin: Origin | None = None) -> None:
+    def check_queue(
+        self,
+        more: Load,
+        origin: Origin | None = None,
+        *,
+        claimed: Load = NOTHING,
+        own: Load = NOTHING,
+    ) -> None:
         """Refuses what may not wait beside what waits, all of it.
 
         Args:
             more: what is to wait.
             origin: of it; nobody's by default.
+            claimed: what is on its way, besides.
+            own: of that, the part of the same tenant.
 
         Raises:
             QueueFullError: it may later; `QuotaError` where it is the tenant's limit.
             RequestError: it may never.
         """
+        shares, tenant = self.scheduler.shares, origin.tenant if origin else ""
         if origin is not None:
-            self.scheduler.shares.check(origin, more.samples)
-        self.limits.check(self.scheduler.load, more)
+            shares.check(origin, more.samples, claimed=own.samples)
+        of_tenant = shares.of(tenant).waiting.plus(own) if tenant else None
+        self.limits.check(self.scheduler.load.plus(claimed), more, of_tenant)
 
     def add(self, request: Request, origin: Origin | None = None) -> Job:
         """Queues a request that `check_queue` has let wait; `step` does the rest.

@@ -15,6 +15,8 @@ _LEAST_SAMPLES = 4096
 # A token waits in about 50 bytes of the host's memory.
 _MEAN_TOKENS = 1024
 _LEAST_LONGEST = 16
+# Of the room that others would still find, what one tenant may have of it.
+_TIMES_OTHERS_ROOM = 7
 
 type Limit = int | Literal["auto"] | None
 
@@ -67,30 +69,46 @@ class QueueLimits:
         )
         return "{} requests, {} samples and {} tokens may wait".format(*told)
 
-    def check(self, waiting: "Load", more: "Load") -> None:
+    def check(self, waiting: "Load", more: "Load", own: "Load | None" = None) -> None:
         """Refuses what may not wait beside what waits.
+
+        A tenant that has something there already leaves an eighth to others, and a
+        second one an eighth of that: whoever asks without end keeps nobody out
+        (dynamic thresholds, as of buffers that queues share).
+
+        Args:
+            waiting: of all.
+            more: what would like to.
+            own: of what waits, the part of the same tenant; `None` where there are
+                no tenants.
 
         Raises:
             QueueFullError: it may later.
             RequestError: it may never.
         """
-        for name, limit, now, added in (
-            ("requests", self.requests, waiting.requests, more.requests),
-            ("samples", self.samples, waiting.samples, more.samples),
-            ("tokens", self.tokens, waiting.tokens, more.tokens),
-        ):
-            if limit is None or now + added <= limit:
+        for name in ("requests", "samples", "tokens"):
+            limit: int | None = getattr(self, name)
+            if limit is None:
                 continue
+            now, added = getattr(waiting, name), getattr(more, name)
+            held = 0 if own is None else getattr(own, name)
+            left = limit - now - added
             if added > limit:
                 remedy = "n" if name == "samples" else "prompt or n"
                 raise RequestError(
                     f"{remedy} asks for {added} {name} to wait together, but "
                     f"max_queued_{name} is {limit}; ask for less at once"
                 )
-            raise QueueFullError(
-                f"{now} {name} wait, and {limit} may; this request has {added} more; "
-                "try later"
-            )
+            if left < 0:
+                raise QueueFullError(
+                    f"{now} {name} wait, and {limit} may; this request has {added} "
+                    "more; try later"
+                )
+            if held and held + added > _TIMES_OTHERS_ROOM * left:
+                raise QueueFullError(
+                    f"{held} {name} of your key wait; with {added} more only {left} of "
+                    f"{limit} would be left to others; try later"
+                )
 
     def _check_model(self, max_model_len: int) -> None:
         for name, limit in (
@@ -117,9 +135,9 @@ class Load:
         tokens: as above.
     """
 
-    requests: int
-    samples: int
-    tokens: int
+    requests: int = 0
+    samples: int = 0
+    tokens: int = 0
 
     def plus(self, other: "Load") -> "Load":
         """Both together."""
@@ -132,3 +150,6 @@ class Load:
     def minus(self, other: "Load") -> "Load":
         """What is left of it without the other."""
         return self.plus(Load(-other.requests, -other.samples, -other.tokens))
+
+
+NOTHING = Load()

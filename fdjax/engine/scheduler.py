@@ -61,13 +61,12 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Jobs without a row."""
-        return self.waiting.num_jobs
+        return self.waiting.load.samples
 
     @property
     def load(self) -> Load:
         """What waits for rows."""
-        waiting = self.waiting
-        return Load(waiting.num_requests, waiting.num_jobs, waiting.num_tokens)
+        return self.waiting.load
 
     def add(self, job: Job) -> None:
         """Puts a job into the queue."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.origin import Origin
 from fdjax.errors import QuotaError, RequestError
 
@@ -12,12 +13,12 @@ class Share:
 
     Attributes:
         num_running: its jobs that hold a row.
-        num_waiting: those that wait for one.
+        waiting: those that wait for one.
         max_running: that may hold a row, by its last request; `None` is no limit.
     """
 
     num_running: int = 0
-    num_waiting: int = 0
+    waiting: Load = NOTHING
     max_running: int | None = None
 
     @property
@@ -39,17 +40,18 @@ class Shares:
     def seen(self) -> dict[str, tuple[int, int]]:
         """Jobs that run and jobs that wait, by tenant; any thread may ask."""
         shares = self._shares.copy()
-        return {name: (s.num_running, s.num_waiting) for name, s in shares.items()}
+        return {name: (s.num_running, s.waiting.samples) for name, s in shares.items()}
 
-    def come(self, origin: Origin) -> None:
-        """Counts a job that waits from now on."""
+    def come(self, origin: Origin, load: Load) -> None:
+        """Counts what waits from now on."""
         share = self._shares.setdefault(origin.tenant, Share())
         share.max_running = origin.max_running
-        share.num_waiting += 1
+        share.waiting = share.waiting.plus(load)
 
-    def leave(self, origin: Origin) -> None:
-        """Counts a job that waits no more."""
-        self._shares[origin.tenant].num_waiting -= 1
+    def leave(self, origin: Origin, load: Load) -> None:
+        """Counts what waits no more."""
+        share = self._shares[origin.tenant]
+        share.waiting = share.waiting.minus(load)
         self._forget(origin.tenant)
 
     def hold(self, origin: Origin, change: int) -> None:
@@ -58,14 +60,20 @@ class Shares:
         share.num_running += change
         self._forget(origin.tenant)
 
-    def check(self, origin: Origin, num_jobs: int) -> None:
+    def check(self, origin: Origin, num_jobs: int, *, claimed: int = 0) -> None:
         """Refuses jobs of which too many of one tenant would wait.
+
+        Args:
+            origin: of the jobs.
+            num_jobs: that would like to wait.
+            claimed: the tenant's that are on their way.
 
         Raises:
             QuotaError: they may later.
             RequestError: they may never.
         """
-        limit, waiting = origin.max_queued, self.of(origin.tenant).num_waiting
+        limit = origin.max_queued
+        waiting = self.of(origin.tenant).waiting.samples + claimed
         if limit is None or waiting + num_jobs <= limit:
             return
         told = f"max_queued_samples of {origin.tenant!r} is {limit}"
@@ -80,5 +88,5 @@ class Shares:
 
     def _forget(self, tenant: str) -> None:
         share = self._shares[tenant]
-        if not share.num_running and not share.num_waiting:
+        if not share.num_running and not share.waiting.samples:
             del self._shares[tenant]

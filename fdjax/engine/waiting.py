@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from fdjax.engine.job import Job
+from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.shares import Shares
 from fdjax.engine.turns import Turns
@@ -28,16 +29,12 @@ class WaitingJobs:
     To add and to end a job takes the same time however many wait.
 
     Attributes:
-        num_jobs: that wait.
-        num_requests: of which they are samples.
-        num_tokens: that they have to prefill.
+        load: what waits.
         shares: of tenants; one that may hold no more rows is passed over.
     """
 
     def __init__(self) -> None:
-        self.num_jobs = 0
-        self.num_requests = 0
-        self.num_tokens = 0
+        self.load = Load()
         # By priority; the one whose turn was longest ago is first.
         self._levels: OrderedDict[int, _Level] = OrderedDict()
         self._urgent_turns = 0
@@ -66,10 +63,9 @@ class WaitingJobs:
         """Takes a job out."""
         priority = job.origin.priority
         level = self._levels[priority]
-        self.num_requests -= level.remove(job)
-        self.num_jobs -= 1
-        self.num_tokens -= len(job.tokens)
-        self.shares.leave(job.origin)
+        load = Load(int(level.remove(job)), 1, len(job.tokens))
+        self.load = self.load.minus(load)
+        self.shares.leave(job.origin, load)
         if not level.jobs:
             del self._levels[priority]
 
@@ -132,12 +128,11 @@ class WaitingJobs:
         if level is None:
             level = self._levels[origin.priority] = _Level()
         is_new = level.add(job, first=first)
-        self.shares.come(origin)
+        load = Load(int(is_new), 1, len(job.tokens))
+        self.load = self.load.plus(load)
+        self.shares.come(origin, load)
         if is_new or first:
             self._grade(origin, first=first)
-        self.num_requests += is_new
-        self.num_jobs += 1
-        self.num_tokens += len(job.tokens)
 
     def _open(self) -> list[int]:
         """Priorities of jobs that may have a row; the one longest without is first."""

@@ -5,9 +5,8 @@ import threading
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from fdjax.engine.limits import Load
+from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.origin import Origin
-from fdjax.errors import QueueFullError, RequestError
 from fdjax.serve.serving_engine import ServingEngine
 
 
@@ -17,9 +16,11 @@ class Claim:
 
     Attributes:
         load: how much.
+        tenant: whose.
     """
 
     load: Load
+    tenant: str = ""
 
 
 class Claims:
@@ -36,7 +37,8 @@ class Claims:
         self._engine = engine
         self._lock = threading.Lock()
         self._claims: set[Claim] = set()
-        self._together = Load(0, 0, 0)
+        self._together = NOTHING
+        self._of_tenants: dict[str, Load] = {}
 
     @contextlib.contextmanager
     def claim(self, load: Load, origin: Origin) -> Generator[Claim]:
@@ -46,14 +48,13 @@ class Claims:
             QueueFullError: there is none now.
             RequestError: there never is.
         """
-        claim = Claim(load)
-        self._engine.check_queue(load, origin)
+        claim = Claim(load, origin.tenant)
         with self._lock:
-            together = self._together.plus(load)
-            if self._claims:
-                self._check_together(together)
+            own = self._of_tenants.get(claim.tenant, NOTHING)
+            self._engine.check_queue(load, origin, claimed=self._together, own=own)
             self._claims.add(claim)
-            self._together = together
+            self._together = self._together.plus(load)
+            self._of_tenants[claim.tenant] = own.plus(load)
         try:
             yield claim
         finally:
@@ -62,15 +63,10 @@ class Claims:
     def give_back(self, claim: Claim) -> None:
         """Ends a claim, if it has not ended."""
         with self._lock:
-            if claim in self._claims:
-                self._claims.remove(claim)
-                self._together = self._together.minus(claim.load)
-
-    def _check_together(self, load: Load) -> None:
-        """Whether all that has claims could wait; no matter whose they are."""
-        try:
-            self._engine.check_queue(load)
-        except (QueueFullError, RequestError) as error:  # none of them is at fault
-            raise QueueFullError(
-                "as many requests come at this moment as may wait; try later"
-            ) from error
+            if claim not in self._claims:
+                return
+            self._claims.remove(claim)
+            self._together = self._together.minus(claim.load)
+            left = self._of_tenants.pop(claim.tenant).minus(claim.load)
+            if left != NOTHING:
+                self._of_tenants[claim.tenant] = left

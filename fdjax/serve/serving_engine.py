@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fdjax.engine.limits import Load
+from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Request
@@ -27,7 +27,14 @@ class ServingEngine(Protocol):
         """A checked request; `RequestError` where it cannot be served."""
         ...
 
-    def check_queue(self, more: Load, origin: Origin | None = None) -> None:
+    def check_queue(
+        self,
+        more: Load,
+        origin: Origin | None = None,
+        *,
+        claimed: Load = NOTHING,
+        own: Load = NOTHING,
+    ) -> None:
         """`QueueFullError` where it may not wait now, `RequestError` where never.
 
         Any thread may ask, as for `statistics`.

@@ -61,3 +61,34 @@ def test_what_has_no_room_may_come_later(
 def test_what_could_never_wait_is_no_matter_of_later(more: Load, message: str):
     with pytest.raises(RequestError, match=message):
         LIMITS.check(Load(0, 0, 0), more)
+
+
+def test_who_has_much_there_leaves_room_to_others():
+    """Of 80, one alone has 70 and a second one 8; a first request always has room."""
+    limits, one = QueueLimits(samples=80), Load(1, 1, 1)
+    first, second = Load(), Load()
+    for tenant, expected in (("first", 70), ("second", 8)):
+        own = Load()
+        while True:
+            waiting = first.plus(second)
+            try:
+                limits.check(waiting, one, own)
+            except QueueFullError as error:
+                assert f"{own.samples} samples of your key wait" in str(error)
+                break
+            own = own.plus(one)
+            first, second = (own, second) if tenant == "first" else (first, own)
+        assert own.samples == expected
+    limits.check(first.plus(second), Load(1, 2, 2), Load())
+
+
+def test_without_tenants_the_whole_queue_is_there():
+    QueueLimits(samples=80).check(Load(1, 79, 1), Load(1, 1, 1))
+
+
+@pytest.mark.parametrize("name", ["requests", "samples", "tokens"])
+def test_each_limit_has_shares(name: str):
+    own = Load(**{name: 60})
+    QueueLimits(samples=100).check(Load(), Load(1, 1, 1), Load(requests=99, tokens=99))
+    with pytest.raises(QueueFullError, match=f"60 {name} of your key wait"):
+        QueueLimits(**{name: 80}).check(Load(**{name: 65}), Load(10, 10, 10), own)

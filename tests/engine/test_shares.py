@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fdjax.engine.job import Job
+from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.shares import Share
 from fdjax.engine.waiting import WaitingJobs
@@ -46,11 +47,11 @@ def test_who_may_hold_no_more_rows_waits_and_others_do_not():
     hall.ask("b", n=3)
     first = hall.admit()
     assert sorted(tenants(first)) == ["a", "a", "b", "b", "b"]
-    assert hall.waiting.num_jobs == 3
+    assert hall.waiting.load.samples == 3
     hall.leave(next(job for job in first if job.origin.tenant == "a"))
     assert tenants(hall.admit()) == ["a"]
-    assert hall.waiting.shares.of("a") == Share(2, 2, 2)
-    assert hall.waiting.shares.of("b") == Share(3, 0, None)
+    assert hall.waiting.shares.of("a") == Share(2, Load(1, 2, 6), 2)
+    assert hall.waiting.shares.of("b") == Share(3)
     assert hall.waiting.shares.seen() == {"a": (2, 2), "b": (3, 0)}
 
 
@@ -83,7 +84,7 @@ def test_a_job_put_back_waits_for_its_tenants_row():
     hall.leave(job)
     hall.waiting.put_back(job)
     assert hall.admit() == [job]
-    assert hall.waiting.num_jobs == 1
+    assert hall.waiting.load.samples == 1
 
 
 def test_whoever_has_left_is_forgotten():

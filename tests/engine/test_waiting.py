@@ -207,10 +207,10 @@ def test_nobody_starves(
                 num_asked += 1
                 if num_asked in aborts:
                     hall.waiting.remove(job)
-        if hall.waiting.num_jobs:
+        if hall.waiting.load.samples:
             origin = hall.turn().origin
             assert len(hall.admitted) <= latest.pop(origin, len(hall.admitted))
-    assert not hall.waiting.num_jobs
+    assert not hall.waiting.load.samples
 
 
 def test_the_last_in_turn_is_of_whoever_holds_most():
@@ -219,7 +219,7 @@ def test_the_last_in_turn_is_of_whoever_holds_most():
     hall.ask("a")
     hall.ask("b")
     hall.ask("b", priority=-1)
-    while hall.waiting.num_jobs:
+    while hall.waiting.load.samples:
         hall.turn()
     order = in_turn(hall.running)
     assert [(job.origin.tenant, job.priority) for job in order] == [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fdjax import AsyncLLM, EngineDeadError, QueueFullError, RequestError
-from fdjax.engine.limits import Load, QueueLimits
+from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.errors import RequestTimeoutError
@@ -128,9 +128,16 @@ async def test_leaving_the_iterator_aborts(make: Make):
 class Bounded(FakeEngine):
     """One whose queue has room for 4 samples."""
 
-    def check_queue(self, more: Load, origin: Origin | None = None) -> None:
+    def check_queue(
+        self,
+        more: Load,
+        origin: Origin | None = None,
+        *,
+        claimed: Load = NOTHING,
+        own: Load = NOTHING,
+    ) -> None:
         waiting = Load(len(self.jobs), len(self.jobs), 0)
-        QueueLimits(samples=4).check(waiting, more)
+        QueueLimits(samples=4).check(waiting.plus(claimed), more)
 
 
 async def test_of_many_at_once_those_without_room_cost_nothing(make: Make):

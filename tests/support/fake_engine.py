@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fdjax.engine.limits import Load
+from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Logprob, Request, make_request
@@ -93,9 +93,17 @@ class FakeEngine:
             grammar=grammar,
         )
 
-    def check_queue(self, more: Load, origin: Origin | None = None) -> None:
+    def check_queue(
+        self,
+        more: Load,
+        origin: Origin | None = None,
+        *,
+        claimed: Load = NOTHING,
+        own: Load = NOTHING,
+    ) -> None:
         """Any thread may ask."""
-        if self.max_jobs is not None and len(self.jobs) + more.samples > self.max_jobs:
+        now = len(self.jobs) + claimed.samples
+        if self.max_jobs is not None and now + more.samples > self.max_jobs:
             raise QueueFullError(f"{len(self.jobs)} samples wait; try later")
 
     def add(self, request: Request, origin: Origin | None = None) -> FakeJob:

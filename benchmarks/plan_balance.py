@@ -1,0 +1,93 @@
+"""How evenly plans share attention out: `python -m benchmarks.plan_balance TRACE`.
+
+TRACE is a CSV file of requests with the columns `ContextTokens` and `GeneratedTokens`,
+as Azure publishes them. Each draw is a batch of such requests that decode, each
+somewhere in its output. What the busiest cluster of an H200 does is told in parts of
+the mean over all. No GPU is needed: a plan is made on the device by the rule of its
+definition, to the same integers.
+"""
+
+import argparse
+import csv
+import json
+import pathlib
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.results import RESULTS, provenance, write
+from fdjax.cli.attention_plans import share
+from fdjax.models import ModelConfig
+
+MODEL = pathlib.Path("configs/models/llama3-8b.json")
+ROWS = (64, 256)
+PAGE_SIZE = 16
+WANTED = 1.15
+RESULT = RESULTS / "cpu" / "plan_balance.json"
+
+
+def read_trace(path: pathlib.Path) -> list[tuple[int, int]]:
+    """Tokens of each request's prompt and output."""
+    with path.open(newline="") as file:
+        return [
+            (int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+            for row in csv.DictReader(file)
+        ]
+
+
+def drawn(
+    trace: Sequence[tuple[int, int]], rows: int, draw: random.Random
+) -> tuple[int, ...]:
+    """Lengths of rows that decode."""
+    requests = draw.choices(trace, k=rows)
+    return tuple(prompt + draw.randint(1, output) for prompt, output in requests)
+
+
+def balance(trace: Sequence[tuple[int, int]], rows: int, draws: int) -> dict[str, Any]:
+    """What the busiest cluster does, over many draws."""
+    draw, model = (
+        random.Random(rows),
+        ModelConfig.from_hf(json.loads(MODEL.read_text())),
+    )
+    busiest = [
+        share(model, drawn(trace, rows, draw), page_size=PAGE_SIZE).busiest
+        for _ in range(draws)
+    ]
+    return {
+        "model": MODEL.stem,
+        "rows": rows,
+        "draws": draws,
+        "mean": round(statistics.fmean(busiest), 4),
+        "p99": round(statistics.quantiles(busiest, n=100)[-1], 4),
+        "worst": round(max(busiest), 4),
+        f"above_{WANTED}": sum(one > WANTED for one in busiest),
+    }
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Results for a terminal."""
+    names = list(results[0])
+    lines = [
+        names,
+        ["---"] * len(names),
+        *([str(r[n]) for n in names] for r in results),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Draws, prints a table, and keeps it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=pathlib.Path)
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--out", type=pathlib.Path, default=RESULT)
+    arguments = parser.parse_args()
+    trace = read_trace(arguments.trace)
+    results = [balance(trace, rows, arguments.draws) for rows in ROWS]
+    print(table(results))
+    write(arguments.out, [result | provenance() for result in results])
+
+
+if __name__ == "__main__":
+    main()
