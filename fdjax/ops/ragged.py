@@ -1,0 +1,179 @@
+"""Ragged paged attention, version 3: the surface that JAX serving stacks share."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+
+from fdjax.kernels.paged import KVCache, PageLayout, PageView
+from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.ops.attention import attention
+
+type Mode = Literal["mixed", "decode"]
+
+
+def ragged_paged_attention(
+    q: Float[Array, "T Hq D"],
+    k: Float[Array, "T Hkv D"],
+    v: Float[Array, "T Hkv D"],
+    kv_cache: Float[Array, "P Z ..."],
+    kv_lens: Int32[Array, " B"],
+    page_indices: Int32[Array, "..."],
+    cu_q_lens: Int32[Array, " C"],
+    distribution: Int32[Array, " 3"],
+    *,
+    sm_scale: float,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Float[Array, " Hq"] | None = None,
+    cu_kv_lens: Int32[Array, " C"] | None = None,
+    pages_per_row: int | None = None,
+    update_kv_cache: bool = True,
+    mode: Mode = "mixed",
+) -> tuple[Float[Array, "T Hq D"], Float[Array, "P Z ..."]]:
+    """Writes new keys and values into their pages, and attends to each row's tokens.
+
+    The signature is that of ragged paged attention v3 in sgl-jax, tpu-inference and
+    ejkernel; heads of a cache lie K0, V0, K1, V1 and so on. Its cache is read where
+    it lies. Scales of quantised caches, custom masks and attention that is not causal
+    are not taken.
+
+    Args:
+        q: queries, those of row 0 first, then those of row 1, and so on.
+        k: keys of the same tokens.
+        v: values of the same tokens.
+        kv_cache: of one layer: `[P, Z, 2 Hkv / n, n, W]` or `[P, Z, 2 Hkv, W]`, heads
+            padded from `D` to `W`; or `[P, Z, Hkv / n, n, 2 D]`, keys beside values.
+            Donate it under `jax.jit`, and it is updated in place.
+        kv_lens: tokens of each row, the new ones among them.
+        page_indices: pages of each row: `[B, pages_per_row]`; the same flat; or, with
+            `cu_kv_lens`, one row's behind the other's.
+        cu_q_lens: where the queries of each row begin, `[B + 1]`.
+        distribution: the last of its three numbers says how many of the rows are
+            there; the others are not needed.
+        sm_scale: factor of the products.
+        sliding_window: a query sees itself and the `sliding_window - 1` tokens before.
+        soft_cap: as in `ScoreSpec`.
+        sinks: of each query head the score of one more token without a value.
+        cu_kv_lens: where each row's tokens would begin if all rows' pages followed
+            one another, `[B + 1]`, multiples of the page size.
+        pages_per_row: pages that a row may have; needed with `cu_kv_lens`.
+        update_kv_cache: else the keys and values are in the cache already.
+        mode: "decode" promises one query a row, in a row's own place of `q`.
+
+    Returns:
+        Of each query, zeros for those of no row; and the cache.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit together.
+    """
+    cache = _cache(jnp.asarray(kv_cache), num_kv_heads=k.shape[1], head_dim=k.shape[2])
+    num_rows = kv_lens.shape[0]
+    if cu_q_lens.shape != (num_rows + 1,):
+        raise ValueError(
+            f"ragged_paged_attention: cu_q_lens is {cu_q_lens.shape} for {num_rows} "
+            f"rows; expected [{num_rows + 1}]"
+        )
+    if mode == "decode" and q.shape[0] != num_rows:
+        raise ValueError(
+            f"ragged_paged_attention: {q.shape[0]} queries for {num_rows} rows; mode "
+            '"decode" has one a row, "mixed" any number'
+        )
+    table = _page_table(
+        page_indices,
+        num_rows=num_rows,
+        page_size=cache.page_size,
+        cu_kv_lens=cu_kv_lens,
+        pages_per_row=pages_per_row,
+    )
+    pages = _rows(table, kv_lens, cu_q_lens, distribution[2], mode=mode)
+    if update_kv_cache:
+        slots = pages.slots(q.shape[0], page_size=cache.page_size)
+        cache = cache.layer(0).write(slots, k, v)
+    out = attention(
+        q,
+        cache.layer(0),
+        pages,
+        None,
+        sinks,
+        scale=sm_scale,
+        soft_cap=soft_cap,
+        window=sliding_window,
+    )
+    return jnp.where(_stands(pages, q.shape[0]), out, 0), cache.array
+
+
+def _cache(array: Array, *, num_kv_heads: int, head_dim: int) -> KVCache:
+    heads = [*array.shape[2:-1]]
+    if len(heads) == 2 and heads[0] * heads[1] == num_kv_heads:
+        return KVCache(array, _beside(array, num_kv_heads, head_dim))
+    cache = KVCache.interleaved(array, head_dim=head_dim)
+    if cache.num_kv_heads != num_kv_heads:
+        raise ValueError(
+            f"ragged_paged_attention: the cache {array.shape} has {cache.num_kv_heads} "
+            f"key/value heads, k has {num_kv_heads}"
+        )
+    return cache
+
+
+def _beside(array: Array, num_kv_heads: int, head_dim: int) -> PageLayout:
+    """Each head's value in the same 2 D elements as its key."""
+    page_size, width = array.shape[1], array.shape[-1]
+    if width != 2 * head_dim:
+        raise ValueError(
+            f"ragged_paged_attention: the cache {array.shape} has keys beside values "
+            f"in {width} elements, and heads have {head_dim}; expected {2 * head_dim}"
+        )
+    token = num_kv_heads * width
+    return PageLayout(
+        1,
+        page_size,
+        num_kv_heads,
+        head_dim,
+        page_stride=page_size * token,
+        token_stride=token,
+        head_stride=width,
+        value_stride=head_dim,
+    )
+
+
+def _page_table(
+    indices: Array,
+    *,
+    num_rows: int,
+    page_size: int,
+    cu_kv_lens: Array | None,
+    pages_per_row: int | None,
+) -> Int32[Array, "B W"]:
+    name = "ragged_paged_attention"
+    if cu_kv_lens is not None:
+        if pages_per_row is None:
+            raise ValueError(f"{name}: cu_kv_lens needs pages_per_row")
+        offsets = -(-cu_kv_lens // page_size)
+        return PageView.table_of(indices, offsets, width=pages_per_row)
+    width = pages_per_row or indices.size // max(num_rows, 1)
+    if indices.size != num_rows * width:
+        raise ValueError(
+            f"{name}: page_indices {indices.shape} are not {width} for each of "
+            f"{num_rows} rows; give a whole number a row"
+        )
+    return indices.reshape(num_rows, width)
+
+
+def _rows(
+    table: Array, kv_lens: Array, cu_q_lens: Array, count: Array, *, mode: Mode
+) -> PageView:
+    """Rows that are not there have no tokens, and begin behind those that are."""
+    exists = jnp.arange(len(kv_lens), dtype=jnp.int32) < count
+    lengths = jnp.where(exists, kv_lens, 0)
+    if mode == "decode":
+        return PageView.decoding(table, lengths)
+    starts = jnp.where(exists, lengths - (cu_q_lens[1:] - cu_q_lens[:-1]), 0)
+    firsts = jnp.where(exists, cu_q_lens[:-1], cu_q_lens[count])
+    return PageView(table, lengths, starts, firsts)
+
+
+def _stands(pages: PageView, num_queries: int) -> Bool[Array, "T 1 1"]:
+    """Queries that stand for a token of a row."""
+    positions = pages.positions(num_queries)
+    lengths = pages.lengths[pages.rows(num_queries)]
+    return ((positions >= 0) & (positions < lengths))[:, None, None]

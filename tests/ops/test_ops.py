@@ -1,0 +1,193 @@
+"""The public operations: their names, and JAX's transformations of them."""
+
+import inspect
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from fdjax import ops
+from fdjax.kernels.matmul import OP as MATMUL
+from tests.support.handlers import skip_without
+from tests.support.numerics import assert_close
+
+HERE = pathlib.Path(__file__).parent
+PUBLIC = HERE / "public.json"
+HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, ROWS = 4, 2, 8, 4, 3
+RANDOM = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(RANDOM.normal(size=shape), jnp.float32)
+
+
+def cache() -> ops.KVCache:
+    return ops.KVCache.page_major(normal(12, 1, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM))
+
+
+TABLE = jnp.arange(12, dtype=jnp.int32).reshape(ROWS, 4)
+LENGTHS = jnp.asarray([13, 5, 8], jnp.int32)
+DECODING = ops.PageView.decoding(TABLE, LENGTHS)
+CHUNKS = ops.PageView.packed(TABLE, LENGTHS, LENGTHS - jnp.asarray([1, 5, 2]))
+
+
+def attend(q: jax.Array, kv: ops.KVCache, pages: ops.PageView) -> jax.Array:
+    return ops.attention(q, kv.layer(0), pages, scale=0.3)
+
+
+def found(q: jax.Array, kv: ops.KVCache) -> ops.AttentionState:
+    return ops.attention_states(q, kv.layer(0), DECODING, scale=0.3)
+
+
+def rotated(qkv: jax.Array, kv: ops.KVCache) -> tuple[jax.Array, jax.Array]:
+    slots = CHUNKS.slots(8, page_size=PAGE_SIZE)
+    positions = CHUNKS.positions(8)
+    frequencies = 1.0 / 100.0 ** (jnp.arange(4) / 4)
+    q, written = ops.rope_and_write(
+        qkv, kv.layer(0), positions, slots, frequencies, interleaved=True
+    )
+    return q, written.array
+
+
+def ragged(
+    q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return ops.ragged_paged_attention(
+        q,
+        k,
+        v,
+        pages,
+        LENGTHS,
+        TABLE,
+        jnp.asarray([0, 1, 6, 8], jnp.int32),
+        jnp.asarray([1, 1, 3], jnp.int32),
+        sm_scale=0.3,
+    )
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "attention of decoding rows": (
+        lambda q, kv: attend(q, kv, DECODING),
+        lambda: (normal(ROWS, HEADS, HEAD_DIM), cache()),
+    ),
+    "attention of chunks": (
+        lambda q, kv: attend(q, kv, CHUNKS),
+        lambda: (normal(8, HEADS, HEAD_DIM), cache()),
+    ),
+    "attention_states": (found, lambda: (normal(ROWS, HEADS, HEAD_DIM), cache())),
+    "merge_states": (
+        lambda *states: ops.merge_states(states),
+        lambda: tuple(
+            ops.AttentionState(normal(ROWS, HEADS, HEAD_DIM), normal(ROWS, HEADS))
+            for _ in range(2)
+        ),
+    ),
+    "ragged_paged_attention": (
+        ragged,
+        lambda: (
+            normal(8, HEADS, HEAD_DIM),
+            *(normal(8, KV_HEADS, HEAD_DIM) for _ in range(2)),
+            normal(12, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM),
+        ),
+    ),
+    "rope_and_write": (
+        rotated,
+        lambda: (normal(8, HEADS + 2 * KV_HEADS, HEAD_DIM), cache()),
+    ),
+    "flat_gemm": (
+        ops.flat_gemm,
+        lambda: (normal(3, 16), normal(5, 16), normal(5), normal(3, 5)),
+    ),
+    "rms_norm": (ops.rms_norm, lambda: (normal(3, 16), normal(16))),
+}
+
+
+def same(actual: Any, expected: Any) -> None:
+    leaves = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    for one, other in leaves:
+        assert_close(one, other, reduction=64)
+
+
+def test_names_and_signatures_are_those_of_the_version():
+    """After a change that is meant, raise `VERSION` and write the file anew."""
+    public = {
+        name: str(inspect.signature(getattr(ops, name)))
+        if inspect.isfunction(getattr(ops, name))
+        else type(getattr(ops, name)).__name__
+        for name in ops.__all__
+    }
+    recorded = json.loads(PUBLIC.read_text())
+    assert {"VERSION": ops.VERSION, "public": public} == recorded
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_under_jit(name: str):
+    function, arguments = CALLS[name]
+    given = arguments()
+    same(jax.jit(function)(*given), function(*given))
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "rope_and_write"])
+def test_under_vmap(name: str):
+    function, arguments = CALLS[name]
+    given = [arguments() for _ in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *given)
+    mapped = jax.vmap(function)(*stacked)
+    each = [function(*one) for one in given]
+    same(mapped, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each))
+
+
+def test_a_batch_of_caches_is_not_copied_silently():
+    function, arguments = CALLS["rope_and_write"]
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), arguments())
+    skip_without("rope_kv_write", "cpu")
+    with pytest.raises(NotImplementedError, match="vmap"):
+        jax.vmap(function)(*stacked)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_derivatives(name: str):
+    function, arguments = CALLS[name]
+    check_grads(function, arguments(), order=1, atol=0.05, rtol=0.05)
+
+
+def test_the_derivative_is_that_of_the_definition():
+    """Whoever serves the call: a handler has none of its own."""
+    x, weight = normal(3, 16), normal(5, 16)
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sum(ops.flat_gemm(x, weight) ** 2)
+
+    with MATMUL.using("reference"):
+        expected = jax.grad(loss)(x)
+    same(jax.grad(loss)(x), expected)
+
+
+def test_samples():
+    logits = normal(4, 50)
+    assert ops.sample(logits).tolist() == jnp.argmax(logits, axis=1).tolist()
+    drawn = [logits, jnp.zeros((4, 2), jnp.uint32), jnp.arange(4), jnp.ones(4)]
+    expected = ops.sample(*drawn).tolist()
+    assert jax.jit(ops.sample)(*drawn).tolist() == expected
+    alone = [ops.sample(*(array[row : row + 1] for array in drawn)) for row in range(4)]
+    assert [token.tolist()[0] for token in alone] == expected
+    mapped = jax.vmap(ops.sample)(*(array[:, None] for array in drawn))
+    assert mapped[:, 0].tolist() == expected
+
+
+def test_heads_on_several_devices():
+    """A process of its own: how many devices there are is fixed at the start."""
+    program = HERE / "sharded.py"
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "equal on 2 devices"

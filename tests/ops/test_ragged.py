@@ -1,0 +1,234 @@
+"""Ragged paged attention v3 against dense attention, in every form that it takes."""
+
+import dataclasses
+import itertools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fdjax.ops import ragged_paged_attention
+from tests.support.dense_attention import dense_attention
+from tests.support.numerics import assert_close
+
+HEADS, KV_HEADS, PAGE_SIZE, WIDTH, SCALE = 4, 2, 4, 5, 0.3
+RUN = jax.jit(
+    ragged_paged_attention,
+    static_argnames=(
+        "sm_scale",
+        "sliding_window",
+        "soft_cap",
+        "pages_per_row",
+        "update_kv_cache",
+        "mode",
+    ),
+)
+type Form = Literal["5-D", "4-D", "head-64"]
+
+
+@dataclasses.dataclass
+class Batch:
+    """Rows of which the last tokens are new; one more place than there are rows."""
+
+    lengths: tuple[int, ...]
+    counts: tuple[int, ...]
+    head_dim: int = 8
+    form: Form = "5-D"
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng(len(self.lengths))
+        heads = (KV_HEADS, self.head_dim)
+        self.rows = [
+            (random.normal(size=(n, *heads)), random.normal(size=(n, *heads)))
+            for n in self.lengths
+        ]
+        total = sum(self.counts) + 3
+        self.q = random.normal(size=(total, HEADS, self.head_dim)).astype(np.float32)
+        pages = random.permutation(WIDTH * len(self.lengths) + 2)
+        self.tables = pages[: WIDTH * len(self.lengths)].reshape(-1, WIDTH)
+        self.k, self.v = (np.full((total, *heads), np.nan, np.float32) for _ in "kv")
+        self.cache = np.full((len(pages), PAGE_SIZE, *self.inner), np.nan, np.float32)
+        for row, first in enumerate(self.firsts):
+            old, count = self.lengths[row] - self.counts[row], self.counts[row]
+            new = slice(first, first + count)
+            self.k[new], self.v[new] = (side[old:] for side in self.rows[row])
+            self.fill(row, old)
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        return {
+            "5-D": (KV_HEADS, 2, 128),
+            "4-D": (2 * KV_HEADS, self.head_dim),
+            "head-64": (1, KV_HEADS, 2 * self.head_dim),
+        }[self.form]
+
+    @property
+    def firsts(self) -> list[int]:
+        return [0, *itertools.accumulate(self.counts)][:-1]
+
+    def fill(self, row: int, count: int) -> None:
+        """Puts a row's first tokens into its pages."""
+        flat = self.cache.reshape(*self.cache.shape[:2], -1, self.cache.shape[-1])
+        for at in range(count):
+            slot = flat[self.tables[row, at // PAGE_SIZE], at % PAGE_SIZE]
+            for head in range(KV_HEADS):
+                key, value = (side[at, head] for side in self.rows[row])
+                if self.form == "head-64":
+                    slot[head] = np.concatenate([key, value])
+                else:
+                    slot[2 * head, : self.head_dim] = key
+                    slot[2 * head + 1, : self.head_dim] = value
+
+    def arguments(self, **changed: Any) -> dict[str, Any]:
+        """With a place for a row that is not there, and what it holds is rubbish."""
+        ends = [*self.firsts, sum(self.counts), 77]
+        rows = len(self.lengths)
+        table = np.vstack([self.tables, np.full((1, WIDTH), 10**6)])
+        made = {
+            "q": self.q,
+            "k": self.k,
+            "v": self.v,
+            "kv_cache": self.cache,
+            "kv_lens": np.array([*self.lengths, 50], np.int32),
+            "page_indices": table.astype(np.int32),
+            "cu_q_lens": np.array(ends, np.int32),
+            "distribution": np.array([0, 0, rows], np.int32),
+        }
+        return {n: jnp.asarray(a) for n, a in (made | changed).items()}
+
+    def check(self, out: Any, **options: Any) -> None:
+        for row, (first, count) in enumerate(
+            zip(self.firsts, self.counts, strict=True)
+        ):
+            if count:
+                expected = dense_attention(
+                    self.q[first : first + count],
+                    *self.rows[row],
+                    start=self.lengths[row] - count,
+                    scale=SCALE,
+                    **options,
+                )
+                assert_close(out[first : first + count], expected, reduction=64)
+        assert (out[sum(self.counts) :] == 0).all(), "queries of no row"
+
+    def check_cache(self, cache: Any) -> None:
+        """New tokens are where they belong, and nothing else has changed."""
+        for row in range(len(self.lengths)):
+            self.fill(row, self.lengths[row])
+        np.testing.assert_array_equal(np.asarray(cache), self.cache)
+
+
+LENGTHS, COUNTS = (17, 9, 1, 6), (1, 4, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("form", "head_dim"), [("5-D", 8), ("5-D", 64), ("4-D", 10), ("head-64", 64)]
+)
+def test_every_layout(form: Form, head_dim: int):
+    batch = Batch(LENGTHS, COUNTS, head_dim=head_dim, form=form)
+    out, cache = RUN(**batch.arguments(), sm_scale=SCALE)
+    batch.check(out)
+    batch.check_cache(cache)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sliding_window": 3},
+        {"soft_cap": 5.0},
+        {"sinks": np.linspace(-1, 1, HEADS, dtype=np.float32)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_masks(options: dict[str, Any]):
+    batch = Batch(LENGTHS, COUNTS)
+    out, _ = RUN(**batch.arguments(), sm_scale=SCALE, **options)
+    names = {"sliding_window": "window"}
+    batch.check(out, **{names.get(n, n): value for n, value in options.items()})
+
+
+def test_flat_and_packed_pages_are_the_same():
+    batch = Batch(LENGTHS, COUNTS)
+    expected, _ = RUN(**batch.arguments(), sm_scale=SCALE)
+    table = batch.arguments()["page_indices"]
+    flat, _ = RUN(**batch.arguments(page_indices=table.reshape(-1)), sm_scale=SCALE)
+    num_pages = [-(-n // PAGE_SIZE) for n in LENGTHS]
+    packed = [batch.tables[row, :n] for row, n in enumerate(num_pages)]
+    begins = np.cumsum([0, *num_pages, 3]) * PAGE_SIZE
+    joined, _ = RUN(
+        **batch.arguments(
+            page_indices=np.concatenate([*packed, [5, 6]]).astype(np.int32),
+            cu_kv_lens=begins.astype(np.int32),
+        ),
+        pages_per_row=WIDTH,
+        sm_scale=SCALE,
+    )
+    for other in (flat, joined):
+        np.testing.assert_array_equal(np.asarray(other), np.asarray(expected))
+
+
+def test_decoding_only():
+    """Rows and queries side by side, with rows that are not there behind them."""
+    batch = Batch((17, 9, 1), (1, 1, 1))
+    given = batch.arguments(
+        q=batch.q[:4],
+        k=batch.k[:4],
+        v=batch.v[:4],
+        cu_q_lens=np.arange(5, dtype=np.int32),
+    )
+    out, cache = RUN(**given, sm_scale=SCALE, mode="decode")
+    batch.check(out)
+    batch.check_cache(cache)
+
+
+def test_what_is_written_already():
+    batch = Batch(LENGTHS, COUNTS)
+    for row in range(len(LENGTHS)):
+        batch.fill(row, LENGTHS[row])
+    given = batch.arguments(k=np.zeros_like(batch.k), v=np.zeros_like(batch.v))
+    out, cache = RUN(**given, sm_scale=SCALE, update_kv_cache=False)
+    batch.check(out)
+    batch.check_cache(cache)
+
+
+def test_the_cache_is_updated_in_place():
+    batch = Batch(LENGTHS, COUNTS)
+    donated = jax.jit(
+        lambda cache, rest: ragged_paged_attention(
+            kv_cache=cache, **rest, sm_scale=SCALE
+        )[1],
+        donate_argnums=0,
+    )
+    rest = batch.arguments()
+    compiled = donated.lower(rest.pop("kv_cache"), rest).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.alias_size_in_bytes == batch.cache.nbytes
+
+
+def test_errors():
+    batch = Batch(LENGTHS, COUNTS)
+    for changed, options, message in (
+        (
+            {"cu_q_lens": np.zeros(3, np.int32)},
+            {},
+            r"\(3,\) for 5 rows; expected \[6\]",
+        ),
+        ({"page_indices": np.zeros(7, np.int32)}, {}, "not 1 for each of 5 rows"),
+        ({"cu_kv_lens": np.zeros(6, np.int32)}, {}, "needs pages_per_row"),
+        ({}, {"mode": "decode"}, "15 queries for 5 rows"),
+        (
+            {"kv_cache": np.zeros((9, 4, 3, 2, 128), np.float32)},
+            {},
+            "has 3 key/value heads, k has 2",
+        ),
+        (
+            {"kv_cache": np.zeros((9, 4, 1, 2, 100), np.float32)},
+            {},
+            "in 100 elements, and heads have 8; expected 16",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RUN(**batch.arguments(**changed), sm_scale=SCALE, **options)
