@@ -67,7 +67,7 @@ def hostile(*, seconds: float, seed: int) -> int:
                 )
                 return asyncio.run(both)
 
-            run(min(120.0, seconds))  # what is kept for the next time is filled
+            run(min(180.0, seconds))  # what is kept for the next time is filled
             before = at_rest(process.pid)
             done = run(seconds)
             words, well = report(done, before, at_rest(process.pid))
