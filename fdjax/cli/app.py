@@ -7,6 +7,7 @@ import typer
 from fdjax.cli.bench import bench
 from fdjax.cli.calibrate import calibrate
 from fdjax.cli.chat import chat
+from fdjax.cli.doctor import doctor
 from fdjax.cli.generate import generate
 from fdjax.cli.inspect import inspect
 from fdjax.cli.serve import serve
@@ -14,7 +15,6 @@ from fdjax.cli.tune import tune
 from fdjax.version import __version__
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,6 +47,7 @@ app.command()(generate)
 app.command()(chat)
 app.command()(serve)
 app.command()(inspect)
+app.command()(doctor)
 app.command()(calibrate)
 app.command()(tune)
 app.add_typer(bench, name="bench")

@@ -6,20 +6,26 @@ from typing import Annotated
 
 import typer
 
-from fdjax.cli import progress
+from fdjax.cli import chat_commands, line_reader, progress
 from fdjax.cli.conversation import Conversation
 from fdjax.cli.errors import reported
 from fdjax.cli.loading import load, sampling_defaults
-from fdjax.cli.options import DebugOption, ModelOptions, SamplingOptions, command
-from fdjax.cli.writer import emit
+from fdjax.cli.options import (
+    DebugOption,
+    ModelArgument,
+    ModelOptions,
+    SamplingOptions,
+    command,
+)
 
 MAX_TOKENS = 512
 
-_HELP = "/reset forgets the conversation, /exit leaves; Ctrl-C stops an answer"
+_HELP = "/help shows what there is, /exit leaves; Ctrl-C stops an answer"
 
 
 @command
 def chat(
+    name: ModelArgument = None,
     *,
     system: Annotated[
         str | None, typer.Option(help="What the model is told before everything else.")
@@ -33,11 +39,12 @@ def chat(
 ) -> None:
     """Talk to a model.
 
-    /reset forgets the conversation, /exit or the end of input leaves. Ctrl-C stops an
+    /help shows what else can be said: /system, /set, /save and others. Ctrl-C stops an
     answer; at the prompt it leaves. When the conversation outgrows the model, its
     oldest turns are dropped, and you are told.
     """
-    with reported(debug=debug):
+    with reported(debug=debug), line_reader.history():
+        model = model.named(name)
         given = sampling.given(max_tokens=max_tokens)
         llm = load(model)
         chosen = sampling_defaults(llm.folder, model) | given
@@ -49,31 +56,9 @@ def chat(
 
 
 def _converse(conversation: Conversation) -> None:
-    while (line := _read_line()) is not None:
-        match line.strip():
-            case "":
-                continue
-            case "/exit" | "/quit":
+    while (typed := line_reader.read()) is not None:
+        if typed.text.startswith("/") and not typed.fenced:
+            if not chat_commands.run(conversation, typed.text):
                 return
-            case "/reset":
-                conversation.reset()
-                progress.note("[the conversation is forgotten]")
-            case message if message.startswith("/"):
-                progress.note(f"[there is no command {message.split()[0]}; {_HELP}]")
-            case message:
-                conversation.answer(message)
-
-
-def _read_line() -> str | None:
-    """The next line of the user; `None` at the end of input."""
-    if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        return line or None
-    try:
-        return input("> ")
-    except EOFError:
-        emit("\n")
-        return None
-    except KeyboardInterrupt:
-        emit("\n")
-        raise
+        elif typed.text.strip():
+            conversation.answer(typed.text)

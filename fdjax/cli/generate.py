@@ -38,6 +38,10 @@ def generate(
         typer.Argument(metavar="[PROMPT]...", help="Texts; - reads one from stdin."),
     ] = None,
     *,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", help="A text; may be repeated."),
+    ] = None,
     prompt_file: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -65,7 +69,8 @@ def generate(
     Without --model, a small model inside the package tells a tale.
     """
     with reported(debug=debug):
-        all_prompts = gather(prompts or [], prompt_file, prompt_ids or [])
+        texts = [*(prompts or []), *(prompt or [])]
+        all_prompts = gather(texts, prompt_file, prompt_ids or [])
         given = sampling.given(max_tokens=max_tokens, logprobs=logprobs)
         started = time.perf_counter()
         llm = load(model)
@@ -136,13 +141,4 @@ def _tell_failures(results: Sequence[Result]) -> None:
 
 
 def _closing_line(watch: Stopwatch, seeds: Sequence[int]) -> str:
-    timings = watch.timings()
-    speed = timings["tokens_per_s"]
-    parts = [
-        f"{watch.num_tokens} tokens",
-        f"loaded in {timings['load_s']:.1f} s",
-        f"first token after {timings['first_token_s'] or 0.0:.1f} s",
-        *([] if speed is None else [f"then {speed:.0f} tok/s"]),
-        f"seed {seeds[0]}",
-    ]
-    return "[" + ", ".join(parts) + "]"
+    return f"[{watch.pace()}, loaded in {watch.load_s:.1f} s, seed {seeds[0]}]"

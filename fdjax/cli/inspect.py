@@ -25,6 +25,7 @@ from fdjax.cli.options import (
 )
 from fdjax.cli.sizes import parse_bytes
 from fdjax.cli.writer import emit
+from fdjax.errors import MemoryBudgetError
 
 if TYPE_CHECKING:
     from fdjax.cli.report import Report
@@ -79,7 +80,8 @@ def inspect(
 ) -> None:
     """Show a model's parameters, its memory plan and the kernels that serve it.
 
-    Reads the configuration only: no weights are needed, and nothing is allocated.
+    Reads the configuration only: no weights are needed, and nothing is allocated. What
+    does not fit is shown too, with what would, and the status is 1.
     """
     with reported(debug=debug):
         if plan is not None:
@@ -110,6 +112,8 @@ def inspect(
             from fdjax.cli.tables import show
 
             show(report)
+        if report.problem is not None:
+            raise MemoryBudgetError(report.problem)
 
 
 def _show_plan(

@@ -63,6 +63,9 @@ RevisionOption = Annotated[
     str | None,
     typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=_MODEL),
 ]
+ModelArgument = Annotated[
+    str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.")
+]
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,20 @@ class ModelOptions:
             rich_help_panel=_MODEL,
         ),
     ] = False
+
+    def named(self, argument: str | None) -> "ModelOptions":
+        """With the model that stands alone on the command line, if one does.
+
+        Raises:
+            typer.BadParameter: `--model` names another.
+        """
+        if argument is None:
+            return self
+        if self.model not in (SHIPPED, argument):
+            raise typer.BadParameter(
+                f"the model is {argument!r}, and --model says {self.model!r}; name one"
+            )
+        return dataclasses.replace(self, model=argument)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of `fdjax.LLM`, without the model.

@@ -9,6 +9,8 @@ import jax
 
 from fdjax import device
 from fdjax.cli.kernels import explanations
+from fdjax.cli.shortage import smallest_plan, would_fit
+from fdjax.errors import MemoryBudgetError
 from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.config import ModelConfig
@@ -53,7 +55,11 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory plan; sizes in bytes."""
+    """The memory plan; sizes in bytes.
+
+    Where the budget is too small, `missing_bytes` says by how much, the plan is of the
+    least that would do, and `would_fit` says what else would.
+    """
 
     budget_bytes: int
     weight_bytes: int
@@ -67,6 +73,8 @@ class Memory:
     num_tokens: int
     max_model_len: int
     max_num_seqs: int
+    missing_bytes: int
+    would_fit: list[str]
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ class Report:
         num_parameters: elements of all of them.
         memory: the plan.
         kernels: for each operation of a decode step, what serves it and why.
+        problem: why the model does not fit, or `None`.
     """
 
     device: str
@@ -90,15 +99,16 @@ class Report:
     num_parameters: int
     memory: Memory
     kernels: list[str]
+    problem: str | None
 
 
 def report_of(settings: Settings, name: str, budget_bytes: int | None) -> Report:
-    """Plans a model; allocates nothing.
-
-    Raises:
-        MemoryBudgetError: it does not fit the budget.
-    """
-    plan = settings.memory_plan(budget_bytes)
+    """Plans a model, whether or not it fits; allocates nothing."""
+    problem = None
+    try:
+        plan = settings.memory_plan(budget_bytes)
+    except MemoryBudgetError as error:
+        plan, problem = smallest_plan(settings), str(error)
     shapes = parameter_shapes(settings.config, dtype=settings.dtype)
     parameters = folded(shapes)
     return Report(
@@ -107,8 +117,9 @@ def report_of(settings: Settings, name: str, budget_bytes: int | None) -> Report
         model=_model(settings.config, name),
         parameters=parameters,
         num_parameters=sum(row.elements for row in parameters),
-        memory=_memory(plan, settings.max_num_seqs),
+        memory=_memory(settings, plan, budget_bytes),
         kernels=explanations(settings, plan),
+        problem=problem,
     )
 
 
@@ -158,10 +169,14 @@ def _softmax(unified: UnifiedMax | None) -> str:
     return f"unified maximum {unified.phi:g}, for scores from {low:g} to {high:g}"
 
 
-def _memory(plan: MemoryPlan, max_num_seqs: int) -> Memory:
+def _memory(settings: Settings, plan: MemoryPlan, budget_bytes: int | None) -> Memory:
+    """The plan beside the budget; `None` stands for what the device offers."""
     layout = plan.layout
+    if budget_bytes is None:
+        budget_bytes = device.memory_budget(settings.memory_fraction)
+    missing = max(plan.budget_bytes - budget_bytes, 0)
     return Memory(
-        budget_bytes=plan.budget_bytes,
+        budget_bytes=budget_bytes,
         weight_bytes=plan.weight_bytes,
         workspace_bytes=plan.budget_bytes
         - plan.weight_bytes
@@ -175,5 +190,7 @@ def _memory(plan: MemoryPlan, max_num_seqs: int) -> Memory:
         num_pages=layout.num_pages,
         num_tokens=layout.num_tokens,
         max_model_len=plan.max_model_len,
-        max_num_seqs=max_num_seqs,
+        max_num_seqs=settings.max_num_seqs,
+        missing_bytes=missing,
+        would_fit=would_fit(settings, budget_bytes) if missing else [],
     )

@@ -81,10 +81,10 @@ class Stopwatch:
     chunk, decode before the second of the same prompt. The speed counts what follows.
 
     Args:
-        load_s: seconds that loading the model took.
+        load_s: seconds that loading the model took, if it was loaded for this.
     """
 
-    def __init__(self, load_s: float) -> None:
+    def __init__(self, load_s: float = 0.0) -> None:
         self.load_s = load_s
         self.num_tokens = 0
         self._start = time.perf_counter()
@@ -117,6 +117,14 @@ class Stopwatch:
             "total_s": round(self._last - self._start, 4),
             "tokens_per_s": None if rate is None else round(rate, 1),
         }
+
+    def pace(self) -> str:
+        """How many tokens came, when the first, and how fast the others."""
+        timings = self.timings()
+        speed = timings["tokens_per_s"]
+        then = "" if speed is None else f", then {speed:.0f} tok/s"
+        first = timings["first_token_s"] or 0.0
+        return f"{self.num_tokens} tokens, first token after {first:.1f} s{then}"
 
     def _record(self, chunk: "Chunk", now: float) -> None:
         self.num_tokens += len(chunk.token_ids)

@@ -17,7 +17,7 @@ from fdjax.cli.connection_options import ConnectionOptions
 from fdjax.cli.errors import FAILED, reported
 from fdjax.cli.key_options import KeyOptions
 from fdjax.cli.loading import load, sampling_defaults
-from fdjax.cli.options import DebugOption, ModelOptions, command
+from fdjax.cli.options import DebugOption, ModelArgument, ModelOptions, command
 from fdjax.cli.request_options import RequestOptions
 from fdjax.errors import ConfigError, to_install
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN
@@ -37,11 +37,12 @@ LogFormat = Literal["text", "json"]
 
 @command
 def serve(
+    name: ModelArgument = None,
     *,
     served_model_name: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the API calls the model; may be repeated. --model by default.",
+            help="What the API calls the model; may be repeated. MODEL by default.",
             rich_help_panel=_SERVER,
         ),
     ] = None,
@@ -89,6 +90,7 @@ def serve(
     at once.
     """
     with reported(debug=debug), contextlib.ExitStack() as stack:
+        model = model.named(name)
         _check_extra()
         from fdjax.serve.http import logs, traces
         from fdjax.serve.http.hosts import names_of

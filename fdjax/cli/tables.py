@@ -96,10 +96,18 @@ def _parameters(report: Report) -> Table:
 
 
 def _memory(memory: Memory, device: str) -> Table:
+    short = {}
+    if memory.missing_bytes:
+        needed = gib(memory.budget_bytes + memory.missing_bytes)
+        short = {
+            "missing": f"{gib(memory.missing_bytes)} of the {needed} that follow",
+            "what would fit": ", or ".join(memory.would_fit),
+        }
     return pairs(
         f"\nMemory on {device}",
         {
             "budget": gib(memory.budget_bytes),
+            **short,
             "weights": gib(memory.weight_bytes),
             "workspace": gib(memory.workspace_bytes),
             "KV cache": f"{gib(memory.kv_bytes)}: {memory.num_tokens:,} tokens in "

@@ -1,5 +1,6 @@
 """The extension `fdjax._ffi`: its handlers, registered, and what is missing of them."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import jax
@@ -21,10 +22,42 @@ except ImportError as error:
 
 type Platform = Literal["cpu", "gpu"]
 
+NO_GPU_HANDLERS = (
+    "the extension fdjax._ffi is built without GPU handlers: install fdjax again where "
+    "nvcc is found, or name it in CUDACXX"
+)
+
 # The operations that have a handler, by platform.
-_targets: dict[str, frozenset[str]] = {}
+_targets: dict[Platform, frozenset[str]] = {}
 _build_id = ""
 _architectures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What there is of the extension.
+
+    Attributes:
+        problem: why there is nothing of it, or `None`.
+        operations: those that have a handler, by platform.
+        gpu_architectures: what its GPU code was compiled for, in CMake's words.
+        jaxlib: the version of the headers that it was built against.
+    """
+
+    problem: str | None
+    operations: dict[Platform, tuple[str, ...]]
+    gpu_architectures: tuple[str, ...]
+    jaxlib: str | None
+
+
+def extension() -> Extension:
+    """What there is of the extension here."""
+    return Extension(
+        problem=_problem if _ffi is None else None,
+        operations={name: tuple(sorted(held)) for name, held in _targets.items()},
+        gpu_architectures=_architectures,
+        jaxlib=None if _ffi is None else _ffi.build_info()["jaxlib"],
+    )
 
 
 def target(operation: str) -> str:
@@ -42,10 +75,7 @@ def refuse(operation: str, *, platform: Platform) -> str | None:
         return _problem
     if operation not in _targets.get(platform, frozenset()):
         if platform == "gpu" and "gpu" not in _targets:
-            return (
-                "the extension fdjax._ffi is built without GPU handlers: install fdjax "
-                "again where nvcc is found, or name it in CUDACXX"
-            )
+            return NO_GPU_HANDLERS
         return f"the extension fdjax._ffi has no {platform} handler for {operation}"
     if device.platform() != platform:
         return f"it runs on {platform}, and the call is traced for {device.platform()}"

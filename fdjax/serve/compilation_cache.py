@@ -29,6 +29,23 @@ def is_configured() -> bool:
     return jax.config.jax_compilation_cache_dir is not None
 
 
+def refuse(folder: pathlib.Path, status: os.stat_result) -> str | None:
+    """Why programs of a folder may not be run, or `None`.
+
+    Args:
+        folder: for the message.
+        status: of the folder.
+    """
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not others and status.st_uid == os.geteuid():
+        return None
+    return (
+        f"{folder} holds programs that will be run, and others may write there "
+        f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); use a "
+        "folder of your own with mode 700"
+    )
+
+
 def use(folder: pathlib.Path) -> None:
     """Lets JAX look for programs in a folder, and put there what it compiles.
 
@@ -51,13 +68,8 @@ def use(folder: pathlib.Path) -> None:
             f"{folder} cannot keep compiled programs ({error.strerror}); name another "
             "folder, or go without"
         ) from error
-    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others or status.st_uid != os.geteuid():
-        raise ConfigError(
-            f"{folder} holds programs that will be run, and others may write there "
-            f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); use a "
-            "folder of your own with mode 700"
-        )
+    if (reason := refuse(folder, status)) is not None:
+        raise ConfigError(reason)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     _KEPT.watch(folder)
     jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)

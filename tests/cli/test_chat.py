@@ -1,10 +1,13 @@
 """`fdjax chat`: turns, what is forgotten, and how it ends."""
 
+import json
+import pathlib
 from typing import Any
 
 import pytest
 
 from fdjax import LLM, SamplingParams
+from fdjax.cli import chat_commands
 from fdjax.cli.conversation import Conversation
 from fdjax.engine.runs import Runs
 from tests.cli.conftest import Invoke
@@ -39,9 +42,96 @@ def test_reset_forgets(invoke: Invoke, shared: LLM):
 
 
 def test_unknown_commands_are_not_messages(invoke: Invoke, shared: LLM):
-    result = invoke("chat", *GREEDY, text="/help me\n")
+    result = invoke("chat", *GREEDY, text="/hulp me\n")
     assert result.stdout == ""
-    assert "there is no command /help" in result.stderr
+    assert "there is no command /hulp" in result.stderr
+
+
+def test_help_names_every_command(invoke: Invoke, shared: LLM):
+    said = invoke("chat", *GREEDY, text="/help\n").stderr
+    assert all(name in said for name in chat_commands.HELP)
+    named = {name.split()[0] for name in chat_commands.HELP if name.startswith("/")}
+    assert {*chat_commands._COMMANDS} <= named
+
+
+def test_a_message_of_several_lines(invoke: Invoke, shared: LLM):
+    lines = '"""/set in stone\nis the wood"""\n'
+    result = invoke("chat", *GREEDY, text=lines)
+    assert result.stdout == expected(shared, "/set in stone\nis the wood") + "\n"
+
+
+def test_the_system_message_changes(invoke: Invoke, shared: LLM):
+    lines = "/system\n/system The wood\nThe king\n/reset\n/system -\nThe king\n"
+    result = invoke("chat", *GREEDY, text=lines)
+    first, second = expected(shared, "The wood\nThe king"), expected(shared, "The king")
+    assert result.stdout == f"{first}\n{second}\n"
+    assert "[no system message]" in result.stderr
+    assert "[system: The wood]" in result.stderr
+
+
+def test_answers_are_drawn_as_is_set(conversation: Conversation):
+    def run(line: str) -> None:
+        assert chat_commands.run(conversation, line)
+
+    run("/set max-tokens 3")
+    conversation.answer("Once upon a time")
+    assert conversation.sampling["max_tokens"] == 3
+    shorter = conversation.turns[-1]["content"]
+    conversation.reset()
+    run("/set max_tokens -")
+    conversation.answer("Once upon a time")
+    assert conversation.sampling == SAMPLING
+    assert conversation.turns[-1]["content"].startswith(shorter)
+    assert conversation.turns[-1]["content"] != shorter
+    run('/set stop ["king"]')
+    assert conversation.sampling["stop"] == ["king"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("/set tempera 1", "did you mean temperature?"),
+        ("/set temperature hot", "temperature"),
+        ("/set top_p 7", "top_p"),
+        ("/set n 3", "'n' is none of"),
+        ("/save", "/save needs a file"),
+        ("/save /nowhere/at/all.json", "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    conversation: Conversation,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    complaint: str,
+):
+    assert chat_commands.run(conversation, line)
+    assert complaint in capsys.readouterr().err
+    assert conversation.sampling == SAMPLING
+
+
+def test_a_conversation_is_saved_once(
+    conversation: Conversation,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    place = tmp_path / "chat.json"
+    chat_commands.run(conversation, "/system The wood")
+    conversation.answer("The king")
+    chat_commands.run(conversation, f"/save {place}")
+    saved = json.loads(place.read_text())
+    roles = [message["role"] for message in saved["messages"]]
+    assert roles == ["system", "user", "assistant"]
+    assert saved["messages"][1]["content"] == "The king"
+    chat_commands.run(conversation, f"/save {place}")
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_the_model_may_stand_alone(invoke: Invoke, shared: LLM):
+    result = invoke("chat", "tales-5m", *GREEDY, text="The king\n")
+    assert result.exit_code == 0
+    both = invoke("chat", "one", "--model", "another", text="")
+    assert both.exit_code == 2
+    assert "name one" in both.stderr
 
 
 def test_a_system_message_stands_before_all_turns(invoke: Invoke, shared: LLM):

@@ -41,8 +41,16 @@ def test_a_prompt_reads_on(invoke: Invoke, shared: LLM):
 
 def test_a_closing_line_says_how_fast(invoke: Invoke, shared: LLM):
     result = invoke("generate", STORY, *GREEDY, "--seed", "3")
-    assert result.stderr.startswith("[12 tokens, loaded in 0.0 s, first token after")
-    assert "tok/s, seed 3]" in result.stderr
+    assert result.stderr.startswith("[12 tokens, first token after 0.")
+    assert "tok/s, loaded in 0.0 s, seed 3]" in result.stderr
+
+
+def test_a_prompt_by_its_name(invoke: Invoke, shared: LLM):
+    result = invoke("generate", "--prompt", STORY, *GREEDY)
+    assert result.stdout == f"{STORY}{expected(shared, STORY)}\n"
+    both = invoke("generate", "A", "-p", STORY, *GREEDY, "--json")
+    prompts = [json.loads(line)["prompt"] for line in both.stdout.splitlines()]
+    assert prompts == ["A", STORY]
 
 
 def test_several_prompts_stand_under_headers(invoke: Invoke, shared: LLM):

@@ -125,11 +125,36 @@ def test_only_the_configuration_is_fetched(
     assert wanted == [["config.json"]]
 
 
-def test_a_budget_too_small_is_an_error(invoke: Invoke):
+def test_a_budget_too_small_is_shown_with_what_would_do(invoke: Invoke):
     result = invoke("inspect", "--budget", "10MB")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: the model does not fit: weights take 20.9")
-    assert result.stdout == ""
+    assert "of the" in result.stdout and "what would fit" in result.stdout
+    assert "--dtype" not in result.stdout, "weights of 16 bits do not fit either"
+
+
+def test_what_would_fit_fits(invoke: Invoke):
+    """Each remedy, taken alone."""
+    sizes = (str(LLAMA), "--device", "h200")
+    short = ("--budget", "19800MB", "--dtype", "bfloat16")
+    result = invoke("inspect", *sizes, *short, "--json")
+    memory = json.loads(result.stdout)["memory"]
+    assert result.exit_code == 1
+    assert memory["missing_bytes"] > 0
+    *smaller, budget = memory["would_fit"]
+    assert smaller and budget.startswith("a budget of ")
+    needed = memory["budget_bytes"] + memory["missing_bytes"]
+    for remedy in smaller:
+        assert invoke("inspect", *sizes, *short, *remedy.split()).exit_code == 0
+    enough = ("--dtype", "bfloat16", "--budget")
+    assert invoke("inspect", *sizes, *enough, str(needed)).exit_code == 0
+    assert invoke("inspect", *sizes, *enough, str(needed - 1)).exit_code == 1
+
+
+def test_narrower_weights_may_fit(invoke: Invoke):
+    sizes = (str(LLAMA), "--device", "h200", "--budget", "30GB", "--json")
+    wide = invoke("inspect", *sizes, "--dtype", "float32")
+    assert "--dtype bfloat16" in json.loads(wide.stdout)["memory"]["would_fit"]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,18 @@ def test_help_does_not_wait_for_jax():
     assert "generate" in result.stdout
 
 
+def test_shells_complete_the_commands():
+    environment = os.environ | {
+        "_FDJAX_COMPLETE": "complete_bash",
+        "COMP_WORDS": "fdjax do",
+        "COMP_CWORD": "1",
+    }
+    result = subprocess.run(
+        FDJAX, check=False, capture_output=True, text=True, env=environment
+    )
+    assert result.stdout.split() == ["doctor"]
+
+
 def test_json_and_nothing_else():
     arguments = ("generate", "Once upon a time", *SMALL, "--max-tokens", "9", "--json")
     result = subprocess.run(
