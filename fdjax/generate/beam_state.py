@@ -1,0 +1,211 @@
+"""What beam searches were asked for, and how far they have come, by group of beams."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.penalties import LogitBias, init_bias
+from fdjax.generate.stopping import FinishReason, StopRules, init_stop_rules
+from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.pytree import pytree
+
+# In place of minus infinity, as in transformers: what is added to it still counts.
+OUT = np.float32(-1e9)
+
+# Continuations looked at for each beam, where no token ends beams.
+LEAST_KEPT = 2
+
+
+@pytree
+class BeamRules:
+    """What stays the same for all steps of a search.
+
+    Attributes:
+        widths: beams of each group; beams past them do not exist.
+        kept: best continuations of a group that a step looks at: `max(2, 1 + number
+            of stop ids) * widths`.
+        stopping: when beams finish.
+        divisors: what the sum of a beam of `n` tokens is divided by, at `n`: `n` to the
+            length penalty.
+        full_ends: `early_stopping` is true.
+        best_at_limit: a running beam's best score is the one it would have with
+            `max_tokens`, not with the tokens that it has.
+        bias: added to log-probabilities; minus infinity bans a token.
+        repetition: log-probabilities of tokens that a beam or its prompt has are
+            multiplied by it (divided, where a bias made them positive).
+    """
+
+    widths: Int32[Array, " groups"]
+    kept: Int32[Array, " groups"]
+    stopping: StopRules
+    divisors: Float[Array, "groups limit"]
+    full_ends: Bool[Array, " groups"]
+    best_at_limit: Bool[Array, " groups"]
+    bias: LogitBias
+    repetition: Float[Array, " groups"]
+
+
+@pytree
+class Hypotheses:
+    """Finished beams of each group, the best first; who they are, by back pointers.
+
+    One of `n` tokens is the beam `parents` as it was after `n - 1` steps, and the token
+    `tokens`.
+
+    Attributes:
+        scores: sums of log-probabilities over divisors; about -1e9 where there is none.
+        lengths: tokens of each.
+        parents: the beam that it continued.
+        tokens: the last token.
+        present: there is one.
+    """
+
+    scores: Float[Array, "groups width"]
+    lengths: Int32[Array, "groups width"]
+    parents: Int32[Array, "groups width"]
+    tokens: Int32[Array, "groups width"]
+    present: Bool[Array, "groups width"]
+
+
+@pytree
+class BeamProgress:
+    """What changes with every step; donate it.
+
+    Attributes:
+        sums: of the log-probabilities of each running beam's tokens.
+        generated: tokens of each running beam.
+        hypotheses: the finished ones.
+        improvable: running beams may still give better hypotheses.
+        finished: a `FinishReason`: `STOP` when the search is over.
+        seen: tokens that a beam or its prompt has; `None` where none are penalised.
+    """
+
+    sums: Float[Array, "groups width"]
+    generated: Int32[Array, " groups"]
+    hypotheses: Hypotheses
+    improvable: Bool[Array, " groups"]
+    finished: Int32[Array, " groups"]
+    seen: Bool[Array, "groups width V"] | None
+
+
+@pytree
+class BeamState:
+    """Searches of several groups, whose widths differ: `width` is the static maximum.
+
+    Attributes:
+        rules: never donate them.
+        progress: donate it.
+    """
+
+    rules: BeamRules
+    progress: BeamProgress
+
+
+def init_beams(
+    params: Sequence[BeamSearchParams],
+    prompts: Sequence[Sequence[int]],
+    *,
+    width: int,
+    limit: int,
+    vocab_size: int,
+    eos_token_ids: Sequence[int],
+    num_stop_ids: int,
+    num_biased: int,
+    penalties: bool,
+) -> BeamState:
+    """The state of groups before their first tokens.
+
+    Args:
+        params: one a group; each has a `max_tokens`.
+        prompts: token ids of each group's prompt.
+        width: room for the beams of a group.
+        limit: room for the tokens of a beam.
+        vocab_size: tokens of the model, `V`.
+        eos_token_ids: the model's own end-of-sequence tokens.
+        num_stop_ids: room for stop tokens beside them.
+        num_biased: room for biased tokens.
+        penalties: some group penalises tokens it has seen; costs `[groups, width, V]`.
+    """
+    sampling = [one.sampling for one in params]
+    never = [one.early_stopping == "never" for one in params]
+    positive = [one.length_penalty > 0 for one in params]
+    widths, kept, divisors, full_ends, best_at_limit, repetition = jax.device_put(
+        (
+            np.array([one.beam_width for one in params], np.int32),
+            np.array([_kept(one, eos_token_ids) for one in params], np.int32),
+            np.stack([_divisors(one.length_penalty, limit) for one in params]),
+            np.array([one.early_stopping is True for one in params]),
+            np.array(never) & np.array(positive),
+            np.array([one.repetition_penalty for one in params], np.float32),
+        )
+    )
+    rules = BeamRules(
+        widths=widths,
+        kept=kept,
+        stopping=init_stop_rules(
+            sampling,
+            num_stop_ids=num_stop_ids,
+            vocab_size=vocab_size,
+            eos_token_ids=eos_token_ids,
+        ),
+        divisors=divisors,
+        full_ends=full_ends,
+        best_at_limit=best_at_limit,
+        bias=init_bias(sampling, num_biased=num_biased, vocab_size=vocab_size),
+        repetition=repetition,
+    )
+    seen = _seen(prompts, width=width, vocab_size=vocab_size) if penalties else None
+    return BeamState(rules, _start(len(params), width, seen))
+
+
+def stop_ids(params: SamplingParams, eos_token_ids: Sequence[int]) -> set[int]:
+    """The tokens that finish a beam."""
+    return {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}
+
+
+def _kept(params: BeamSearchParams, eos_token_ids: Sequence[int]) -> int:
+    ends = len(stop_ids(params.sampling, eos_token_ids))
+    return max(LEAST_KEPT, 1 + ends) * params.beam_width
+
+
+@functools.lru_cache(maxsize=64)
+def _divisors(length_penalty: float, limit: int) -> np.ndarray:
+    """In double, by the host: a power in float32 would change the scores' last bits."""
+    powers = [float(count) ** length_penalty for count in range(1, limit + 1)]
+    return np.array([1.0, *powers], np.float32)
+
+
+def _seen(
+    prompts: Sequence[Sequence[int]], *, width: int, vocab_size: int
+) -> np.ndarray:
+    seen = np.zeros((len(prompts), width, vocab_size), np.bool_)
+    for group, prompt in enumerate(prompts):
+        seen[group][:, np.asarray(prompt, np.int32)] = True
+    return seen
+
+
+def _start(groups: int, width: int, seen: np.ndarray | None) -> BeamProgress:
+    """All beams are the first one: the others are out until there are continuations."""
+    out = np.full((groups, width), OUT, np.float32)
+    none = np.zeros((groups, width), np.int32)
+    sums = np.where(np.arange(width) == 0, np.float32(0), out)
+    # Copies: what is donated must not be one array several times.
+    hypotheses = Hypotheses(
+        *jax.device_put((out, none, none.copy(), none.copy(), none != 0))
+    )
+    sums, generated, improvable, finished, seen_on_device = jax.device_put(
+        (
+            sums,
+            np.zeros(groups, np.int32),
+            np.ones(groups, np.bool_),
+            np.full(groups, FinishReason.RUNNING, np.int32),
+            seen,
+        )
+    )
+    return BeamProgress(
+        sums, generated, hypotheses, improvable, finished, seen_on_device
+    )

@@ -1,0 +1,70 @@
+"""Beam search by transformers, over made-up log-probabilities. Needs torch."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (group parity)
+import transformers
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from tests.support.beam_cases import VOCAB_SIZE, BeamCase, Found, logprobs
+
+
+class _Table(transformers.PreTrainedModel, transformers.GenerationMixin):
+    """A model whose output depends on the prefix alone."""
+
+    config_class = transformers.PretrainedConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, seed: int) -> None:
+        config: Any = transformers.PretrainedConfig()
+        config.vocab_size = VOCAB_SIZE
+        super().__init__(config)
+        self.seed = seed
+        self.anchor = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids: Any, **_: Any) -> Any:
+        rows = [logprobs(self.seed, prefix) for prefix in input_ids.tolist()]
+        return CausalLMOutputWithPast(logits=torch.from_numpy(np.stack(rows))[:, None])
+
+
+@contextmanager
+def _logits_are_logprobs() -> Generator[None]:
+    with mock.patch("torch.nn.functional.log_softmax", lambda x, dim: x):
+        yield
+
+
+@torch.no_grad()  # pyright: ignore[reportUntypedFunctionDecorator]  (the same)
+def search(case: BeamCase) -> Found:
+    """What transformers finds."""
+    params = case.params
+    bias = {(int(token),): value for token, value in params["logit_bias"].items()}
+    table: Any = _Table(case.seed)
+    with _logits_are_logprobs():
+        out = table.generate(
+            torch.tensor([case.prompt]),
+            num_beams=params["beam_width"],
+            num_return_sequences=params["n"],
+            max_new_tokens=params["max_tokens"],
+            min_new_tokens=params["min_tokens"] or None,
+            length_penalty=params["length_penalty"],
+            early_stopping=params["early_stopping"],
+            repetition_penalty=params["repetition_penalty"],
+            sequence_bias=bias,
+            eos_token_id=list(case.ends) or None,
+            pad_token_id=0,
+            do_sample=False,
+            use_cache=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+    found = Found([], [], [float(score) for score in out.sequences_scores])
+    for sequence, indices in zip(out.sequences, out.beam_indices, strict=True):
+        parents = [int(beam) for beam in indices if beam >= 0]
+        found.parents.append(parents)
+        tokens = sequence[len(case.prompt) : len(case.prompt) + len(parents)]
+        found.tokens.append([int(token) for token in tokens])
+    return found
