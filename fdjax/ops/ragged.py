@@ -88,7 +88,7 @@ def ragged_paged_attention(
     pages = _rows(table, kv_lens, cu_q_lens, distribution[2], mode=mode)
     if update_kv_cache:
         slots = pages.slots(q.shape[0], page_size=cache.page_size)
-        cache = cache.layer(0).write(slots, k, v)
+        cache = cache.with_array(_written(cache, slots, k, v))
     out = attention(
         q,
         cache.layer(0),
@@ -113,6 +113,22 @@ def _cache(array: Array, *, num_kv_heads: int, head_dim: int) -> KVCache:
             f"key/value heads, k has {num_kv_heads}"
         )
     return cache
+
+
+def _written(cache: KVCache, slots: Array, k: Array, v: Array) -> Array:
+    """As `KVLayer.write`, in the array's own axes.
+
+    Where one of them is 1 (a packing of float32), XLA copies a cache that is given
+    other axes before the write, on a CPU.
+    """
+    array, page_size = cache.array, cache.page_size
+    is_beside = cache.layout.value_stride < cache.layout.head_stride == array.shape[-1]
+    new = jnp.concatenate([k, v], axis=-1) if is_beside else jnp.stack([k, v], axis=2)
+    new = new.reshape(len(slots), *array.shape[2:-1], -1).astype(array.dtype)
+    # A negative slot becomes a page past the end, which "drop" does not write.
+    page = jnp.where(slots < 0, cache.num_pages, slots // page_size)
+    place = array.at[page, slots % page_size, ..., : new.shape[-1]]
+    return place.set(new, mode="drop")
 
 
 def _beside(array: Array, num_kv_heads: int, head_dim: int) -> PageLayout:

@@ -193,8 +193,10 @@ def test_what_is_written_already():
     batch.check_cache(cache)
 
 
-def test_the_cache_is_updated_in_place():
+@pytest.mark.parametrize("pack", [1, 2])
+def test_the_cache_is_updated_in_place(pack: int):
     batch = Batch(LENGTHS, COUNTS)
+    batch.cache = batch.cache.reshape(*batch.cache.shape[:2], -1, pack, 128)
     donated = jax.jit(
         lambda cache, rest: ragged_paged_attention(
             kv_cache=cache, **rest, sm_scale=SCALE
@@ -203,9 +205,13 @@ def test_the_cache_is_updated_in_place():
     )
     rest = batch.arguments()
     compiled = donated.lower(rest.pop("kv_cache"), rest).compile()
-    memory = compiled.memory_analysis()
+    memory, text = compiled.memory_analysis(), compiled.as_text()
     assert memory is not None
+    assert text is not None
     assert memory.alias_size_in_bytes == batch.cache.nbytes
+    shape = f"f32[{','.join(map(str, batch.cache.shape))}]"
+    copies = [line for line in text.splitlines() if " copy(" in line]
+    assert not [line for line in copies if shape in line.split(" copy(")[0]]
 
 
 def test_errors():

@@ -1,0 +1,1 @@
+"""fdjax inside other JAX stacks; each module imports the stack that it is for."""

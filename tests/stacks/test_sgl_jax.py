@@ -1,0 +1,65 @@
+"""fdjax's attention in sgl-jax's own engine gives the tokens of sgl-jax's own."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.stacks import tiny_models
+from tests.stacks.sgl_jax_engine import NEW_TOKENS, PROMPTS
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("sgl_jax") is None,
+    reason="`.ci/run stacks` installs sgl-jax, into an environment of its own",
+)
+
+PROGRAM = pathlib.Path(__file__).with_name("sgl_jax_engine.py")
+
+
+def run(folder: pathlib.Path, backend: str, **environment: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(folder), backend],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_tokens_are_those_of_its_own_backend(
+    family: tiny_models.Family, tmp_path: pathlib.Path
+):
+    """With chunks of prompts, and the second time with prefixes that are found."""
+    folder = tiny_models.make(tmp_path / family, family)
+    first, second = ours = run(folder, "fdjax")
+    assert ours == run(folder, "native")
+    assert {len(tokens) for tokens, _ in first + second} == {NEW_TOKENS}
+    assert len({tuple(tokens) for tokens, _ in first}) == len(PROMPTS), "all alike"
+    assert [cached for _, cached in second] == [32, 0, 64, 0]
+
+
+def test_the_cache_is_not_copied(tmp_path: pathlib.Path):
+    """In no program that takes the cache is there a copy of its shape."""
+    folder = tiny_models.make(tmp_path / "llama", "llama")
+    dump = tmp_path / "hlo"
+    run(folder, "fdjax", XLA_FLAGS=f"--xla_dump_to={dump} --xla_dump_hlo_as_text")
+    shape = re.compile(r"f32\[\d+,16,\d+,\d+,128\]")
+    programs = [
+        text
+        for path in dump.glob("*after_optimizations.txt")
+        if "input_output_alias" in (text := path.read_text()) and shape.search(text)
+    ]
+    assert programs
+    for text in programs:
+        copies = [line for line in text.splitlines() if " copy(" in line]
+        assert not [line for line in copies if shape.search(line.split(" copy(")[0])]
