@@ -1,12 +1,10 @@
-"""Real connections: clients that leave, bodies without end, too many headers."""
+"""Real connections: silence, bodies without end, too many headers."""
 
 import asyncio
 import contextlib
 import json
 import re
 import socket
-from collections.abc import AsyncGenerator
-from typing import Any
 
 import httpx2
 import pytest
@@ -25,112 +23,18 @@ from tests.support.http_server import (
     wait_until,
 )
 from tests.support.quiet import quiet
+from tests.support.raw_http import (
+    PATH,
+    connection,
+    dropped_for,
+    request,
+    status_of,
+    still_serves,
+)
 
 pytestmark = pytest.mark.anyio
 
-PATH = "/v1/completions"
 SLOW_S = 0.05
-
-
-def request(headers: str, body: bytes = b"") -> bytes:
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    return f"{head}{headers}\r\n".encode() + body
-
-
-@contextlib.asynccontextmanager
-async def connection(
-    port: int,
-) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-async def status_of(reader: asyncio.StreamReader, seconds: float = 2.0) -> int | None:
-    """The status of the answer; `None` where the connection was closed without one."""
-    async with asyncio.timeout(seconds):
-        with contextlib.suppress(ConnectionError):
-            line = await reader.readline()
-            return int(line.split()[1]) if line else None
-    return None
-
-
-async def dropped_for(server: Served, reason: str) -> float:
-    """Connections that the server closed, or refused a request."""
-    found = re.search(
-        rf'connections_dropped_total{{.*reason="{reason}"}} (\S+)',
-        (await server.get("/metrics")).text,
-    )
-    assert found is not None
-    return float(found[1])
-
-
-async def still_serves(port: int) -> None:
-    async with httpx2.AsyncClient() as client:
-        response = await client.post(f"http://127.0.0.1:{port}{PATH}", json=PROMPT)
-    assert response.json()["choices"][0]["text"] == TEXT
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_frees_its_place(stream: bool):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
-    body = json.dumps(PROMPT | {"stream": stream, "n": 2}).encode()
-    with served(engine) as server, listening(server.app) as port:
-        async with connection(port) as (reader, writer):
-            writer.write(request(f"Content-Length: {len(body)}\r\n", body))
-            if stream:
-                assert await status_of(reader) == 200
-            wait_until(lambda: len(engine.jobs) == 2)
-        await asyncio.to_thread(wait_until, lambda: len(engine.aborted) == 2)
-        assert server.llm.num_unfinished == 0
-        metrics = (await server.get("/metrics")).text
-        assert 'finished_reason="abort",model_name="tales"} 2.0' in metrics
-        await still_serves(port)
-
-
-async def test_a_client_that_leaves_before_the_first_event():
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
-    body = json.dumps(PROMPT | {"stream": True}).encode()
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> dict[str, Any]:
-        return messages.pop() if messages else {"type": "http.disconnect"}
-
-    async def send(_: Any) -> None:
-        await asyncio.sleep(SLOW_S)  # the client has gone before the head is sent
-
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": PATH,
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    with served(engine) as server:
-        await server.app(scope, receive, send)
-        await asyncio.to_thread(wait_until, lambda: len(engine.aborted) == 1)
-        assert server.llm.num_unfinished == 0
-
-
-async def test_many_clients_that_give_up():
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
-
-    async def give_up(port: int, stream: bool) -> None:
-        async with httpx2.AsyncClient(timeout=0.2) as client:
-            with contextlib.suppress(httpx2.TimeoutException):
-                body = PROMPT | {"stream": stream}
-                async with client.stream(
-                    "POST", f"http://127.0.0.1:{port}{PATH}", json=body
-                ) as response:
-                    await response.aiter_lines().__anext__()
-
-    with served(engine) as server, listening(server.app) as port:
-        await asyncio.gather(*(give_up(port, i % 2 == 0) for i in range(50)))
-        await asyncio.to_thread(wait_until, lambda: not engine.jobs)
-        assert server.llm.num_unfinished == 0
-        await still_serves(port)
 
 
 async def test_a_body_that_says_it_is_too_long():
@@ -321,44 +225,3 @@ async def test_a_stream_that_nobody_reads_ends():
         await asyncio.to_thread(wait_until, lambda: not server.llm.num_unfinished)
         engine.answer = TOKENS
         await still_serves(port)
-
-
-@pytest.mark.parametrize("headers", ["", "Connection: close\r\n"])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_who_has_ended_its_side_gets_its_answer(stream: bool, headers: str):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S, crowd=1)
-    body = json.dumps(PROMPT | {"stream": stream}).encode()
-    with served(engine) as server, listening(server.app) as port:
-        async with connection(port) as (reader, writer):
-            length = f"Content-Length: {len(body)}\r\n"
-            writer.write(request(headers + length, body))
-            writer.write_eof()
-            async with asyncio.timeout(30):
-                answer = await reader.read()
-        assert b"HTTP/1.1 200" in answer
-        assert not engine.aborted
-        if stream:
-            assert b"data: [DONE]" in answer
-        else:
-            content = answer.rpartition(b"\r\n\r\n")[2]
-            assert json.loads(content)["choices"][0]["text"] == TEXT
-        async with connection(port) as (reader, writer):
-            writer.write(request("Content-Length: 50\r\n", b'{"prompt'))
-            writer.write_eof()
-            async with asyncio.timeout(30):
-                assert not await reader.read(), "a part of a body is no request"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_while_it_waits_frees_its_place(stream: bool):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S, crowd=100)
-    body = json.dumps(PROMPT | {"stream": stream}).encode()
-    with served(engine) as server, listening(server.app) as port:
-        async with connection(port) as (reader, writer):
-            writer.write(request(f"Content-Length: {len(body)}\r\n", body))
-            if stream:
-                assert await status_of(reader) == 200
-                async with asyncio.timeout(30):
-                    await reader.readuntil(b"\r\n\r\n")
-            await asyncio.to_thread(wait_until, lambda: len(engine.jobs) == 1)
-        await asyncio.to_thread(wait_until, lambda: len(engine.aborted) == 1)
