@@ -85,8 +85,20 @@ def inspect(
     """
     with reported(debug=debug):
         if plan is not None:
-            if json_report:
-                raise typer.BadParameter("--plan is not told as JSON; leave one out")
+            unread = {
+                "--json": json_report,
+                "--budget": budget is not None,
+                "--device": device != "here",
+                "--dtype": dtype != "auto",
+                "--max-model-len": max_model_len is not None,
+                "--max-num-seqs": max_num_seqs is not None,
+            }
+            for option, given in unread.items():
+                if given:
+                    raise typer.BadParameter(
+                        f"--plan shows attention on an H200, and has no {option}; "
+                        "leave one out"
+                    )
             _show_plan(model, revision, plan, plot, page_size=page_size)
             return
         if plot is not None:

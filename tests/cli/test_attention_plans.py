@@ -69,3 +69,12 @@ def test_a_picture_without_a_plan_is_refused(invoke: Invoke):
     result = invoke("inspect", LLAMA, "--plot", "x.svg")
     assert result.exit_code != 0
     assert "--plan" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [["--json"], ["--dtype", "bfloat16"], ["--max-num-seqs", "4"]], ids=str
+)
+def test_what_a_plan_does_not_read_is_refused(invoke: Invoke, options: list[str]):
+    result = invoke("inspect", LLAMA, "--plan", "64x1024", *options)
+    assert result.exit_code == 2
+    assert f"has no {options[0]}" in " ".join(result.stderr.split())
