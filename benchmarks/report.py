@@ -1,42 +1,72 @@
-"""Writes the results tables of the README and the docs from the JSON in `results/`.
+"""Writes the results of the README and the docs from the JSON in `results/`.
 
-`python -m benchmarks.report` rewrites every block between its markers; a test holds
-the files to what it would write.
+`python -m benchmarks.report` rewrites every block between its markers, and draws every
+chart; a test holds the files to what it would write.
 """
 
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from benchmarks import charts, tables
 from benchmarks.results import RESULTS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-DECODE = RESULTS / "nvidia-h200" / "decode.json"
-PAGES = ("README.md", "docs/performance.md")
-BEGIN = "<!-- results: decode -->"
+H200 = RESULTS / "nvidia-h200"
+BEGIN = "<!-- results: {} -->"
 END = "<!-- /results -->"
 
-HEADER = (
-    "| model | batch x context | ms/step | tokens/s | of the read ceiling | spread "
-    "| prefill, ms | commit |\n|---|---|---|---|---|---|---|---|"
-)
+
+def load_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The results of a file; none where the file does not exist."""
+    return json.loads(path.read_text()) if path.exists() else []
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown for a list of results, and where they come from."""
-    if not rows:
-        return "No results yet."
-    lines = "\n".join(_line(row) for row in rows)
-    return f"{HEADER}\n{lines}\n\n{_provenance(rows)}"
+def of(name: str) -> list[dict[str, Any]]:
+    """The results of a program on an H200."""
+    return load_rows(H200 / f"{name}.json")
 
 
-def rewritten(text: str, block: str, *, begin: str = BEGIN) -> str:
-    """`text` with `block` between the markers `begin` and `END`.
+BLOCKS: dict[str, Callable[[], str]] = {
+    "decode": lambda: tables.decode(of("decode")),
+    "beside": lambda: tables.beside(of("decode"), of("peers")),
+    "whole": lambda: tables.whole(of("serving"), of("start"), of("peers")),
+    "models": lambda: tables.by_batch(of("decode_models"), "model"),
+    "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
+    "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
+    "decode_attention": lambda: tables.attention(of("decode_attention")),
+    "attention": lambda: tables.unequal(of("attention")),
+    "matmul": lambda: tables.products(of("matmul")),
+    "draw": lambda: tables.draws(of("draw")),
+}
+"""What makes each block, by the name in its marker."""
+
+PAGES = {
+    "README.md": ("beside",),
+    "docs/index.md": ("beside",),
+    "docs/performance.md": ("decode", "beside", "whole", "models", "ablation", "cpu"),
+    "docs/kernels/attention_plan.md": ("attention",),
+    "docs/kernels/decode_attention.md": ("decode_attention",),
+    "docs/kernels/matmul.md": ("matmul",),
+    "docs/kernels/draw.md": ("draw",),
+}
+"""The blocks of each page."""
+
+CHARTS: dict[str, Callable[[], str]] = {
+    "docs/plots/decode-h200.svg": lambda: charts.decode(of("decode"), of("peers")),
+    "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
+}
+"""What draws each chart, by its file."""
+
+
+def rewritten(text: str, name: str, block: str) -> str:
+    """`text` with `block` between the markers of its name.
 
     Raises:
         ValueError: the markers are missing or in the wrong order.
     """
+    begin = BEGIN.format(name)
     before, found, rest = text.partition(begin)
     _, end, after = rest.partition(END)
     if not found or not end:
@@ -44,37 +74,21 @@ def rewritten(text: str, block: str, *, begin: str = BEGIN) -> str:
     return f"{before}{begin}\n{block}\n{END}{after}"
 
 
-def load_rows(path: pathlib.Path = DECODE) -> list[dict[str, Any]]:
-    """The results of a file; none where the file does not exist."""
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    cells = (
-        row["model"],
-        f"{row['batch']} x {row['context']:,}",
-        f"{row['ms_per_step']:.2f}",
-        f"{row['tokens_per_s']:,.0f}",
-        f"{row['fraction_of_ceiling']:.0%}",
-        f"{row['spread']:.1%}",
-        f"{row['prefill_ms']:,.0f}",
-        row["commit"],
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-def _provenance(rows: Sequence[Mapping[str, Any]]) -> str:
-    sources = sorted({(row["date"], row["jax"]) for row in rows})
-    told = "; ".join(f"{date}, jax {jax}" for date, jax in sources)
-    return f"Measured {told}."
+def page(name: str, text: str) -> str:
+    """A page with all of its blocks as the results have them."""
+    for block in PAGES[name]:
+        text = rewritten(text, block, BLOCKS[block]())
+    return text
 
 
 def main() -> None:
-    """Rewrites the blocks of all pages."""
-    block = table(load_rows())
+    """Rewrites the blocks of all pages, and draws the charts."""
     for name in PAGES:
-        page = REPOSITORY / name
-        page.write_text(rewritten(page.read_text(), block))
+        file = REPOSITORY / name
+        file.write_text(page(name, file.read_text()))
+    for name, draw in CHARTS.items():
+        (REPOSITORY / name).parent.mkdir(exist_ok=True)
+        (REPOSITORY / name).write_text(draw())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from tests.support.operations import ROOT, operations, sources
 
 RECORD = ROOT / "tests" / "gpu_record.json"
 PAGE = ROOT / "docs" / "gpu-record.md"
-BEGIN = "<!-- results: gpu -->"
 KINDS = ("tests", "memcheck", "racecheck")
 REMEDY = """
 Run `pytest -m gpu` and `python -m tests.sanitize` on a GPU; a record written elsewhere
@@ -192,7 +191,7 @@ def page(text: str, record: Record) -> str:
     """The page of the docs, with the present table between its markers."""
     from benchmarks.report import rewritten
 
-    return rewritten(text, table(record), begin=BEGIN)
+    return rewritten(text, "gpu", table(record))
 
 
 def main() -> None:

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, tables
 from fdjax.errors import to_install
 from tests import gpu_record
 
@@ -49,8 +50,25 @@ def test_examples_run(page: Path):
 @pytest.mark.parametrize("name", report.PAGES)
 def test_results_tables_are_generated(name: str):
     text = (ROOT / name).read_text()
-    wanted = report.rewritten(text, report.table(report.load_rows()))
-    assert text == wanted, "run `python -m benchmarks.report`"
+    assert text == report.page(name, text), "run `python -m benchmarks.report`"
+
+
+@pytest.mark.parametrize("name", report.CHARTS)
+def test_charts_are_drawn_from_the_results(name: str):
+    drawn = (ROOT / name).read_text()
+    assert drawn == report.CHARTS[name](), "run `python -m benchmarks.report`"
+    ElementTree.fromstring(drawn)
+    shown = [page for page in PAGES if Path(name).name in page.read_text()]
+    assert shown, "no page shows it"
+
+
+def test_every_block_is_generated():
+    """No page has a marker that nothing writes."""
+    begin = re.compile(r"<!-- results: (\w+) -->")
+    for page in PAGES:
+        named = begin.findall(page.read_text())
+        written = report.PAGES.get(_name(page), ())
+        assert {*named} - {"gpu"} == {*written}, page
 
 
 def test_the_page_of_gpu_runs_is_generated():
@@ -60,7 +78,7 @@ def test_the_page_of_gpu_runs_is_generated():
 
 
 def test_a_table_without_results_says_so(tmp_path: Path):
-    assert report.table(report.load_rows(tmp_path / "decode.json")) == "No results yet."
+    assert tables.decode(report.load_rows(tmp_path / "decode.json")) == tables.NOTHING
 
 
 def test_a_table_shows_each_result_and_its_source():
@@ -77,15 +95,24 @@ def test_a_table_shows_each_result_and_its_source():
         "commit": "abc1234",
         "date": "2026-11-21",
     }
-    lines = report.table([row]).splitlines()
+    lines = tables.decode([row]).splitlines()
     cells = "llama3-8b | 8 x 32,768 | 51.63 | 1,551 | 20% | 0.1% | 10,497 | abc1234"
     assert lines[2] == f"| {cells} |"
     assert lines[-1] == "Measured 2026-11-21, jax 0.11.2."
 
 
+def test_a_step_stands_beside_the_other_engine_of_its_shape():
+    step = {"model": "m", "batch": 8, "context": 1024, "ms_per_step": 4.0}
+    row = step | {"fraction_of_ceiling": 0.75}
+    peer = step | {"engine": "other", "what": "decode", "ms_per_step": 5.0}
+    lines = tables.beside([row, row | {"batch": 9}], [peer]).splitlines()
+    assert lines[2:4] == ["| 8 x 1,024 | **4.00** | 5.00 | 25% | 3.00 |", ""]
+    assert "25% to 25% faster than from other, at up to 75%" in lines[4]
+
+
 def test_a_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
-        report.rewritten("no table here", "block")
+        report.rewritten("no table here", "decode", "block")
 
 
 def test_the_readme_has_two_commands():

@@ -131,7 +131,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Re
     """Runs the command over a record that is empty at first; gives the record."""
     monkeypatch.setattr(gpu_record, "RECORD", tmp_path / "record.json")
     monkeypatch.setattr(gpu_record, "PAGE", tmp_path / "page.md")
-    gpu_record.PAGE.write_text(f"{gpu_record.BEGIN}\n<!-- /results -->")
+    gpu_record.PAGE.write_text("<!-- results: gpu -->\n<!-- /results -->")
 
     def run(*arguments: str) -> Record:
         monkeypatch.setattr(sys, "argv", ["gpu_record", *arguments])

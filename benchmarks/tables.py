@@ -1,0 +1,242 @@
+"""The tables of the docs, as Markdown, from rows of results."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+type Row = Mapping[str, Any]
+
+NOTHING = "No results yet."
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join([first, "|" + "---|" * len(header), *others])
+
+
+def shape(row: Row) -> str:
+    """Rows times tokens of a decode step."""
+    return f"{row['batch']} x {row['context']:,}"
+
+
+def provenance(rows: Sequence[Row]) -> str:
+    """When and with what rows were measured."""
+    sources = sorted({(row["date"], row["jax"]) for row in rows})
+    told = "; ".join(f"{date}, jax {jax}" for date, jax in sources)
+    return f"Measured {told}."
+
+
+def decode(rows: Sequence[Row]) -> str:
+    """Steps, their share of the ceiling, and where the figures come from."""
+    if not rows:
+        return NOTHING
+    header = (
+        "model", "batch x context", "ms/step", "tokens/s", "of the read ceiling",
+        "spread", "prefill, ms", "commit",
+    )  # fmt: skip
+    cells = (
+        (
+            row["model"],
+            shape(row),
+            f"{row['ms_per_step']:.2f}",
+            f"{row['tokens_per_s']:,.0f}",
+            f"{row['fraction_of_ceiling']:.0%}",
+            f"{row['spread']:.1%}",
+            f"{row['prefill_ms']:,.0f}",
+            row["commit"],
+        )
+        for row in rows
+    )
+    return f"{markdown(header, cells)}\n\n{provenance(rows)}"
+
+
+def beside(rows: Sequence[Row], peers: Sequence[Row]) -> str:
+    """Steps beside those of another engine, and how long the reading alone takes."""
+    pairs = [*paired(rows, peers)]
+    engine = pairs[0][1]["engine"]
+    gains = [peer["ms_per_step"] / row["ms_per_step"] - 1 for row, peer in pairs]
+    header = (
+        "batch x context", "fdjax, ms/token", f"{engine}, ms/token", "faster by",
+        "reading alone, ms",
+    )  # fmt: skip
+    cells = (
+        (
+            shape(row),
+            f"**{row['ms_per_step']:.2f}**",
+            f"{peer['ms_per_step']:.2f}",
+            f"{gain:.0%}",
+            f"{row['fraction_of_ceiling'] * row['ms_per_step']:.2f}",
+        )
+        for (row, peer), gain in zip(pairs, gains, strict=True)
+    )
+    best = max(row["fraction_of_ceiling"] for row, _ in pairs)
+    told = (
+        f"Tokens come {min(gains):.0%} to {max(gains):.0%} faster than from {engine}, "
+        f"at up to {best:.0%} of what reading weights and KV allows."
+    )
+    return f"{markdown(header, cells)}\n\n{told}"
+
+
+def paired(rows: Sequence[Row], peers: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
+    """Each step with the other engine's of the same shape, where it has one."""
+    named = ("model", "batch", "context")
+    others = {
+        tuple(peer[name] for name in named): peer
+        for peer in peers
+        if peer["what"] == "decode"
+    }
+    for row in rows:
+        if (peer := others.get(tuple(row[name] for name in named))) is not None:
+            yield row, peer
+
+
+def whole(serving: Sequence[Row], start: Sequence[Row], peers: Sequence[Row]) -> str:
+    """Throughput and the time to start, beside another engine's."""
+    runs = [row for row in serving if "requests_per_s" in row]
+    other = {peer["what"]: peer for peer in peers}
+    (ready,) = start
+    load = f"{runs[0]['requests']} x ({runs[0]['input_tokens']:,} to "
+    load += f"{runs[0]['output_tokens']}) at once"
+    header = ("", "fdjax", other["serving"]["engine"], "commit")
+    cells = [
+        (
+            f"{load}, requests/s",
+            _range(runs, "requests_per_s", ".1f"),
+            f"{other['serving']['requests_per_s']:.1f}",
+            runs[0]["commit"],
+        ),
+        (
+            "the same, output tokens/s",
+            _range(runs, "output_tokens_per_s", ",.0f"),
+            f"{other['serving']['output_tokens_per_s']:,.0f}",
+            runs[0]["commit"],
+        ),
+        (
+            "start to ready with what the last start kept, s",
+            " to ".join(f"{seconds:.1f}" for seconds in ready["warm_s"]),
+            f"{other['start']['warm_s']:.0f}",
+            ready["commit"],
+        ),
+        (
+            "start to ready with nothing kept, s",
+            f"{ready['cold_s']:.1f}",
+            "",
+            ready["commit"],
+        ),
+    ]
+    return markdown(header, cells)
+
+
+def _range(rows: Sequence[Row], name: str, form: str) -> str:
+    values = sorted(row[name] for row in rows)
+    return f"{values[0]:{form}} to {values[-1]:{form}}"
+
+
+def by_batch(rows: Sequence[Row], first: str) -> str:
+    """Milliseconds a step: a line for each value of a field, a column a batch."""
+    batches = sorted({row["batch"] for row in rows})
+    lines: dict[str, dict[int, str]] = {}
+    for row in rows:
+        lines.setdefault(row[first], {})[row["batch"]] = f"{row['ms_per_step']:.2f}"
+    return markdown(
+        (first, *map(str, batches)),
+        (
+            (name.replace("_", " "), *(found.get(batch, "") for batch in batches))
+            for name, found in lines.items()
+        ),
+    )
+
+
+def attention(rows: Sequence[Row]) -> str:
+    """One layer's decode attention over rows of one length, by scheme."""
+    lines: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        lines.setdefault(shape(row), {})[row["scheme"]] = row
+    header = (
+        "batch x context", "unified, µs", "synchronised", "FlashInfer", "GB/s",
+        "of the ceiling", "commit",
+    )  # fmt: skip
+    cells = (
+        (
+            name,
+            f"{found['unified']['us']:.1f}",
+            f"{found['synchronised']['us']:.1f}",
+            f"{found['synchronised']['flashinfer_us']:.1f}",
+            f"{found['synchronised']['gb_s']:,}",
+            f"{found['synchronised']['fraction_of_ceiling']:.0%}",
+            found["synchronised"]["commit"],
+        )
+        for name, found in lines.items()
+    )
+    return markdown(header, cells)
+
+
+def products(rows: Sequence[Row]) -> str:
+    """One product alone: ours, cuBLAS's, and the time of its bytes."""
+    sizes = sorted({row["m"] for row in rows})
+    lines: dict[str, dict[int, str]] = {}
+    for row in rows:
+        told = f"{row['ours_us']:.1f} / {row['cublas_us']:.1f} / {row['floor_us']:.1f}"
+        lines.setdefault(f"{row['shape']} [{row['n']}, {row['k']}]", {})[row["m"]] = (
+            told
+        )
+    return markdown(
+        ("µs: ours / cuBLAS / floor", *(f"M = {m}" for m in sizes)),
+        ((name, *(found[m] for m in sizes)) for name, found in lines.items()),
+    )
+
+
+def draws(rows: Sequence[Row]) -> str:
+    """One draw: the kernel's and XLA's time, by what is asked for."""
+    counts = sorted({row["rows"] for row in rows})
+    lines: dict[str, dict[int, str]] = {}
+    for row in rows:
+        name = row["asked"] + (", peaked" if row["logits"] == "peaked" else "")
+        xla = row.get("reference_us")
+        told = f"{row['cuda_us']:.1f}" + ("" if xla is None else f" / {xla:,.1f}")
+        lines.setdefault(name, {})[row["rows"]] = told
+    return markdown(
+        ("µs: kernel / XLA", *(f"{count} rows" for count in counts)),
+        ((name, *(found.get(c, "") for c in counts)) for name, found in lines.items()),
+    )
+
+
+def unequal(rows: Sequence[Row]) -> str:
+    """One layer's attention over rows of unequal length."""
+    header = ("rows", "fdjax, µs", "FlashInfer", "GB/s", "commit")
+    cells = (
+        (
+            row["case"].replace("+", " + "),
+            f"{row['us']:.1f}",
+            f"{row['flashinfer_us']:.1f}" if row.get("flashinfer_us") else "",
+            f"{row['gb_s']:,}" if row.get("gb_s") else "",
+            row["commit"],
+        )
+        for row in rows
+    )
+    return markdown(header, cells)
+
+
+def on_a_cpu(rows: Sequence[Row]) -> str:
+    """The small model beside transformers: all runs, as one machine's speed changes."""
+    lines: dict[tuple[int, str], dict[str, list[float]]] = {}
+    for row in rows:
+        whose = "transformers" if "system" in row else "fdjax"
+        for what, name in (("step", "ms_per_step"), ("prefill", "prefill_ms")):
+            found = lines.setdefault((row["batch"], what), {})
+            found.setdefault(whose, []).append(row[name])
+    header = ("ms, fastest to slowest of the runs", "fdjax", "transformers")
+    return markdown(
+        header,
+        (
+            (
+                f"{what}, {batch} row{'s' if batch > 1 else ''}",
+                *(_spread(found[whose]) for whose in header[1:]),
+            )
+            for (batch, what), found in lines.items()
+        ),
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{min(values):.1f} to {max(values):.1f}"
