@@ -154,7 +154,7 @@ class Bench:
         unified, counts = self._config.unified, self.progress.softmax
         if unified is None or counts is None:
             return {"softmax": "synchronised"}
-        statistics = counts.read(num_heads=self._config.attention.num_heads)
+        statistics = counts.read(num_heads=self._config.num_heads)
         return {
             "softmax": f"phi {unified.phi:g}, {unified.low:g} to {unified.high:g}",
             "recomputed": statistics.rate,
@@ -219,14 +219,10 @@ def step_gigabytes(model: Decoder, layout: KVLayout, case: Case) -> float:
 
 
 def _layout(model: Decoder, case: Case) -> KVLayout:
-    config = model.config
     pages_per_row = -(-case.max_model_len // PAGE_SIZE)
-    return KVLayout(
+    return model.config.kv_layout(
         num_pages=case.batch * pages_per_row,
-        num_layers=config.num_layers,
         page_size=PAGE_SIZE,
-        num_kv_heads=config.attention.num_kv_heads,
-        head_dim=config.attention.head_dim,
         dtype=model.embed.weight[...].dtype,
     )
 

@@ -91,15 +91,14 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
         lengths: tokens of each row.
         page_size: tokens of a page.
     """
-    attention, rows = model.attention, len(lengths)
+    attention, rows = model.layers[0].attention, len(lengths)
     group = attention.num_heads // attention.num_kv_heads
     pages = -(-max(lengths) // page_size)
     warps = config.max_warps(attention.head_dim, group, page_size)
     call = config.Call(rows, attention.num_kv_heads, pages * page_size, warps)
     cut = config.heuristic(call)
     shape = cut.plan_shape(rows, attention.num_kv_heads)
-    window = model.windows[0]
-    plan = make_plan(lengths, shape, room=call.max_tokens, window=window)
+    plan = make_plan(lengths, shape, room=call.max_tokens, window=attention.window)
     return Sharing(lengths, cut, plan)
 
 

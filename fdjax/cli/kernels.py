@@ -54,11 +54,8 @@ def _trace(
     settings: Settings, plan: MemoryPlan, *, prefill: bool
 ) -> jax.ShapeDtypeStruct:
     """Traces a step of one layer of each kind; its logits."""
-    windows = tuple(dict.fromkeys(settings.config.windows))  # layers differ in no more
-    config = dataclasses.replace(
-        settings.config, num_layers=len(windows), windows=windows
-    )
-    layout = dataclasses.replace(plan.layout, num_layers=len(windows))
+    config = dataclasses.replace(settings.config, layers=settings.config.kinds)
+    layout = dataclasses.replace(plan.layout, num_layers=config.num_layers)
     width = layout.pages_for(plan.max_model_len)
     each = jax.ShapeDtypeStruct((NUM_ROWS,), jnp.int32)
     tokens = jax.ShapeDtypeStruct((NUM_TOKENS,), jnp.int32) if prefill else each

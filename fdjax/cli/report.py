@@ -144,19 +144,19 @@ def folded(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[Parameters]:
 
 
 def _model(config: ModelConfig, name: str) -> Model:
-    windows = [window for window in config.windows if window is not None]
+    windows = (layer.attention.window for layer in config.layers)
     return Model(
         name=name,
         family=config.family,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
-        num_heads=config.attention.num_heads,
-        num_kv_heads=config.attention.num_kv_heads,
-        head_dim=config.attention.head_dim,
-        intermediate_size=config.mlp.size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        intermediate_size=max(layer.mlp.size for layer in config.layers),
         vocab_size=config.embedding.vocab_size,
         max_position=config.max_position,
-        window=min(windows, default=None),
+        window=min((each for each in windows if each is not None), default=None),
         tied=config.embedding.tied,
         softmax=_softmax(config.unified),
     )

@@ -1,4 +1,8 @@
-"""Frozen descriptions of a decoder's parts: what families differ in, as data."""
+"""Frozen descriptions of a decoder's parts: what families differ in, as data.
+
+A part that comes in several kinds is a union of them. A field that is `None` or `False`
+says that a layer does not have what the field describes.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,18 +11,30 @@ type Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True)
-class Norm:
-    """A normalisation over the hidden axis.
+class RmsNorm:
+    """Normalisation over the hidden axis by the root of the mean square; has a scale.
 
     Attributes:
-        kind: "rms" (scale only) or "layer" (mean removed; scale and bias).
-        epsilon: added to the mean square or the variance.
+        epsilon: added to the mean square.
         scale_offset: added to the stored scale in float32; Gemma stores `scale - 1`.
     """
 
-    kind: Literal["rms", "layer"]
     epsilon: float
     scale_offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Normalisation over the hidden axis by mean and variance; has a scale and a bias.
+
+    Attributes:
+        epsilon: added to the variance.
+    """
+
+    epsilon: float
+
+
+type Norm = RmsNorm | LayerNorm
 
 
 @dataclass(frozen=True)
@@ -64,15 +80,7 @@ class Alibi:
     """A linear bias of the scores by distance, one slope a query head (BLOOM)."""
 
 
-@dataclass(frozen=True)
-class Learned:
-    """A table of `size` position vectors, read at `position + offset` (OPT)."""
-
-    size: int
-    offset: int
-
-
-type Positions = Rope | Alibi | Learned
+type Positions = Rope | Alibi
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,9 @@ class Attention:
         num_kv_heads: key/value heads, `Hkv`; divides `num_heads`.
         head_dim: size of a head, `D`.
         scale: factor of the scores.
+        positions: how positions enter here; `None`: not at all (OPT adds them to the
+            embedded tokens).
+        window: sliding window in tokens, `None` for full attention.
         qkv_bias: the fused QKV product adds a bias.
         out_bias: the output product adds a bias.
         qk_norm: normalisation of each query and key head before RoPE (Qwen3).
@@ -94,27 +105,88 @@ class Attention:
     num_kv_heads: int
     head_dim: int
     scale: float
+    positions: Positions | None
+    window: int | None = None
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: Norm | None = None
     soft_cap: float | None = None
 
 
+type AttentionPart = Attention
+
+
 @dataclass(frozen=True)
 class Mlp:
-    """The feed-forward part.
+    """A feed-forward part of an up product, an activation and a down product.
 
     Attributes:
         size: intermediate size, `F`.
-        activation: applied to the up product, or to the gate where there is one.
-        gated: `activation(gate) * up` with gate and up fused in one product.
+        activation: applied to the up product.
         bias: both products add a bias.
     """
 
     size: int
     activation: Activation
-    gated: bool
     bias: bool = False
+
+    @property
+    def up_size(self) -> int:
+        """Columns of the up product."""
+        return self.size
+
+
+@dataclass(frozen=True)
+class GatedMlp:
+    """A feed-forward part whose down product takes `activation(gate) * up`.
+
+    Attributes:
+        size: intermediate size, `F`.
+        activation: applied to the gate.
+        bias: both products add a bias.
+    """
+
+    size: int
+    activation: Activation
+    bias: bool = False
+
+    @property
+    def up_size(self) -> int:
+        """Columns of gate and up, which are one product."""
+        return 2 * self.size
+
+
+type FeedForwardPart = Mlp | GatedMlp
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer: what attention adds to the residual stream, then what the MLP adds.
+
+    Attributes:
+        attention: the attention part.
+        mlp: the feed-forward part.
+        attention_norm: normalisation before attention.
+        mlp_norm: normalisation before the MLP; `None` where residuals are parallel: the
+            MLP reads what attention reads, and both are added at once (GPT-J).
+        attention_post_norm: normalisation of what attention adds (Gemma 2, GLM-4-0414).
+        mlp_post_norm: normalisation of what the MLP adds.
+    """
+
+    attention: AttentionPart
+    mlp: FeedForwardPart
+    attention_norm: Norm
+    mlp_norm: Norm | None
+    attention_post_norm: Norm | None = None
+    mlp_post_norm: Norm | None = None
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A table of `size` position vectors, read at `position + offset` (OPT)."""
+
+    size: int
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -125,6 +197,7 @@ class Embedding:
         vocab_size: rows of both tables, `V`.
         tied: the head reuses the token embedding.
         scale: factor of the embedded tokens (Gemma).
+        positions: vectors that are added by position (OPT).
         norm: normalisation right after the embedding (BLOOM).
         head_bias: the head adds a bias (GPT-J).
         soft_cap: logits become `soft_cap * tanh(logits / soft_cap)` (Gemma 2).
@@ -133,6 +206,7 @@ class Embedding:
     vocab_size: int
     tied: bool
     scale: float | None = None
+    positions: Learned | None = None
     norm: Norm | None = None
     head_bias: bool = False
     soft_cap: float | None = None

@@ -74,8 +74,7 @@ class Engine:
         self._seeds = random.Random(seed)
         self.limits = limits or QueueLimits()
         self._softmax = SoftmaxWatch(
-            num_heads=model.config.attention.num_heads,
-            num_layers=model.config.num_layers,
+            num_heads=model.config.num_heads, num_layers=model.config.num_layers
         )
         self._unread: deque[Launch] = deque()
 

@@ -164,8 +164,7 @@ class Executor:
         """
         if self.progress.softmax is None:
             return SoftmaxStatistics(0, (0,) * self._config.num_layers)
-        num_heads = self._config.attention.num_heads
-        return self.progress.softmax.read(num_heads=num_heads)
+        return self.progress.softmax.read(num_heads=self._config.num_heads)
 
     def _prefill(self, chunks: Sequence[Chunk]) -> tuple[Array, Array]:
         """Logits and lengths of each chunk's row."""

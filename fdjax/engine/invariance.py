@@ -25,8 +25,8 @@ def check_batch_invariant(config: ModelConfig, layout: KVLayout) -> None:
     Raises:
         ConfigError: an operation has no batch-invariant implementation on this device.
     """
-    for window in set(config.windows):
-        shallow = replace(config, num_layers=1, windows=(window,))
+    for kind in config.kinds:
+        shallow = replace(config, layers=(kind,))
         model = Decoder(shallow, layout.dtype)
         kv = KVCache.page_major(
             _struct(*replace(layout, num_layers=1).shape, dtype=layout.dtype)

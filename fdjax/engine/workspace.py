@@ -42,19 +42,18 @@ def workspace_bytes(
         max_model_len: longest sequence, in tokens.
         page_size: tokens of a page.
     """
-    attention, mlp = config.attention, config.mlp
-    heads = 2 * attention.num_heads + 2 * attention.num_kv_heads
-    wide = 3 * mlp.size if mlp.gated else 2 * mlp.size
-    per_token = 4 * config.hidden_size + max(heads * attention.head_dim, wide)
+    heads = 2 * config.num_heads + 2 * config.num_kv_heads
+    wide = max(kind.mlp.up_size + kind.mlp.size for kind in config.kinds)
+    per_token = 4 * config.hidden_size + max(heads * config.head_dim, wide)
     activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     # Raw logits and changed ones; noise and scores, where the definition draws.
     sampling = 4 * logits
-    layout = _one_page(config, dtype, page_size)
+    layout = config.kv_layout(num_pages=1, page_size=page_size, dtype=dtype)
     gathered = 0
     if prefill_gathers(config, layout, max_model_len=max_model_len):
         # Each query of a block has its pages, its scores and their exponentials.
-        scores = 2 * attention.num_heads * FLOAT32_BYTES
+        scores = 2 * config.num_heads * FLOAT32_BYTES
         of_key = scores + gathered_token_bytes(config, dtype=dtype)
         gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
     prefill = activations + gathered + logits
@@ -86,10 +85,11 @@ def tuning_bytes(
     if device.platform() != "gpu":
         return 0
     size, itemsize = config.hidden_size, jnp.dtype(dtype).itemsize
-    up = (2 if config.mlp.gated else 1) * config.mlp.size
+    up = max(kind.mlp.up_size for kind in config.kinds)
+    down = max(kind.mlp.size for kind in config.kinds)
     products = (
         (num_tokens, size, up, itemsize),
-        (num_tokens, config.mlp.size, size, itemsize),
+        (num_tokens, down, size, itemsize),
         (num_rows, size, config.embedding.vocab_size, FLOAT32_BYTES),
     )
     return max(
@@ -100,7 +100,7 @@ def tuning_bytes(
 
 def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:
     """Keys and values of one token and layer, gathered and widened to float32."""
-    elements = 2 * config.attention.num_kv_heads * config.attention.head_dim
+    elements = 2 * config.num_kv_heads * config.head_dim
     return elements * (jnp.dtype(dtype).itemsize + FLOAT32_BYTES)
 
 
@@ -153,20 +153,6 @@ def _struct(shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _one_page(
-    config: ModelConfig, dtype: jax.typing.DTypeLike, page_size: int
-) -> KVLayout:
-    attention = config.attention
-    return KVLayout(
-        num_pages=1,
-        num_layers=config.num_layers,
-        page_size=page_size,
-        num_kv_heads=attention.num_kv_heads,
-        head_dim=attention.head_dim,
-        dtype=jnp.dtype(dtype),
-    )
-
-
 def _calls(
     config: ModelConfig,
     layout: KVLayout,
@@ -174,18 +160,17 @@ def _calls(
     num_rows: int,
     max_model_len: int,
 ) -> Iterator[dict[str, Any]]:
-    """What calls of attention have in common, one for each window of the model."""
-    attention = config.attention
-    heads = attention.num_heads
-    slopes = None
-    if isinstance(config.positions, Alibi):
-        slopes = _struct((heads,), jnp.float32)
+    """What calls of attention have in common, one for each kind of layer."""
+    heads = config.num_heads
     table = _struct((num_rows, layout.pages_for(max_model_len)), jnp.int32)
     rows = _struct((num_rows,), jnp.int32)
-    for window in set(config.windows):
+    for kind in config.kinds:
+        spec, slopes = kind.attention, None
+        if isinstance(spec.positions, Alibi):
+            slopes = _struct((heads,), jnp.float32)
         yield {
-            "q": _struct((num_queries, heads, attention.head_dim), layout.dtype),
+            "q": _struct((num_queries, heads, spec.head_dim), layout.dtype),
             "kv": jax.eval_shape(layout.allocate).layer(0),
             "pages": PageView(table, rows, starts=rows, firsts=rows),
-            "scores": ScoreSpec(slopes, attention.scale, attention.soft_cap, window),
+            "scores": ScoreSpec(slopes, spec.scale, spec.soft_cap, spec.window),
         }

@@ -107,7 +107,7 @@ def _of_layer(
             keys,
             positions[None],
             length[None],
-            ScoreSpec(attention.slopes, spec.scale, spec.soft_cap, attention.window),
+            ScoreSpec(attention.slopes, spec.scale, spec.soft_cap, spec.window),
         )
         scores = scores.reshape(spec.num_heads, block, -1)
         scores = jnp.where((positions < length)[:, None], scores, -jnp.inf)

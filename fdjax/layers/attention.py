@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fdjax.config import Alibi, Attention, Positions, Rope
+from fdjax.config import Alibi, Attention, Rope
 from fdjax.kernels.decode_attention import UnifiedMax, decode_attention
 from fdjax.kernels.paged import KVCache
 from fdjax.kernels.prefill_attention import prefill_attention
@@ -20,11 +20,9 @@ class SelfAttention(nnx.Module):
     """Fused QKV product, RoPE and KV write, attention, output product.
 
     Args:
-        spec: heads, scale, biases and soft cap.
-        positions: how positions enter.
+        spec: heads, positions, window, and what else is declared.
         hidden_size: `E`.
         layer: which layer of each page is this one's.
-        window: sliding window in tokens, `None` for full attention.
         unified: maximum of the asynchronous softmax in decoding, or `None`.
         dtype: type of the parameters.
     """
@@ -32,18 +30,14 @@ class SelfAttention(nnx.Module):
     def __init__(
         self,
         spec: Attention,
-        positions: Positions,
         hidden_size: int,
         *,
         layer: int,
-        window: int | None,
         unified: UnifiedMax | None = None,
         dtype: jax.typing.DTypeLike,
     ) -> None:
         self.spec = spec
-        self.positions = positions
         self.layer = layer
-        self.window = window
         self.unified = unified
         heads = spec.num_heads + 2 * spec.num_kv_heads
         self.qkv = Linear(
@@ -88,20 +82,21 @@ class SelfAttention(nnx.Module):
         batch: Batch,
     ) -> tuple[Float[Array, "T Hq D"], KVCache]:
         """The queries at their positions; keys and values are written into `kv`."""
+        positions = self.spec.positions
         qkv = self.qkv(x).reshape(x.shape[0], -1, self.spec.head_dim)
         return rope_kv_write(
             self._normalised(qkv),
             kv.layer(self.layer),
             batch.positions,
             batch.slots,
-            jnp.asarray(rope_frequencies(self.positions)),
-            interleaved=isinstance(self.positions, Rope) and self.positions.interleaved,
+            jnp.asarray(rope_frequencies(positions)),
+            interleaved=isinstance(positions, Rope) and positions.interleaved,
         )
 
     @property
     def slopes(self) -> Float[Array, " Hq"] | None:
         """ALiBi's slope of each query head, or `None`."""
-        if not isinstance(self.positions, Alibi):
+        if not isinstance(self.spec.positions, Alibi):
             return None
         return jnp.asarray(alibi_slopes(self.spec.num_heads))
 
@@ -127,7 +122,7 @@ class SelfAttention(nnx.Module):
                 self.slopes,
                 scale=spec.scale,
                 soft_cap=spec.soft_cap,
-                window=self.window,
+                window=spec.window,
                 unified=self.unified,
             )
             return out, jnp.sum(counts, axis=-1)
@@ -138,6 +133,6 @@ class SelfAttention(nnx.Module):
             self.slopes,
             scale=spec.scale,
             soft_cap=spec.soft_cap,
-            window=self.window,
+            window=spec.window,
         )
         return out, jnp.zeros(batch.pages.num_rows, jnp.int32)

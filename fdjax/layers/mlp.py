@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-from fdjax.config import Mlp
+from fdjax.config import FeedForwardPart, GatedMlp
 from fdjax.kernels.activations import activation
 from fdjax.kernels.gated_activation import gated_activation
 from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
@@ -24,16 +24,15 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(
-        self, spec: Mlp, hidden_size: int, *, dtype: jax.typing.DTypeLike
+        self, spec: FeedForwardPart, hidden_size: int, *, dtype: jax.typing.DTypeLike
     ) -> None:
         self.spec = spec
-        up_size = 2 * spec.size if spec.gated else spec.size
-        self.up = Linear(hidden_size, up_size, bias=spec.bias, dtype=dtype)
+        self.up = Linear(hidden_size, spec.up_size, bias=spec.bias, dtype=dtype)
         self.down = Linear(spec.size, hidden_size, bias=spec.bias, dtype=dtype)
 
     def __call__(self, x: Float[Array, "T E"]) -> Float[Array, "T E"]:
         """Applies the part to every token."""
-        if not self.spec.gated:
+        if not isinstance(self.spec, GatedMlp):
             return self.down(activation(self.spec.activation)(self.up(x)))
         return self.down(self._gated(x))
 

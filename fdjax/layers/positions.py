@@ -7,7 +7,7 @@ import numpy as np
 from fdjax.config import LinearScaling, Llama3Scaling, Positions, Rope
 
 
-def rope_frequencies(positions: Positions) -> np.ndarray:
+def rope_frequencies(positions: Positions | None) -> np.ndarray:
     """Angle per position of each rotated pair, `[R / 2]`; empty without RoPE."""
     if not isinstance(positions, Rope):
         return np.zeros((0,), np.float32)

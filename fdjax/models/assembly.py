@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -59,22 +59,6 @@ class Assembly:
         return buffer
 
 
-def expand(rules: Iterable[Rule], *, num_layers: int) -> tuple[Rule, ...]:
-    """Writes out the rules that stand for every layer (`{i}`)."""
-
-    def at(rule: Rule, layer: int) -> Rule:
-        target, *sources = (
-            name.replace("{i}", str(layer)) for name in (rule.target, *rule.sources)
-        )
-        return replace(rule, target=target, sources=tuple(sources))
-
-    return tuple(
-        at(rule, layer)
-        for rule in rules
-        for layer in (range(num_layers) if "{i}" in rule.target else (0,))
-    )
-
-
 def match(
     checkpoint: Checkpoint,
     rules: Iterable[Rule],
@@ -88,7 +72,7 @@ def match(
 
     Args:
         checkpoint: the files.
-        rules: one per parameter, written out by `expand`.
+        rules: one per parameter.
         expected: shape and dtype of every parameter, by path.
         ignored: regular expressions (whole name) of tensors that are not needed.
         prefixes: prefixes of names that a checkpoint may have or lack.

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fdjax.config import Attention, Embedding, Mlp, Norm, Positions
+import jax
+
+from fdjax.config import Embedding, LayerSpec, Norm
+from fdjax.errors import ConfigError
 from fdjax.kernels.decode_attention.unified import UnifiedMax
+from fdjax.memory.kv import KVLayout
 
 
 @dataclass(frozen=True)
@@ -15,18 +19,11 @@ class ModelConfig:
     Attributes:
         family: name of the family that knows its weights, for example "llama".
         hidden_size: `E`.
-        num_layers: `L`.
+        layers: each layer, in order. They share a KV array, so they have the same
+            numbers and sizes of heads.
         max_position: longest sequence the model was made for, in tokens.
         embedding: token embedding and head.
-        positions: how positions enter.
-        attention: the attention of every layer.
-        windows: sliding window of each layer in tokens, `None` for full attention.
-        mlp: the feed-forward part of every layer.
-        norm: the normalisation before attention, before the MLP and at the end.
-        residual: "sequential" (attention, then MLP) or "parallel" (both read the
-            same normalised input, GPT-J).
-        post_norms: attention's and the MLP's outputs are normalised before they are
-            added (Gemma 2, GLM-4-0414).
+        final_norm: the normalisation after the last layer.
         bos_token_id: first token of a sequence, where the model has one.
         eos_token_ids: tokens that end a sequence.
         dtype: type the checkpoint was saved in.
@@ -34,25 +31,78 @@ class ModelConfig:
             `None` is the synchronised softmax. It changes results by rounding only.
         batch_invariant: a row's results have the same bits in any batch: its programs
             take only implementations that promise it.
+
+    Raises:
+        ConfigError: there is no layer, or their heads differ.
     """
 
     family: str
     hidden_size: int
-    num_layers: int
+    layers: tuple[LayerSpec, ...]
     max_position: int
     embedding: Embedding
-    positions: Positions
-    attention: Attention
-    windows: tuple[int | None, ...]
-    mlp: Mlp
-    norm: Norm
-    residual: Literal["sequential", "parallel"] = "sequential"
-    post_norms: bool = False
+    final_norm: Norm
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: Literal["float16", "bfloat16", "float32"] = "bfloat16"
     unified: UnifiedMax | None = None
     batch_invariant: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks that one KV array serves all layers."""
+        if not self.layers:
+            raise ConfigError(f"a {self.family} model has no layers; give at least one")
+        first = _heads(self.layers[0])
+        for index, layer in enumerate(self.layers):
+            if _heads(layer) != first:
+                raise ConfigError(
+                    f"layer {index} has {_heads(layer)}, and layer 0 {first}; give all "
+                    "layers the same, since they share a KV array"
+                )
+
+    @property
+    def num_layers(self) -> int:
+        """`L`."""
+        return len(self.layers)
+
+    @property
+    def kinds(self) -> tuple[LayerSpec, ...]:
+        """The layers that differ, each once, in the order in which they come."""
+        return tuple(dict.fromkeys(self.layers))
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads of every layer, `Hq`."""
+        return self.layers[0].attention.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key/value heads of every layer, `Hkv`."""
+        return self.layers[0].attention.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Size of a head, `D`."""
+        return self.layers[0].attention.head_dim
+
+    def kv_layout(
+        self, *, num_pages: int, page_size: int, dtype: jax.typing.DTypeLike
+    ) -> KVLayout:
+        """A KV array for this model.
+
+        Args:
+            num_pages: `P`.
+            page_size: `Z`, tokens a page holds.
+            dtype: type of keys and values.
+        """
+        return KVLayout(
+            num_pages=num_pages,
+            num_layers=self.num_layers,
+            page_size=page_size,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            dtype=dtype,
+        )
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "ModelConfig":
@@ -69,3 +119,8 @@ class ModelConfig:
         from fdjax.models.families import family_of  # the families build ModelConfig
 
         return family_of(config).read(config)
+
+
+def _heads(layer: LayerSpec) -> str:
+    part = layer.attention
+    return f"{part.num_heads} heads over {part.num_kv_heads} of {part.head_dim}"

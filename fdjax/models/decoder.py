@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fdjax.config import Learned
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch, Embedder, Head, Normalisation, PositionTable
 from fdjax.models.config import ModelConfig
@@ -30,14 +29,18 @@ class Decoder(nnx.Module):
         self.config = config
         self.embed = Embedder(config.embedding, size, dtype=dtype)
         self.positions = self.embed_norm = nnx.data(None)
-        if isinstance(config.positions, Learned):
-            self.positions = PositionTable(config.positions, size, dtype=dtype)
+        if config.embedding.positions is not None:
+            positions = config.embedding.positions
+            self.positions = PositionTable(positions, size, dtype=dtype)
         if config.embedding.norm is not None:
             self.embed_norm = Normalisation(config.embedding.norm, size, dtype=dtype)
         self.layers = nnx.List(
-            [DecoderLayer(config, i, dtype=dtype) for i in range(config.num_layers)]
+            [
+                DecoderLayer(spec, size, layer=i, unified=config.unified, dtype=dtype)
+                for i, spec in enumerate(config.layers)
+            ]
         )
-        self.final_norm = Normalisation(config.norm, size, dtype=dtype)
+        self.final_norm = Normalisation(config.final_norm, size, dtype=dtype)
         self.head = Head(config.embedding, size, dtype=dtype)
 
     def __call__(

@@ -5,9 +5,10 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
+from fdjax.config import LayerSpec, Norm
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch, FeedForward, Normalisation, SelfAttention, select
-from fdjax.models.config import ModelConfig
 from fdjax.notation import Array, Float, Int32
 
 
@@ -22,34 +23,35 @@ class DecoderLayer(nnx.Module):
     """Attention and feed-forward part with their normalisations and residuals.
 
     Args:
-        config: the model.
-        layer: index of this layer.
+        spec: the layer, declared.
+        hidden_size: `E`.
+        layer: its index.
+        unified: maximum of the asynchronous softmax in decoding, or `None`.
         dtype: type of the parameters.
     """
 
     def __init__(
-        self, config: ModelConfig, layer: int, *, dtype: jax.typing.DTypeLike
+        self,
+        spec: LayerSpec,
+        hidden_size: int,
+        *,
+        layer: int,
+        unified: UnifiedMax | None,
+        dtype: jax.typing.DTypeLike,
     ) -> None:
-        size = config.hidden_size
-        parallel = config.residual == "parallel"
-        self.attention_norm = Normalisation(config.norm, size, dtype=dtype)
+        def norm(declared: Norm | None) -> Normalisation | None:
+            return declared and Normalisation(declared, hidden_size, dtype=dtype)
+
+        self.attention_norm = Normalisation(
+            spec.attention_norm, hidden_size, dtype=dtype
+        )
         self.attention = SelfAttention(
-            config.attention,
-            config.positions,
-            size,
-            layer=layer,
-            window=config.windows[layer],
-            unified=config.unified,
-            dtype=dtype,
+            spec.attention, hidden_size, layer=layer, unified=unified, dtype=dtype
         )
-        self.mlp_norm = (
-            None if parallel else Normalisation(config.norm, size, dtype=dtype)
-        )
-        self.mlp = FeedForward(config.mlp, size, dtype=dtype)
-        self.attention_post_norm = self.mlp_post_norm = nnx.data(None)
-        if config.post_norms:
-            self.attention_post_norm = Normalisation(config.norm, size, dtype=dtype)
-            self.mlp_post_norm = Normalisation(config.norm, size, dtype=dtype)
+        self.mlp_norm = norm(spec.mlp_norm)
+        self.mlp = FeedForward(spec.mlp, hidden_size, dtype=dtype)
+        self.attention_post_norm = norm(spec.attention_post_norm)
+        self.mlp_post_norm = norm(spec.mlp_post_norm)
 
     def __call__(
         self,
@@ -74,11 +76,13 @@ class DecoderLayer(nnx.Module):
         normal, x = self.attention_norm.add(*stream)
         delta, kv, recomputed = self.attention(normal, kv, batch, wanted)
         normal, x = select(normal, wanted), select(x, wanted)
+        delta = maybe(self.attention_post_norm, delta)
         if self.mlp_norm is None:
-            return Stream(x, delta + self.mlp(normal)), kv, recomputed
-        normal, x = self.mlp_norm.add(x, maybe(self.attention_post_norm, delta))
-        delta = maybe(self.mlp_post_norm, self.mlp(normal))
-        return Stream(x, delta), kv, recomputed
+            added = maybe(self.mlp_post_norm, self.mlp(normal))
+            return Stream(x, delta + added), kv, recomputed
+        normal, x = self.mlp_norm.add(x, delta)
+        added = maybe(self.mlp_post_norm, self.mlp(normal))
+        return Stream(x, added), kv, recomputed
 
 
 def maybe(norm: Normalisation | None, x: Float[Array, "T E"]) -> Float[Array, "T E"]:

@@ -16,11 +16,10 @@ type Transform = Callable[[np.ndarray], np.ndarray]
 class Rule:
     """One parameter of the decoder and the checkpoint tensors it is made of.
 
-    The sources are concatenated along axis 0 in the order given. `{i}` in names
-    stands for the layer.
+    The sources are concatenated along axis 0 in the order given.
 
     Attributes:
-        target: the parameter's path, for example "layers.{i}.attention.qkv.weight".
+        target: the parameter's path, for example "layers.0.attention.qkv.weight".
         sources: names of tensors in the checkpoint.
         transform: a reordering of each source's rows that keeps its shape (BLOOM
             stores q, k and v interleaved by head).

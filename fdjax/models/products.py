@@ -2,13 +2,14 @@
 
 import jax
 
+from fdjax.config import GatedMlp
 from fdjax.kernels.matmul.tuning import Weight
 from fdjax.models.config import ModelConfig
 from fdjax.models.weights import parameter_shapes
 
 
 def products(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> tuple[Weight, ...]:
-    """The weights of one layer's products, which all layers share, and the head's.
+    """The weights of the layers' products, those of one shape once, and the head's.
 
     Args:
         config: the model.
@@ -18,16 +19,17 @@ def products(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> tuple[Weigh
         ConfigError: `dtype` is not bfloat16, float16 or float32.
     """
     shapes = parameter_shapes(config, dtype=dtype)
-    gated = config.mlp.gated
-    head = "embed.weight" if config.embedding.tied else "head.weight"
-    paths = {
-        "qkv": "layers.0.attention.qkv.weight",
-        "out": "layers.0.attention.out.weight",
-        "gate_up" if gated else "up": "layers.0.mlp.up.weight",
-        "down": "layers.0.mlp.down.weight",
-        "head": head,
-    }
-    return tuple(
-        Weight(name, *shapes[path].shape, dtype=dtype, gated=name == "gate_up")
-        for name, path in paths.items()
-    )
+
+    def weight(name: str, path: str) -> Weight:
+        shape = shapes[f"{path}.weight"].shape
+        return Weight(name, *shape, dtype=dtype, gated=name == "gate_up")
+
+    found: dict[Weight, None] = {}
+    for kind in config.kinds:
+        layer = f"layers.{config.layers.index(kind)}"
+        up = "gate_up" if isinstance(kind.mlp, GatedMlp) else "up"
+        found[weight("qkv", f"{layer}.attention.qkv")] = None
+        found[weight("out", f"{layer}.attention.out")] = None
+        found[weight(up, f"{layer}.mlp.up")] = None
+        found[weight("down", f"{layer}.mlp.down")] = None
+    return (*found, weight("head", "embed" if config.embedding.tied else "head"))

@@ -2,10 +2,13 @@
 
 import functools
 import zlib
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
+from fdjax.layers import Normalisation
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.models.weights import fill, parameter_shapes
@@ -33,9 +36,11 @@ def random_weights(
     key = jax.random.key(seed)
     # One call per parameter: a single program for all of them takes minutes to
     # compile. Programs are shared by parameters of one shape.
+    model = Decoder(config, dtype)
+    scales = dict(_scales(model))
     arrays = {
-        path: _scale(config, parameter)
-        if path.endswith(".scale")
+        path: jnp.full(parameter.shape, scales[path], parameter.dtype)
+        if path in scales
         else _normal(
             jax.random.fold_in(key, zlib.crc32(path.encode())),
             shape=parameter.shape,
@@ -43,13 +48,16 @@ def random_weights(
         )
         for path, parameter in parameter_shapes(config, dtype=dtype).items()
     }
-    model = Decoder(config, dtype)
     fill(model, arrays)
     return model
 
 
-def _scale(config: ModelConfig, parameter: jax.ShapeDtypeStruct) -> Array:
-    return jnp.full(parameter.shape, 1 - config.norm.scale_offset, parameter.dtype)
+def _scales(model: Decoder) -> Iterator[tuple[str, float]]:
+    """What each norm must store to scale by one."""
+    for path, module in nnx.iter_modules(model):
+        if isinstance(module, Normalisation):
+            name = ".".join(str(part) for part in (*path, "scale"))
+            yield name, 1 - module.scale_offset
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))

@@ -1,10 +1,20 @@
 """All layers of a decode step as one call, for models of the kind that allows it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax.numpy as jnp
 
-from fdjax.config import Rope
+from fdjax.config import (
+    Attention,
+    GatedMlp,
+    LayerSpec,
+    LinearScaling,
+    Llama3Scaling,
+    RmsNorm,
+    Rope,
+)
+from fdjax.config.accepted import Accepted, refused_field
 from fdjax.kernels.decoder_stack import (
     OP,
     DecoderStack,
@@ -12,7 +22,7 @@ from fdjax.kernels.decoder_stack import (
     StackSpec,
     decoder_stack,
 )
-from fdjax.kernels.op import REFERENCE
+from fdjax.kernels.op import REFERENCE, logger
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch
 from fdjax.layers.positions import rope_frequencies
@@ -20,20 +30,56 @@ from fdjax.models.config import ModelConfig
 from fdjax.models.decoder_layer import DecoderLayer
 from fdjax.notation import Array, Float, Int32
 
+# What `decoder_stack` is told of a layer: by `StackSpec`, by RoPE's frequencies, or by
+# which weights there are and of which shapes.
+_ACCEPTED: Accepted = {
+    LayerSpec: {
+        "attention": Attention,
+        "mlp": GatedMlp,
+        "attention_norm": RmsNorm,
+        "mlp_norm": RmsNorm,
+    },
+    Attention: {
+        "num_heads": int,
+        "num_kv_heads": int,
+        "head_dim": int,
+        "scale": float,
+        "positions": Rope,
+        "window": int | None,
+        "qkv_bias": bool,
+        "soft_cap": float | None,
+    },
+    GatedMlp: {"size": int, "activation": str},
+    RmsNorm: {"epsilon": float, "scale_offset": float},
+    Rope: {
+        "theta": float,
+        "rotary_dim": int,
+        "interleaved": bool,
+        "scaling": LinearScaling | Llama3Scaling | None,
+    },
+    LinearScaling: {"factor": float},
+    Llama3Scaling: {
+        "factor": float,
+        "low_freq_factor": float,
+        "high_freq_factor": float,
+        "original_max_position": int,
+    },
+}
 
-def unlike_the_stack(config: ModelConfig) -> str | None:
-    """Why a model's layers are not of the kind `decoder_stack` computes, or `None`."""
-    attention, mlp = config.attention, config.mlp
-    problems = (
-        (config.norm.kind != "rms", "its norms are not RMS norms"),
-        (config.residual != "sequential", "its residuals are parallel"),
-        (config.post_norms, "it normalises what layers add"),
-        (not isinstance(config.positions, Rope), "its positions are not rotary"),
-        (not mlp.gated, "its feed-forward part has no gate"),
-        (attention.qk_norm is not None, "it normalises queries and keys"),
-        (attention.out_bias or mlp.bias, "products other than QKV have a bias"),
-    )
-    return next((reason for wrong, reason in problems if wrong), None)
+
+def unlike_the_stack(layers: Sequence[LayerSpec]) -> str | None:
+    """Why layers are not of the kind that `decoder_stack` computes, or `None`."""
+    first = layers[0]
+    for index, layer in enumerate(layers):
+        field = refused_field(layer, _ACCEPTED)
+        if field is not None:
+            return f"it does not take layers with {field}"
+        if layer.mlp_norm != layer.attention_norm:
+            return "the norms of a layer differ"
+        window = layer.attention.window
+        if layer != replace(first, attention=replace(first.attention, window=window)):
+            return f"layer {index} differs from the first in more than its window"
+    return None
 
 
 def run_stack(
@@ -50,30 +96,41 @@ def run_stack(
         one: in prefill, for models of another kind, and where nothing but the
         reference, which is those same layers, would serve.
     """
-    positions = config.positions
-    if batch.phase != "decode" or unlike_the_stack(config) is not None:
+    if batch.phase != "decode":
         return None
-    assert isinstance(positions, Rope)
+    reason = unlike_the_stack(config.layers)
+    if reason is not None:
+        logger.debug("decoder_stack: layer by layer; %s", reason)
+        return None
+    rope = config.layers[0].attention.positions
+    assert isinstance(rope, Rope)
     operands = (
         x,
         kv,
         batch.pages,
-        jnp.asarray(rope_frequencies(positions)),
+        jnp.asarray(rope_frequencies(rope)),
         tuple(_weights(layer) for layer in layers),
     )
-    spec = StackSpec(
-        windows=config.windows,
-        scale=config.attention.scale,
-        soft_cap=config.attention.soft_cap,
-        interleaved=positions.interleaved,
-        epsilon=config.norm.epsilon,
-        scale_offset=config.norm.scale_offset,
-        activation=config.mlp.activation,
-        unified=config.unified,
-    )
+    spec = _spec(config, rope)
     if OP.choice(DecoderStack(*operands, spec=spec)) == REFERENCE:
         return None
     return decoder_stack(*operands, spec=spec)
+
+
+def _spec(config: ModelConfig, rope: Rope) -> StackSpec:
+    first = config.layers[0]
+    attention, norm = first.attention, first.attention_norm
+    assert isinstance(norm, RmsNorm)
+    return StackSpec(
+        windows=tuple(layer.attention.window for layer in config.layers),
+        scale=attention.scale,
+        soft_cap=attention.soft_cap,
+        interleaved=rope.interleaved,
+        epsilon=norm.epsilon,
+        scale_offset=norm.scale_offset,
+        activation=first.mlp.activation,
+        unified=config.unified,
+    )
 
 
 def _weights(layer: DecoderLayer) -> LayerWeights:

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from fdjax.errors import ConfigError
-from fdjax.models.assembly import Assembly, expand, match
+from fdjax.models.assembly import Assembly, match
 from fdjax.models.checkpoint import open_checkpoint, read_config
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
@@ -155,10 +155,13 @@ def _match(
     shapes: Mapping[str, jax.ShapeDtypeStruct],
 ) -> tuple[Assembly, ...]:
     family = FAMILIES[config.family]
-    rules = expand(family.rules(config), num_layers=config.num_layers)
     return match(
         open_checkpoint(folder),
-        [rule for rule in rules if rule.target in shapes or rule.target != _HEAD],
+        [
+            rule
+            for rule in family.rules(config)
+            if rule.target in shapes or rule.target != _HEAD
+        ],
         shapes,
         ignored=family.ignored,
         prefixes=family.prefixes,

@@ -12,7 +12,6 @@ import numpy as np
 from fdjax.errors import ConfigError
 from fdjax.generate.score_histograms import ScoreHistograms, count_scores
 from fdjax.kernels.decode_attention import UnifiedMax
-from fdjax.memory.kv import KVLayout
 from fdjax.models.calibration import (
     Calibration,
     LayerRanges,
@@ -212,18 +211,15 @@ def _count(
 ) -> ScoreHistograms:
     config = model.config
     rows = min(max(MAX_BATCHED_TOKENS[kind_of_platform()] // context, 1), len(pieces))
-    layout = KVLayout(
+    layout = config.kv_layout(
         num_pages=rows * -(-context // PAGE_SIZE),
-        num_layers=config.num_layers,
         page_size=PAGE_SIZE,
-        num_kv_heads=config.attention.num_kv_heads,
-        head_dim=config.attention.head_dim,
         dtype=model.embed.weight[...].dtype,
     )
     table = jnp.arange(layout.num_pages, dtype=jnp.int32).reshape(rows, -1)
     step = jax.jit(count_scores, donate_argnums=(1, 2))
     kv = layout.allocate()
-    counts = ScoreHistograms.zeros(config.num_layers, config.attention.num_heads)
+    counts = ScoreHistograms.zeros(config.num_layers, config.num_heads)
     for tokens, lengths in _batches(pieces, rows=rows, context=context):
         kv, counts = step(model, kv, counts, tokens, lengths, table)
         if on_progress is not None:

@@ -126,13 +126,9 @@ class Settings:
     @property
     def widest_layout(self) -> KVLayout:
         """The KV array with room for every row; the budget may leave less."""
-        attention = self.config.attention
-        return KVLayout(
+        return self.config.kv_layout(
             num_pages=self.max_num_seqs * -(-self.max_model_len // self.page_size),
-            num_layers=self.config.num_layers,
             page_size=self.page_size,
-            num_kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
             dtype=self.dtype,
         )
 

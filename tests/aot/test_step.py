@@ -41,14 +41,8 @@ def _compile(
 ) -> tuple[jax.stages.Compiled, KVLayout]:
     config = ModelConfig.from_hf(json.loads(MODEL.read_text()))
     config = dataclasses.replace(config, unified=unified)
-    attention = config.attention
-    layout = KVLayout(
-        NUM_PAGES,
-        config.num_layers,
-        PAGE_SIZE,
-        attention.num_kv_heads,
-        attention.head_dim,
-        jnp.bfloat16,
+    layout = config.kv_layout(
+        num_pages=NUM_PAGES, page_size=PAGE_SIZE, dtype=jnp.bfloat16
     )
     kv = jax.eval_shape(layout.allocate)
     model = Decoder(config, jnp.bfloat16)

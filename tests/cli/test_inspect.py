@@ -77,6 +77,16 @@ def test_every_kind_of_layer_is_explained(
     assert any("differ in their sliding windows" in line for line in kernels), kernels
 
 
+def test_a_layer_that_the_fast_path_does_not_take_is_told_with_its_field(
+    invoke: Invoke,
+):
+    result = invoke("inspect", str(FIXTURES / "qwen3" / "config.json"), *H200, "--json")
+    assert result.exit_code == 0, result.stderr
+    kernels = json.loads(result.stdout)["kernels"]
+    reason = "decoder_stack: layer by layer; it does not take layers with attention."
+    assert any(line.startswith(reason) for line in kernels), kernels
+
+
 def test_the_model_in_numbers(report: dict[str, Any]):
     model = report["model"]
     assert (model["family"], model["num_layers"]) == ("llama", 32)

@@ -40,7 +40,7 @@ def test_every_head_of_every_running_row_is_counted(narrow: Engine, engine: Engi
     assert narrow.softmax_statistics() == SoftmaxStatistics(0, (0, 0, 0))
     assert run(narrow, PROMPTS) == run(engine, PROMPTS)
     # The first token comes from the prompt.
-    heads = narrow.config.attention.num_heads
+    heads = narrow.config.num_heads
     seen = heads * len(PROMPTS) * (GREEDY.max_tokens or 0) - heads * len(PROMPTS)
     assert narrow.softmax_statistics() == SoftmaxStatistics(seen, (seen,) * 3)
     run(narrow, [PROMPTS[0], *PROMPTS, PROMPTS[0]])  # more than rows
@@ -53,7 +53,7 @@ def test_rows_that_have_ended_do_not_count(engine: Engine):
     narrow = tiny_engine(model_with(NONE_FITS))
     params = [dataclasses.replace(GREEDY, max_tokens=n) for n in (2, 12, 5)]
     run(narrow, PROMPTS, params)
-    heads = narrow.config.attention.num_heads
+    heads = narrow.config.num_heads
     assert narrow.softmax_statistics().query_heads == heads * (1 + 11 + 4)
 
 
@@ -96,6 +96,6 @@ def test_an_interrupt_loses_counts_but_no_more(
         run(narrow, [PROMPTS[0]])
     monkeypatch.undo()
     run(narrow, [PROMPTS[0]])
-    heads = narrow.config.attention.num_heads
+    heads = narrow.config.num_heads
     steps = (GREEDY.max_tokens or 0) - 1
     assert narrow.softmax_statistics().query_heads == heads * steps

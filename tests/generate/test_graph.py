@@ -10,7 +10,6 @@ import pytest
 
 from fdjax.generate import steps
 from fdjax.kernels.decoder_stack import OP
-from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 
@@ -24,9 +23,7 @@ def _thunks(dump: pathlib.Path) -> list[str]:
     """What XLA runs for a decode step of three layers and 8 rows, a line each."""
     fields = json.loads(MODEL.read_text()) | {"num_hidden_layers": 3}
     config = ModelConfig.from_hf(fields)
-    layout = KVLayout(
-        64, 3, 16, config.attention.num_kv_heads, 128, jnp.dtype(jnp.bfloat16)
-    )
+    layout = config.kv_layout(num_pages=64, page_size=16, dtype=jnp.bfloat16)
     kv = jax.eval_shape(layout.allocate)
     rows, table = (jax.ShapeDtypeStruct(s, jnp.int32) for s in [(8,), (8, 8)])
     step = jax.jit(steps.decode, donate_argnums=1)

@@ -42,7 +42,7 @@ def counted(model: Decoder) -> ScoreHistograms:
     _, histograms = jax.jit(count_scores)(
         model,
         layout_of(model, num_pages=3 * WIDTH, page_size=PAGE_SIZE).allocate(),
-        ScoreHistograms.zeros(config.num_layers, config.attention.num_heads),
+        ScoreHistograms.zeros(config.num_layers, config.num_heads),
         *texts(model),
     )
     return histograms
@@ -62,7 +62,7 @@ def first_layer_scores(row: int) -> np.ndarray:
     layer = model.layers[0]
     x = layer.attention_norm(model.embedded(batch))
     q, kv = layer.attention.project(x, kv, batch)
-    spec, length = model.config.attention, LENGTHS[row]
+    spec, length = model.config.layers[0].attention, LENGTHS[row]
     q = np.asarray(q).reshape(3, PADDED, spec.num_heads, -1)[row, :length]
     pages = np.asarray(kv.array)[np.asarray(table)[row], 0, 0]
     keys = pages.reshape(PADDED, spec.num_kv_heads, -1)[:length]
@@ -78,7 +78,7 @@ def near(actual: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def test_the_first_layer_is_counted_score_by_score():
-    expected = np.zeros((2, tiny_model().config.attention.num_heads, NUM_BINS), int)
+    expected = np.zeros((2, tiny_model().config.num_heads, NUM_BINS), int)
     for row in (0, 1):
         for head, scores in enumerate(first_layer_scores(row)):
             seen = scores[np.isfinite(scores)]

@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.config import Norm
+from fdjax.config import LayerNorm, Norm, RmsNorm
 from fdjax.layers import Normalisation
 from tests.support.numerics import assert_close
 
 SIZE = 97
-RMS = Norm("rms", 1e-3)
-GEMMA = Norm("rms", 1e-6, scale_offset=1.0)
-LAYER = Norm("layer", 1e-1)
+RMS = RmsNorm(1e-3)
+GEMMA = RmsNorm(1e-6, scale_offset=1.0)
+LAYER = LayerNorm(1e-1)
 
 each_spec = pytest.mark.parametrize("spec", [RMS, GEMMA, LAYER], ids=str)
 each_dtype = pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -34,7 +34,7 @@ def filled(spec: Norm, dtype: Any) -> Normalisation:
 
 def expected(spec: Norm, x: Any, norm: Normalisation) -> np.ndarray:
     wide, scale = (np.asarray(a).astype(np.float64) for a in (x, norm.scale[...]))
-    if spec.kind == "rms":
+    if isinstance(spec, RmsNorm):
         root = np.sqrt((wide**2).mean(-1, keepdims=True) + spec.epsilon)
         return wide / root * (scale + spec.scale_offset)
     assert norm.bias is not None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fdjax.config import Alibi, GatedMlp, LayerNorm, Mlp, RmsNorm, Rope
 from fdjax.models import load
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import FAMILIES
@@ -70,9 +71,9 @@ def test_every_fixture_has_a_test():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_compared_on_every_shape(family: str):
     configs = [c for c in map(_config, MODELS) if c.family == family]
-    assert {c.attention.head_dim for c in configs} >= HEAD_SIZES
+    assert {c.head_dim for c in configs} >= HEAD_SIZES
     assert {c.embedding.tied for c in configs} == TIED.get(family, {True, False})
-    heads = [(c.attention.num_heads, c.attention.num_kv_heads) for c in configs]
+    heads = [(c.num_heads, c.num_kv_heads) for c in configs]
     assert any(query & (query - 1) for query, _ in heads), "all are powers of two"
     if family in UNGROUPED:
         return
@@ -83,11 +84,13 @@ def test_every_family_is_compared_on_every_shape(family: str):
 
 def test_fixtures_cover_what_families_differ_in():
     configs = [_config(m) for m in MODELS]
-    windows = {w for c in configs for w in c.windows}
-    assert None in windows
-    assert len(windows) > 1
-    assert any(None in c.windows and len(set(c.windows)) > 1 for c in configs)
-    assert {type(c.positions).__name__ for c in configs} == {"Rope", "Alibi", "Learned"}
-    assert {c.residual for c in configs} == {"sequential", "parallel"}
-    assert {c.norm.kind for c in configs} == {"rms", "layer"}
-    assert {c.post_norms for c in configs} == {True, False}
+    by_model = [{layer.attention.window for layer in c.layers} for c in configs]
+    assert {None} in by_model
+    assert any(None in windows and len(windows) > 1 for windows in by_model)
+    layers = [layer for c in configs for layer in c.kinds]
+    assert {type(x.attention.positions) for x in layers} == {Rope, Alibi, type(None)}
+    assert any(c.embedding.positions for c in configs)
+    assert {type(x.mlp) for x in layers} == {Mlp, GatedMlp}
+    assert {type(x.attention_norm) for x in layers} == {RmsNorm, LayerNorm}
+    assert {x.mlp_norm is None for x in layers} == {True, False}
+    assert {x.mlp_post_norm is None for x in layers} == {True, False}

@@ -11,111 +11,126 @@ from fdjax.config import (
     Alibi,
     Attention,
     Embedding,
+    FeedForwardPart,
+    GatedMlp,
+    LayerNorm,
+    LayerSpec,
     Learned,
     LinearScaling,
     Llama3Scaling,
     Mlp,
     Norm,
+    RmsNorm,
     Rope,
 )
 from fdjax.layers.positions import rope_frequencies
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import FAMILIES
+from fdjax.models.families.fields import with_windows
 from tests.support.hf_configs import hf_config
 
-BASE = ModelConfig(
-    family="llama",
-    hidden_size=48,
-    num_layers=3,
-    max_position=96,
-    embedding=Embedding(vocab_size=101, tied=False),
-    positions=Rope(theta=5000.0, rotary_dim=10),
-    attention=Attention(6, 2, 10, scale=10**-0.5),
-    windows=(None, None, None),
-    mlp=Mlp(size=72, activation="silu", gated=True),
-    norm=Norm("rms", 3e-5),
-    bos_token_id=3,
-    eos_token_ids=(4, 5),
-    dtype="float16",
+NORM = RmsNorm(3e-5)
+LAYER = LayerSpec(
+    attention=Attention(6, 2, 10, scale=10**-0.5, positions=Rope(5000.0, 10)),
+    mlp=GatedMlp(size=72, activation="silu"),
+    attention_norm=NORM,
+    mlp_norm=NORM,
 )
-_GLM = replace(
-    BASE,
-    family="glm",
-    positions=Rope(theta=5000.0, rotary_dim=4, interleaved=True),
-    attention=Attention(6, 2, 8, scale=8**-0.5, qkv_bias=True),
+# Families whose heads are as wide as hidden size and heads make them.
+NARROW = replace(LAYER.attention, head_dim=8, scale=8**-0.5, positions=Rope(5000.0, 8))
+
+
+def model(family: str, layer: LayerSpec, **changes: Any) -> ModelConfig:
+    """Three layers that are alike, and what else differs from Llama."""
+    config = ModelConfig(
+        family=family,
+        hidden_size=48,
+        layers=(layer,) * 3,
+        max_position=96,
+        embedding=Embedding(vocab_size=101, tied=False),
+        final_norm=layer.attention_norm,
+        bos_token_id=3,
+        eos_token_ids=(4, 5),
+        dtype="float16",
+    )
+    return replace(config, **changes)
+
+
+def layer_of(
+    attention: Attention, mlp: FeedForwardPart, norm: Norm, **changes: Any
+) -> LayerSpec:
+    return replace(LayerSpec(attention, mlp, norm, norm), **changes)
+
+
+def windows(config: ModelConfig) -> tuple[int | None, ...]:
+    return tuple(layer.attention.window for layer in config.layers)
+
+
+_BIASED = replace(LAYER.attention, qkv_bias=True, out_bias=True)
+_GEMMA_NORM = RmsNorm(3e-5, scale_offset=1.0)
+_GEMMA = layer_of(
+    replace(LAYER.attention, scale=12**-0.5, soft_cap=40.0),
+    GatedMlp(72, "gelu_tanh"),
+    _GEMMA_NORM,
+    attention_post_norm=_GEMMA_NORM,
+    mlp_post_norm=_GEMMA_NORM,
 )
-_OPT = replace(
-    BASE,
-    family="opt",
-    embedding=Embedding(vocab_size=101, tied=True),
-    positions=Learned(size=96, offset=2),
-    attention=Attention(6, 6, 8, scale=8**-0.5, qkv_bias=True, out_bias=True),
-    mlp=Mlp(size=72, activation="relu", gated=False, bias=True),
-    norm=Norm("layer", 1e-5),
+_ROTATED_IN_PART = replace(NARROW, qkv_bias=True, positions=Rope(5000.0, 4, True))
+_GLM = replace(LAYER, attention=_ROTATED_IN_PART)
+_UNGROUPED = Attention(6, 6, 8, scale=8**-0.5, positions=None)
+_UNGROUPED_BIASED = replace(_UNGROUPED, qkv_bias=True, out_bias=True)
+_GPTJ = layer_of(
+    replace(_UNGROUPED, positions=Rope(10_000.0, 6, interleaved=True)),
+    Mlp(72, "gelu_tanh", bias=True),
+    LayerNorm(3e-5),
+    mlp_norm=None,
 )
 
 EXPECTED: dict[str, ModelConfig] = {
-    "llama": replace(
-        BASE,
-        attention=replace(BASE.attention, qkv_bias=True, out_bias=True),
-        mlp=replace(BASE.mlp, bias=True, activation="gelu"),
-    ),
-    "mistral": replace(
-        BASE,
-        family="mistral",
-        positions=Rope(theta=5000.0, rotary_dim=8),
-        attention=Attention(6, 2, 8, scale=8**-0.5),
-        windows=(17, 17, 17),
-    ),
-    "qwen2": replace(
-        BASE,
-        family="qwen2",
+    "llama": model("llama", layer_of(_BIASED, GatedMlp(72, "gelu", bias=True), NORM)),
+    "mistral": model("mistral", replace(LAYER, attention=replace(NARROW, window=17))),
+    "qwen2": model(
+        "qwen2",
+        LAYER,
         embedding=Embedding(vocab_size=101, tied=True),
-        positions=Rope(theta=5000.0, rotary_dim=8),
-        attention=Attention(6, 2, 8, scale=8**-0.5, qkv_bias=True),
-        windows=(None, None, 17),
-    ),
-    "qwen3": replace(
-        BASE,
-        family="qwen3",
-        attention=replace(
-            BASE.attention, qkv_bias=True, out_bias=True, qk_norm=BASE.norm
+        layers=with_windows(
+            replace(LAYER, attention=replace(NARROW, qkv_bias=True)), (None, None, 17)
         ),
     ),
-    "gemma2": replace(
-        BASE,
-        family="gemma2",
+    "qwen3": model("qwen3", replace(LAYER, attention=replace(_BIASED, qk_norm=NORM))),
+    "gemma2": model(
+        "gemma2",
+        _GEMMA,
         embedding=Embedding(101, tied=False, scale=math.sqrt(48), soft_cap=20.0),
-        attention=replace(BASE.attention, scale=12**-0.5, soft_cap=40.0),
-        windows=(17, None, 17),
-        mlp=replace(BASE.mlp, activation="gelu_tanh"),
-        norm=Norm("rms", 3e-5, scale_offset=1.0),
-        post_norms=True,
+        layers=with_windows(_GEMMA, (17, None, 17)),
     ),
-    "glm": _GLM,
-    "glm4": replace(_GLM, family="glm4", post_norms=True),
-    "opt": _OPT,
-    "gptj": replace(
-        _OPT,
-        family="gptj",
-        embedding=Embedding(vocab_size=101, tied=False, head_bias=True),
-        positions=Rope(theta=10_000.0, rotary_dim=6, interleaved=True),
-        attention=Attention(6, 6, 8, scale=8**-0.5),
-        mlp=Mlp(size=72, activation="gelu_tanh", gated=False, bias=True),
-        norm=Norm("layer", 3e-5),
-        residual="parallel",
+    "glm": model("glm", _GLM),
+    "glm4": model("glm4", replace(_GLM, attention_post_norm=NORM, mlp_post_norm=NORM)),
+    "opt": model(
+        "opt",
+        layer_of(_UNGROUPED_BIASED, Mlp(72, "relu", bias=True), LayerNorm(1e-5)),
+        embedding=Embedding(101, tied=True, positions=Learned(size=96, offset=2)),
     ),
-    "bloom": replace(
-        _OPT,
-        family="bloom",
+    "gptj": model(
+        "gptj", _GPTJ, embedding=Embedding(vocab_size=101, tied=False, head_bias=True)
+    ),
+    "bloom": model(
+        "bloom",
+        layer_of(
+            replace(_UNGROUPED_BIASED, positions=Alibi()),
+            Mlp(192, "gelu_tanh", bias=True),
+            LayerNorm(3e-5),
+        ),
         max_position=2048,
-        embedding=Embedding(vocab_size=101, tied=True, norm=Norm("layer", 3e-5)),
-        positions=Alibi(),
-        mlp=Mlp(size=192, activation="gelu_tanh", gated=False, bias=True),
-        norm=Norm("layer", 3e-5),
+        embedding=Embedding(vocab_size=101, tied=True, norm=LayerNorm(3e-5)),
     ),
     # ChatGLM is GLM under other names.
-    "chatglm": replace(_GLM, family="chatglm", positions=Rope(20_000.0, 4, True)),
+    "chatglm": model(
+        "chatglm",
+        replace(
+            _GLM, attention=replace(_ROTATED_IN_PART, positions=Rope(20_000.0, 4, True))
+        ),
+    ),
 }
 
 
@@ -138,34 +153,35 @@ def test_absent_fields_mean_what_transformers_says(family: str):
 
 
 def test_glm_puts_its_end_tokens_where_the_file_says_null():
-    model = ModelConfig.from_hf(hf_config("glm") | {"eos_token_id": None})
-    assert model.eos_token_ids == (151329, 151336, 151338)
+    glm = ModelConfig.from_hf(hf_config("glm") | {"eos_token_id": None})
+    assert glm.eos_token_ids == (151329, 151336, 151338)
     assert ModelConfig.from_hf(hf_config("llama") | {"eos_token_id": None}) == replace(
         EXPECTED["llama"], eos_token_ids=()
     )
 
 
 def test_mistral_without_window_attends_to_everything():
-    model = ModelConfig.from_hf(hf_config("mistral") | {"sliding_window": None})
-    assert model.windows == (None, None, None)
+    mistral = ModelConfig.from_hf(hf_config("mistral") | {"sliding_window": None})
+    assert windows(mistral) == (None, None, None)
 
 
 def test_qwen_windows_from_a_layer_on_or_by_type_or_off():
     config = hf_config("qwen2")
     del config["layer_types"]
-    assert ModelConfig.from_hf(config).windows == (None, None, 17)
-    assert ModelConfig.from_hf(config | {"max_window_layers": 0}).windows == (17,) * 3
+    assert windows(ModelConfig.from_hf(config)) == (None, None, 17)
+    everywhere = ModelConfig.from_hf(config | {"max_window_layers": 0})
+    assert windows(everywhere) == (17,) * 3
     off = ModelConfig.from_hf(config | {"use_sliding_window": False})
-    assert off.windows == (None,) * 3
+    assert windows(off) == (None,) * 3
     types = ["sliding_attention", "full_attention", "full_attention"]
     by_type = ModelConfig.from_hf(config | {"layer_types": types})
-    assert by_type.windows == (17, None, None)
+    assert windows(by_type) == (17, None, None)
 
 
 def test_chatglm_biases():
     config = hf_config("chatglm") | {"add_bias_linear": True, "add_qkv_bias": False}
-    model = ModelConfig.from_hf(config)
-    assert model.attention.qkv_bias and model.attention.out_bias and model.mlp.bias
+    (layer,) = ModelConfig.from_hf(config).kinds
+    assert layer.attention.qkv_bias and layer.attention.out_bias and layer.mlp.bias
 
 
 def published_angles(divisor: float, base: float) -> np.ndarray:
@@ -192,7 +208,8 @@ def test_rope_ratio_of_each_chatglm(
     fields: dict[str, Any], divisor: float, base: float
 ):
     config = hf_config("chatglm") | {"rope_ratio": 16} | fields
-    frequencies = rope_frequencies(ModelConfig.from_hf(config).positions)
+    (layer,) = ModelConfig.from_hf(config).kinds
+    frequencies = rope_frequencies(layer.attention.positions)
     angles = np.outer(np.arange(40), frequencies)
     np.testing.assert_allclose(angles, published_angles(divisor, base), rtol=1e-6)
 
@@ -239,4 +256,5 @@ SCALED: tuple[tuple[dict[str, Any], Rope], ...] = (
 def test_rope_in_every_spelling(fields: dict[str, Any], rope: Rope):
     config = hf_config("llama")
     del config["rope_parameters"]
-    assert ModelConfig.from_hf(config | fields).positions == rope
+    (layer,) = ModelConfig.from_hf(config | fields).kinds
+    assert layer.attention.positions == rope

@@ -198,4 +198,4 @@ def test_any_change_of_one_field_maps_or_is_a_config_error(data: st.DataObject):
     except ConfigError as error:
         assert "config.json" in str(error)
     else:
-        assert len(model.windows) == model.num_layers
+        assert model.layers

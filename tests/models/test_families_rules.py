@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdjax.models.assembly import expand
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import FAMILIES
 from fdjax.models.families.bloom import split_heads
@@ -19,8 +18,7 @@ TRANSFORMERS = [name for name in FAMILIES if name != "chatglm"]
 
 def sources(model: ModelConfig) -> list[str]:
     rules = FAMILIES[model.family].rules(model)
-    expanded = expand(rules, num_layers=model.num_layers)
-    return [name for rule in expanded for name in rule.sources]
+    return [name for rule in rules for name in rule.sources]
 
 
 def hf_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -62,7 +60,7 @@ def test_sources_of_a_rule_have_its_parameters_shape(family: str):
     model = ModelConfig.from_hf(config)
     shapes = hf_shapes(config)
     sizes = parameter_sizes(model)
-    for rule in expand(FAMILIES[family].rules(model), num_layers=model.num_layers):
+    for rule in FAMILIES[family].rules(model):
         rows = [shapes[name] for name in rule.sources]
         joined = (sum(shape[0] for shape in rows), *rows[0][1:])
         assert joined == sizes[rule.target], rule.target
@@ -73,7 +71,7 @@ def test_rules_fill_every_parameter_once(family: str):
     model = ModelConfig.from_hf(hf_config(family))
     for tied in (False, True):
         model = replace(model, embedding=replace(model.embedding, tied=tied))
-        rules = expand(FAMILIES[family].rules(model), num_layers=model.num_layers)
+        rules = FAMILIES[family].rules(model)
         assert sorted(rule.target for rule in rules) == sorted(parameter_sizes(model))
 
 

@@ -6,21 +6,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.config import Attention, Embedding, Mlp, Norm, Rope
+from fdjax.config import Attention, Embedding, GatedMlp, LayerSpec, RmsNorm, Rope
 from fdjax.models import ModelConfig, parameter_shapes, random_weights
 from tests.support.parameters import arrays_of
 
+NORM = RmsNorm(1e-5)
+LAYER = LayerSpec(
+    attention=Attention(8, 4, 8, scale=1.0, positions=Rope(1e4, 8)),
+    mlp=GatedMlp(48, "silu"),
+    attention_norm=NORM,
+    mlp_norm=NORM,
+)
 CONFIG = ModelConfig(
     family="llama",
     hidden_size=8,
-    num_layers=2,
+    layers=(LAYER, LAYER),
     max_position=32,
     embedding=Embedding(vocab_size=200, tied=False),
-    positions=Rope(1e4, 8),
-    attention=Attention(8, 4, 8, scale=1.0),
-    windows=(None, None),
-    mlp=Mlp(48, "silu", gated=True),
-    norm=Norm("rms", 1e-5),
+    final_norm=NORM,
 )
 
 
@@ -42,7 +45,7 @@ def test_random_weights(dtype: Any) -> None:
 
 
 def test_random_weights_depend_on_the_seed_and_the_path_only() -> None:
-    fewer = dataclasses.replace(CONFIG, num_layers=1, windows=CONFIG.windows[:1])
+    fewer = dataclasses.replace(CONFIG, layers=(LAYER,))
     first, again, other, short = (
         arrays_of(random_weights(c, dtype=jnp.float32, seed=seed))
         for c, seed in ((CONFIG, 0), (CONFIG, 0), (CONFIG, 1), (fewer, 0))
@@ -55,10 +58,11 @@ def test_random_weights_depend_on_the_seed_and_the_path_only() -> None:
 
 def test_random_norms_scale_by_one_with_an_offset() -> None:
     # Gemma stores `scale - 1`.
-    norm = dataclasses.replace(CONFIG.norm, scale_offset=1.0)
-    config = dataclasses.replace(CONFIG, norm=norm)
+    layer = dataclasses.replace(LAYER, mlp_norm=RmsNorm(1e-5, scale_offset=1.0))
+    config = dataclasses.replace(CONFIG, layers=(LAYER, layer))
     arrays = arrays_of(random_weights(config, dtype=jnp.float32, seed=0))
-    assert bool((arrays["layers.0.mlp_norm.scale"] == 0).all())
+    assert bool((arrays["layers.0.mlp_norm.scale"] == 1).all())
+    assert bool((arrays["layers.1.mlp_norm.scale"] == 0).all())
 
 
 def test_programs_are_shared_by_parameters_of_one_shape(

@@ -112,7 +112,7 @@ def test_a_text_is_read_in_pieces(loaded: Loaded, story: pathlib.Path):
     )
     pieces = -(-plain // (CONTEXT - 1))  # each begins with the first token of a prompt
     assert found.tokens == plain + pieces == sum(done)
-    heads = model.config.num_layers * model.config.attention.num_heads
+    heads = model.config.num_layers * model.config.num_heads
     assert found.row_maxima.sum() == found.tokens * heads
     assert found.text == "story.txt"
 

@@ -297,7 +297,7 @@ def test_what_was_recomputed_can_be_asked_for(llm: LLM, alone: list[list[int]]):
     recomputing = LLM(softmax=narrow, max_model_len=128, max_num_seqs=4)
     outputs = recomputing.generate(PROMPTS, GREEDY)
     assert [output.token_ids for output in outputs] == alone
-    seen = 11 * len(PROMPTS) * llm.config.attention.num_heads
+    seen = 11 * len(PROMPTS) * llm.config.num_heads
     assert recomputing.softmax_statistics() == SoftmaxStatistics(seen, (seen,) * 6)
     before = llm.softmax_statistics()
     llm.generate(PROMPTS, GREEDY)

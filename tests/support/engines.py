@@ -37,20 +37,14 @@ def tiny_model(name: str = "llama", *, batch_invariant: bool = False) -> Decoder
 def shallow_model() -> Decoder:
     """The same with one layer, which compiles faster, and other weights."""
     config = tiny_model().config
-    config = dataclasses.replace(config, num_layers=1, windows=config.windows[:1])
+    config = dataclasses.replace(config, layers=config.layers[:1])
     return random_weights(config, dtype=jnp.float32, seed=0)
 
 
 def layout_of(model: Decoder, *, num_pages: int, page_size: int) -> KVLayout:
     """The KV array of a model."""
-    attention = model.config.attention
-    return KVLayout(
-        num_pages=num_pages,
-        num_layers=model.config.num_layers,
-        page_size=page_size,
-        num_kv_heads=attention.num_kv_heads,
-        head_dim=attention.head_dim,
-        dtype=jnp.float32,
+    return model.config.kv_layout(
+        num_pages=num_pages, page_size=page_size, dtype=jnp.float32
     )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from fdjax.generate import steps
 from fdjax.kernels.paged import KVCache
-from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
 
 _SPARE_PAGES = 3
@@ -69,13 +68,9 @@ def _allocate(
 ) -> tuple[KVCache, jax.Array]:
     """NaN pages, and a table that gives every row its own pages in random order."""
     needed = -(-totals // page_size)
-    attention = model.config.attention
-    layout = KVLayout(
+    layout = model.config.kv_layout(
         num_pages=int(needed.sum()) + _SPARE_PAGES,
-        num_layers=model.config.num_layers,
         page_size=page_size,
-        num_kv_heads=attention.num_kv_heads,
-        head_dim=attention.head_dim,
         dtype=model.embed.weight[...].dtype,
     )
     pages = np.random.default_rng(0).permutation(layout.num_pages)

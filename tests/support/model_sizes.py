@@ -2,7 +2,7 @@
 
 import math
 
-from fdjax.config import Learned, Norm
+from fdjax.config import GatedMlp, LayerNorm, LayerSpec, Norm
 from fdjax.models.config import ModelConfig
 
 type Sizes = dict[str, tuple[int, ...]]
@@ -17,15 +17,15 @@ def parameter_sizes(model: ModelConfig) -> Sizes:
     """The shape of every parameter, by its path."""
     size, embedding = model.hidden_size, model.embedding
     sizes: Sizes = {"embed.weight": (embedding.vocab_size, size)}
-    if isinstance(model.positions, Learned):
-        rows = model.positions.size + model.positions.offset
+    if embedding.positions is not None:
+        rows = embedding.positions.size + embedding.positions.offset
         sizes["positions.weight"] = (rows, size)
     if embedding.norm is not None:
         sizes |= _norm("embed_norm", embedding.norm, size)
-    for layer in range(model.num_layers):
-        sizes |= _attention(f"layers.{layer}.attention", model)
-        sizes |= _mlp(f"layers.{layer}.mlp", model)
-    sizes |= _norm("final_norm", model.norm, size)
+    for index, layer in enumerate(model.layers):
+        sizes |= _attention(f"layers.{index}.attention", layer, size)
+        sizes |= _mlp(f"layers.{index}.mlp", layer, size)
+    sizes |= _norm("final_norm", model.final_norm, size)
     if not embedding.tied:
         sizes["head.weight"] = (embedding.vocab_size, size)
     if embedding.head_bias:
@@ -33,35 +33,35 @@ def parameter_sizes(model: ModelConfig) -> Sizes:
     return sizes
 
 
-def _attention(path: str, model: ModelConfig) -> Sizes:
-    spec, size = model.attention, model.hidden_size
+def _attention(path: str, layer: LayerSpec, size: int) -> Sizes:
+    spec = layer.attention
     rows = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-    sizes = _norm(f"{path}_norm", model.norm, size)
+    sizes = _norm(f"{path}_norm", layer.attention_norm, size)
     sizes |= _linear(f"{path}.qkv", rows, size, bias=spec.qkv_bias)
     mixed = spec.num_heads * spec.head_dim
     sizes |= _linear(f"{path}.out", size, mixed, bias=spec.out_bias)
     if spec.qk_norm is not None:
         sizes |= _norm(f"{path}.q_norm", spec.qk_norm, spec.head_dim)
         sizes |= _norm(f"{path}.k_norm", spec.qk_norm, spec.head_dim)
-    if model.post_norms:
-        sizes |= _norm(f"{path}_post_norm", model.norm, size)
+    if layer.attention_post_norm is not None:
+        sizes |= _norm(f"{path}_post_norm", layer.attention_post_norm, size)
     return sizes
 
 
-def _mlp(path: str, model: ModelConfig) -> Sizes:
-    spec, size = model.mlp, model.hidden_size
-    rows = 2 * spec.size if spec.gated else spec.size
+def _mlp(path: str, layer: LayerSpec, size: int) -> Sizes:
+    spec = layer.mlp
+    rows = 2 * spec.size if isinstance(spec, GatedMlp) else spec.size
     sizes = _linear(f"{path}.up", rows, size, bias=spec.bias)
     sizes |= _linear(f"{path}.down", size, spec.size, bias=spec.bias)
-    if model.residual == "sequential":
-        sizes |= _norm(f"{path}_norm", model.norm, size)
-    if model.post_norms:
-        sizes |= _norm(f"{path}_post_norm", model.norm, size)
+    if layer.mlp_norm is not None:
+        sizes |= _norm(f"{path}_norm", layer.mlp_norm, size)
+    if layer.mlp_post_norm is not None:
+        sizes |= _norm(f"{path}_post_norm", layer.mlp_post_norm, size)
     return sizes
 
 
 def _norm(path: str, norm: Norm, size: int) -> Sizes:
-    parts = ("scale", "bias") if norm.kind == "layer" else ("scale",)
+    parts = ("scale", "bias") if isinstance(norm, LayerNorm) else ("scale",)
     return {f"{path}.{part}": (size,) for part in parts}
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fdjax.config import Alibi, Attention, Embedding, Mlp, Norm
+from fdjax.config import Alibi, Attention, Embedding, LayerNorm, LayerSpec, Mlp
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.names import Names, decoder_rules
@@ -61,12 +61,17 @@ def _configure(fields: HfConfig) -> ModelConfig:
     fields.require(
         "n_inner", (4 * hidden_size, None), because="the MLP is 4 hidden sizes wide"
     )
-    layers = common.num_layers(fields, "n_layer", "num_hidden_layers")
-    norm = Norm("layer", fields.take("layer_norm_epsilon", float, 1e-5))
+    norm = LayerNorm(fields.take("layer_norm_epsilon", float, 1e-5))
+    layer = LayerSpec(
+        attention=_attention(fields, hidden_size),
+        mlp=Mlp(4 * hidden_size, "gelu_tanh", bias=True),
+        attention_norm=norm,
+        mlp_norm=norm,
+    )
     return ModelConfig(
         family="bloom",
         hidden_size=hidden_size,
-        num_layers=layers,
+        layers=(layer,) * common.num_layers(fields, "n_layer", "num_hidden_layers"),
         # ALiBi sets no limit; this is the length BLOOM was trained at.
         max_position=fields.take("seq_length", int, 2048),
         embedding=Embedding(
@@ -74,11 +79,7 @@ def _configure(fields: HfConfig) -> ModelConfig:
             tied=fields.take("tie_word_embeddings", bool, True),
             norm=norm,
         ),
-        positions=Alibi(),
-        attention=_attention(fields, hidden_size),
-        windows=(None,) * layers,
-        mlp=Mlp(4 * hidden_size, "gelu_tanh", gated=False, bias=True),
-        norm=norm,
+        final_norm=norm,
         bos_token_id=fields.take_optional("bos_token_id", int, 1, minimum=0),
         eos_token_ids=common.eos_token_ids(fields, (2,)),
         dtype=common.saved_dtype(fields),
@@ -93,13 +94,14 @@ def _attention(fields: HfConfig, hidden_size: int) -> Attention:
         num_kv_heads=heads,
         head_dim=head_dim,
         scale=head_dim**-0.5,
+        positions=Alibi(),
         qkv_bias=True,
         out_bias=True,
     )
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:
-    transform = split_heads(model.attention.num_heads)
+    transform = split_heads(model.num_heads)
     return decoder_rules(model, _NAMES, qkv_transform=transform)
 
 

@@ -2,7 +2,15 @@
 
 import re
 
-from fdjax.config import Attention, Embedding, LinearScaling, Mlp, Norm, Rope
+from fdjax.config import (
+    Attention,
+    Embedding,
+    GatedMlp,
+    LayerSpec,
+    LinearScaling,
+    RmsNorm,
+    Rope,
+)
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
@@ -57,25 +65,24 @@ def _configure(fields: HfConfig) -> ModelConfig:
         fields.require(name, allowed, because=because)
     for name in _WITHOUT_EFFECT:
         fields.take(name, bool, True)
-    layers = common.num_layers(fields, "num_layers", "num_hidden_layers")
-    linear_bias = fields.take("add_bias_linear", bool, False)
-    attention = _attention(fields, linear_bias=linear_bias)
+    bias = fields.take("add_bias_linear", bool, False)
+    norm = RmsNorm(fields.take("layernorm_epsilon", float, 1e-5))
+    layer = LayerSpec(
+        attention=_attention(fields, linear_bias=bias),
+        mlp=GatedMlp(fields.take("ffn_hidden_size", int), "silu", bias=bias),
+        attention_norm=norm,
+        mlp_norm=norm,
+    )
     return ModelConfig(
         family="chatglm",
         hidden_size=fields.take("hidden_size", int),
-        num_layers=layers,
+        layers=(layer,) * common.num_layers(fields, "num_layers", "num_hidden_layers"),
         max_position=fields.take("seq_length", int, 2048),
         embedding=Embedding(
             vocab_size=fields.take("padded_vocab_size", int, aliases=("vocab_size",)),
             tied=False,
         ),
-        positions=_rope(fields, attention.head_dim),
-        attention=attention,
-        windows=(None,) * layers,
-        mlp=Mlp(
-            fields.take("ffn_hidden_size", int), "silu", gated=True, bias=linear_bias
-        ),
-        norm=Norm("rms", fields.take("layernorm_epsilon", float, 1e-5)),
+        final_norm=norm,
         bos_token_id=fields.take_optional("bos_token_id", int, minimum=0),
         eos_token_ids=common.eos_token_ids(fields, ()),
         dtype=common.saved_dtype(fields),
@@ -99,6 +106,7 @@ def _attention(fields: HfConfig, *, linear_bias: bool) -> Attention:
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         scale=head_dim**-0.5,
+        positions=_rope(fields, head_dim),
         qkv_bias=fields.take("add_qkv_bias", bool, False) or linear_bias,
         out_bias=linear_bias,
     )

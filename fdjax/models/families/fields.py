@@ -1,9 +1,10 @@
 """Fields that many families share, read in one way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Literal
 
-from fdjax.config import Activation, Rope
+from fdjax.config import Activation, LayerSpec, Rope
 from fdjax.models.hf_config import HfConfig
 
 # More layers than any model has; bounds what a hostile file can make us allocate.
@@ -111,6 +112,16 @@ def windows(
             "sliding_window", "layer_types has sliding layers, but no window is in use"
         )
     return tuple(sizes[each] for each in types)
+
+
+def with_windows(
+    layer: LayerSpec, windows: Iterable[int | None]
+) -> tuple[LayerSpec, ...]:
+    """Layers that are `layer` but for their sliding windows."""
+    return tuple(
+        replace(layer, attention=replace(layer.attention, window=window))
+        for window in windows
+    )
 
 
 def check_rotary(fields: HfConfig, name: str, rope: Rope, head_dim: int) -> Rope:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fdjax.config import Attention, Embedding, Mlp, Norm
+from fdjax.config import Attention, Embedding, GatedMlp, LayerSpec, RmsNorm
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.rope import read_rope
@@ -41,14 +41,7 @@ class Defaults:
 
 
 def read_gated(
-    fields: HfConfig,
-    family: str,
-    defaults: Defaults,
-    *,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
-    mlp_bias: bool = False,
-    windows: tuple[int | None, ...] | None = None,
+    fields: HfConfig, family: str, defaults: Defaults, layers: tuple[LayerSpec, ...]
 ) -> ModelConfig:
     """Reads the fields that all families of this shape spell alike.
 
@@ -56,48 +49,61 @@ def read_gated(
         fields: the configuration.
         family: name of the family.
         defaults: meaning of absent fields.
-        qkv_bias: the QKV product adds a bias.
-        out_bias: the output product adds a bias.
-        mlp_bias: the MLP's products add a bias.
-        windows: sliding windows; without them, every layer attends to all tokens.
+        layers: what the family has made of `read_layer`; the last norm is like theirs.
 
     Raises:
         ConfigError: a field is missing, malformed or not supported.
     """
-    layers = common.num_layers(fields)
-    attention = _attention(fields, defaults, qkv_bias=qkv_bias, out_bias=out_bias)
-    max_position = fields.take("max_position_embeddings", int, defaults.max_position)
     return ModelConfig(
         family=family,
         hidden_size=fields.take("hidden_size", int),
-        num_layers=layers,
-        max_position=max_position,
+        layers=layers,
+        max_position=_max_position(fields, defaults),
         embedding=Embedding(
             vocab_size=fields.take("vocab_size", int),
             tied=fields.take("tie_word_embeddings", bool, defaults.tied),
         ),
-        positions=read_rope(
-            fields,
-            head_dim=attention.head_dim,
-            max_position=max_position,
-            rotary_fraction=defaults.rotary_fraction,
-            interleaved=defaults.interleaved,
-        ),
-        attention=attention,
-        windows=windows or (None,) * layers,
-        mlp=Mlp(
-            size=fields.take("intermediate_size", int),
-            activation=common.activation(
-                fields, defaults.activation_field, defaults.activation
-            ),
-            gated=True,
-            bias=mlp_bias,
-        ),
-        norm=Norm("rms", fields.take("rms_norm_eps", float, defaults.epsilon)),
+        final_norm=layers[-1].attention_norm,
         bos_token_id=fields.take_optional("bos_token_id", int, defaults.bos, minimum=0),
         eos_token_ids=common.eos_token_ids(fields, defaults.eos),
         dtype=common.saved_dtype(fields),
     )
+
+
+def read_layer(
+    fields: HfConfig,
+    defaults: Defaults,
+    *,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    mlp_bias: bool = False,
+) -> LayerSpec:
+    """Reads what all layers have in common; each attends to all tokens.
+
+    Args:
+        fields: the configuration.
+        defaults: meaning of absent fields.
+        qkv_bias: the QKV product adds a bias.
+        out_bias: the output product adds a bias.
+        mlp_bias: the MLP's products add a bias.
+
+    Raises:
+        ConfigError: a field is missing, malformed or not supported.
+    """
+    norm = RmsNorm(fields.take("rms_norm_eps", float, defaults.epsilon))
+    activation = common.activation(
+        fields, defaults.activation_field, defaults.activation
+    )
+    return LayerSpec(
+        attention=_attention(fields, defaults, qkv_bias=qkv_bias, out_bias=out_bias),
+        mlp=GatedMlp(fields.take("intermediate_size", int), activation, mlp_bias),
+        attention_norm=norm,
+        mlp_norm=norm,
+    )
+
+
+def _max_position(fields: HfConfig, defaults: Defaults) -> int:
+    return fields.take("max_position_embeddings", int, defaults.max_position)
 
 
 def _attention(
@@ -120,6 +126,13 @@ def _attention(
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         scale=head_dim**-0.5,
+        positions=read_rope(
+            fields,
+            head_dim=head_dim,
+            max_position=_max_position(fields, defaults),
+            rotary_fraction=defaults.rotary_fraction,
+            interleaved=defaults.interleaved,
+        ),
         qkv_bias=qkv_bias,
         out_bias=out_bias,
     )

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from fdjax.config import LayerSpec, RmsNorm
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
-from fdjax.models.families.gated import Defaults, read_gated
+from fdjax.models.families.gated import Defaults, read_gated, read_layer
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
@@ -37,26 +38,28 @@ def _configure(fields: HfConfig) -> ModelConfig:
         because="every layer attends to earlier tokens only",
     )
     _check_twins(fields)
-    bias = fields.take("attention_bias", bool, False)
-    model = read_gated(
-        fields,
-        "gemma2",
-        _DEFAULTS,
-        qkv_bias=bias,
-        out_bias=bias,
-        windows=_windows(fields),
+    layers = common.with_windows(_layer(fields), _windows(fields))
+    model = read_gated(fields, "gemma2", _DEFAULTS, layers)
+    logit_cap = fields.take_optional("final_logit_softcapping", float, _LOGIT_CAP)
+    scale = model.hidden_size**0.5
+    return replace(
+        model, embedding=replace(model.embedding, scale=scale, soft_cap=logit_cap)
     )
+
+
+def _layer(fields: HfConfig) -> LayerSpec:
+    bias = fields.take("attention_bias", bool, False)
+    layer = read_layer(fields, _DEFAULTS, qkv_bias=bias, out_bias=bias)
     scalar = fields.take("query_pre_attn_scalar", float, _QUERY_SCALAR)
     soft_cap = fields.take_optional("attn_logit_softcapping", float, _ATTENTION_CAP)
-    logit_cap = fields.take_optional("final_logit_softcapping", float, _LOGIT_CAP)
-    return replace(
-        model,
-        embedding=replace(
-            model.embedding, scale=model.hidden_size**0.5, soft_cap=logit_cap
-        ),
-        attention=replace(model.attention, scale=scalar**-0.5, soft_cap=soft_cap),
-        norm=replace(model.norm, scale_offset=1.0),
-        post_norms=True,
+    norm = RmsNorm(layer.attention_norm.epsilon, scale_offset=1.0)
+    return LayerSpec(
+        attention=replace(layer.attention, scale=scalar**-0.5, soft_cap=soft_cap),
+        mlp=layer.mlp,
+        attention_norm=norm,
+        mlp_norm=norm,
+        attention_post_norm=norm,
+        mlp_post_norm=norm,
     )
 
 

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from fdjax.config import LayerSpec
 from fdjax.models.config import ModelConfig
-from fdjax.models.families.gated import Defaults, read_gated
+from fdjax.models.families import fields as common
+from fdjax.models.families.gated import Defaults, read_gated, read_layer
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
@@ -20,16 +22,22 @@ _DEFAULTS = Defaults(
 _NAMES = Names(up=("mlp.gate_up_proj",))
 
 
-def read_glm(fields: HfConfig, family: str) -> ModelConfig:
-    """Reads what `GlmConfig` and `Glm4Config` have in common, which is all."""
-    bias = fields.take("attention_bias", bool, True)
-    model = read_gated(fields, family, _DEFAULTS, qkv_bias=bias)
+def read_glm(fields: HfConfig, family: str, layer: LayerSpec) -> ModelConfig:
+    """Reads what `GlmConfig` and `Glm4Config` have in common, but for the layer."""
+    layers = (layer,) * common.num_layers(fields)
+    model = read_gated(fields, family, _DEFAULTS, layers)
     # Both classes put their own end tokens where the file says null.
     return replace(model, eos_token_ids=model.eos_token_ids or _DEFAULTS.eos)
 
 
+def glm_layer(fields: HfConfig) -> LayerSpec:
+    """A layer of GLM; GLM-4-0414 normalises what it adds."""
+    bias = fields.take("attention_bias", bool, True)
+    return read_layer(fields, _DEFAULTS, qkv_bias=bias)
+
+
 def _configure(fields: HfConfig) -> ModelConfig:
-    return read_glm(fields, "glm")
+    return read_glm(fields, "glm", glm_layer(fields))
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fdjax.models.config import ModelConfig
-from fdjax.models.families.glm import read_glm
+from fdjax.models.families.glm import glm_layer, read_glm
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
@@ -16,7 +16,10 @@ _NAMES = Names(
 
 
 def _configure(fields: HfConfig) -> ModelConfig:
-    return replace(read_glm(fields, "glm4"), post_norms=True)
+    layer = glm_layer(fields)
+    norm = layer.attention_norm
+    layer = replace(layer, attention_post_norm=norm, mlp_post_norm=norm)
+    return read_glm(fields, "glm4", layer)
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:

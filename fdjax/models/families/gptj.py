@@ -1,6 +1,6 @@
 """GPT-J (`GPTJForCausalLM`): attention and MLP read the same normalised input."""
 
-from fdjax.config import Attention, Embedding, Mlp, Norm, Rope
+from fdjax.config import Attention, Embedding, LayerNorm, LayerSpec, Mlp, Rope
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.names import Names, decoder_rules
@@ -27,13 +27,17 @@ def _configure(fields: HfConfig) -> ModelConfig:
         "scale_attn_weights", (True,), because="scores are scaled by the head size"
     )
     hidden_size = fields.take("n_embd", int, aliases=("hidden_size",))
-    layers = common.num_layers(fields, "n_layer", "num_hidden_layers")
-    attention = _attention(fields, hidden_size)
-    rope = Rope(_THETA, fields.take("rotary_dim", int, 64), interleaved=True)
+    norm = LayerNorm(fields.take("layer_norm_epsilon", float, 1e-5))
+    layer = LayerSpec(
+        attention=_attention(fields, hidden_size),
+        mlp=_mlp(fields, hidden_size),
+        attention_norm=norm,
+        mlp_norm=None,
+    )
     return ModelConfig(
         family="gptj",
         hidden_size=hidden_size,
-        num_layers=layers,
+        layers=(layer,) * common.num_layers(fields, "n_layer", "num_hidden_layers"),
         max_position=fields.take(
             "n_positions", int, 2048, aliases=("max_position_embeddings",)
         ),
@@ -42,12 +46,7 @@ def _configure(fields: HfConfig) -> ModelConfig:
             tied=fields.take("tie_word_embeddings", bool, False),
             head_bias=True,
         ),
-        positions=common.check_rotary(fields, "rotary_dim", rope, attention.head_dim),
-        attention=attention,
-        windows=(None,) * layers,
-        mlp=_mlp(fields, hidden_size),
-        norm=Norm("layer", fields.take("layer_norm_epsilon", float, 1e-5)),
-        residual="parallel",
+        final_norm=norm,
         bos_token_id=fields.take_optional("bos_token_id", int, _END_OF_TEXT, minimum=0),
         eos_token_ids=common.eos_token_ids(fields, (_END_OF_TEXT,)),
         dtype=common.saved_dtype(fields),
@@ -57,13 +56,20 @@ def _configure(fields: HfConfig) -> ModelConfig:
 def _attention(fields: HfConfig, hidden_size: int) -> Attention:
     heads = fields.take("n_head", int, aliases=("num_attention_heads",))
     head_dim = common.quotient(fields, "n_embd", hidden_size, "n_head", heads)
-    return Attention(heads, heads, head_dim, scale=head_dim**-0.5)
+    rope = Rope(_THETA, fields.take("rotary_dim", int, 64), interleaved=True)
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
+        positions=common.check_rotary(fields, "rotary_dim", rope, head_dim),
+    )
 
 
 def _mlp(fields: HfConfig, hidden_size: int) -> Mlp:
     size = fields.take_optional("n_inner", int) or 4 * hidden_size
     activation = common.activation(fields, "activation_function", "gelu_new")
-    return Mlp(size, activation, gated=False, bias=True)
+    return Mlp(size, activation, bias=True)
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:

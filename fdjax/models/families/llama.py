@@ -1,7 +1,8 @@
 """Llama 2, 3 and 3.1 (`LlamaForCausalLM`)."""
 
 from fdjax.models.config import ModelConfig
-from fdjax.models.families.gated import Defaults, read_gated
+from fdjax.models.families import fields as common
+from fdjax.models.families.gated import Defaults, read_gated, read_layer
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
@@ -14,9 +15,11 @@ _DEFAULTS = Defaults(
 def _configure(fields: HfConfig) -> ModelConfig:
     bias = fields.take("attention_bias", bool, False)
     mlp_bias = fields.take("mlp_bias", bool, False)
-    return read_gated(
-        fields, "llama", _DEFAULTS, qkv_bias=bias, out_bias=bias, mlp_bias=mlp_bias
+    layer = read_layer(
+        fields, _DEFAULTS, qkv_bias=bias, out_bias=bias, mlp_bias=mlp_bias
     )
+    layers = (layer,) * common.num_layers(fields)
+    return read_gated(fields, "llama", _DEFAULTS, layers)
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:

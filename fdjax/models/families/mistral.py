@@ -2,7 +2,7 @@
 
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
-from fdjax.models.families.gated import Defaults, read_gated
+from fdjax.models.families.gated import Defaults, read_gated, read_layer
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
@@ -16,7 +16,8 @@ _WINDOW = 4096
 def _configure(fields: HfConfig) -> ModelConfig:
     window = fields.take_optional("sliding_window", int, _WINDOW)
     windows = (window,) * common.num_layers(fields)
-    return read_gated(fields, "mistral", _DEFAULTS, windows=windows)
+    layers = common.with_windows(read_layer(fields, _DEFAULTS), windows)
+    return read_gated(fields, "mistral", _DEFAULTS, layers)
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fdjax.config import Learned, Norm
+from fdjax.config import LayerNorm, LayerSpec, Norm
 from fdjax.models.config import ModelConfig
 from fdjax.models.family import Rule, Transform
 
@@ -65,22 +65,21 @@ def decoder_rules(
         names: where the family keeps them.
         qkv_transform: a reordering of the rows of each QKV source.
     """
-    rules = [
-        *_ends(model, names),
-        *_attention(model, names, qkv_transform),
-        *_mlp(model, names),
-    ]
+    rules = [*_ends(model, names)]
+    for index, layer in enumerate(model.layers):
+        source, target = names.layer.format(i=index), f"layers.{index}."
+        rules += _attention(layer, names, source, target, qkv_transform)
+        rules += _mlp(layer, names, source, target)
     return tuple(rules)
 
 
 def _ends(model: ModelConfig, names: Names) -> Iterator[Rule]:
     embedding = model.embedding
     yield Rule("embed.weight", (f"{names.embed}.weight",))
-    if isinstance(model.positions, Learned):
+    if embedding.positions is not None:
         yield Rule("positions.weight", (f"{names.positions}.weight",))
-    if embedding.norm is not None:
-        yield from _norm(embedding.norm, "embed_norm", names.embed_norm)
-    yield from _norm(model.norm, "final_norm", names.final_norm)
+    yield from _norm(embedding.norm, "embed_norm", names.embed_norm)
+    yield from _norm(model.final_norm, "final_norm", names.final_norm)
     if not embedding.tied:
         yield Rule("head.weight", (f"{names.head}.weight",))
     if embedding.head_bias:
@@ -88,37 +87,40 @@ def _ends(model: ModelConfig, names: Names) -> Iterator[Rule]:
 
 
 def _attention(
-    model: ModelConfig, names: Names, transform: Transform | None
+    layer: LayerSpec,
+    names: Names,
+    source: str,
+    target: str,
+    transform: Transform | None,
 ) -> Iterator[Rule]:
-    spec, layer = model.attention, names.layer
-    qkv = tuple(layer + name for name in names.qkv)
-    target = "layers.{i}.attention"
-    yield from _norm(model.norm, f"{target}_norm", layer + names.attention_norm)
-    yield from _linear(f"{target}.qkv", qkv, bias=spec.qkv_bias, transform=transform)
-    yield from _linear(f"{target}.out", (layer + names.out,), bias=spec.out_bias)
-    if spec.qk_norm is not None:
-        yield from _norm(spec.qk_norm, f"{target}.q_norm", layer + names.q_norm)
-        yield from _norm(spec.qk_norm, f"{target}.k_norm", layer + names.k_norm)
-    if model.post_norms:
-        post = layer + names.attention_post_norm
-        yield from _norm(model.norm, f"{target}_post_norm", post)
+    spec, part = layer.attention, f"{target}attention"
+    qkv = tuple(source + name for name in names.qkv)
+    post = source + names.attention_post_norm
+    yield from _norm(
+        layer.attention_norm, f"{part}_norm", source + names.attention_norm
+    )
+    yield from _linear(f"{part}.qkv", qkv, bias=spec.qkv_bias, transform=transform)
+    yield from _linear(f"{part}.out", (source + names.out,), bias=spec.out_bias)
+    yield from _norm(spec.qk_norm, f"{part}.q_norm", source + names.q_norm)
+    yield from _norm(spec.qk_norm, f"{part}.k_norm", source + names.k_norm)
+    yield from _norm(layer.attention_post_norm, f"{part}_post_norm", post)
 
 
-def _mlp(model: ModelConfig, names: Names) -> Iterator[Rule]:
-    spec, layer = model.mlp, names.layer
-    up = tuple(layer + name for name in names.up)
-    target = "layers.{i}.mlp"
-    if model.residual == "sequential":
-        yield from _norm(model.norm, f"{target}_norm", layer + names.mlp_norm)
-    yield from _linear(f"{target}.up", up, bias=spec.bias)
-    yield from _linear(f"{target}.down", (layer + names.down,), bias=spec.bias)
-    if model.post_norms:
-        yield from _norm(model.norm, f"{target}_post_norm", layer + names.mlp_post_norm)
+def _mlp(layer: LayerSpec, names: Names, source: str, target: str) -> Iterator[Rule]:
+    spec, part = layer.mlp, f"{target}mlp"
+    up = tuple(source + name for name in names.up)
+    yield from _norm(layer.mlp_norm, f"{part}_norm", source + names.mlp_norm)
+    yield from _linear(f"{part}.up", up, bias=spec.bias)
+    yield from _linear(f"{part}.down", (source + names.down,), bias=spec.bias)
+    post = source + names.mlp_post_norm
+    yield from _norm(layer.mlp_post_norm, f"{part}_post_norm", post)
 
 
-def _norm(norm: Norm, target: str, source: str) -> Iterator[Rule]:
+def _norm(norm: Norm | None, target: str, source: str) -> Iterator[Rule]:
+    if norm is None:
+        return
     yield Rule(f"{target}.scale", (f"{source}.weight",))
-    if norm.kind == "layer":
+    if isinstance(norm, LayerNorm):
         yield Rule(f"{target}.bias", (f"{source}.bias",))
 
 

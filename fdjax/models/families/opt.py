@@ -1,6 +1,6 @@
 """OPT (`OPTForCausalLM`): learned positions, layer norms before each part."""
 
-from fdjax.config import Attention, Embedding, Learned, Mlp, Norm
+from fdjax.config import Attention, Embedding, LayerNorm, LayerSpec, Learned, Mlp
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.names import Names, decoder_rules
@@ -9,7 +9,7 @@ from fdjax.models.hf_config import HfConfig
 
 # The first two rows of the table belong to padding, as in fairseq.
 _POSITION_OFFSET = 2
-_EPSILON = 1e-5
+_NORM = LayerNorm(epsilon=1e-5)
 _NAMES = Names(
     embed="model.decoder.embed_tokens",
     positions="model.decoder.embed_positions",
@@ -26,28 +26,29 @@ _NAMES = Names(
 def _configure(fields: HfConfig) -> ModelConfig:
     hidden_size = fields.take("hidden_size", int)
     _check_shape(fields, hidden_size)
-    layers = common.num_layers(fields)
     bias = fields.take("enable_bias", bool, True)
     max_position = fields.take("max_position_embeddings", int, 2048)
+    layer = LayerSpec(
+        attention=_attention(fields, hidden_size, bias=bias),
+        mlp=Mlp(
+            size=fields.take("ffn_dim", int),
+            activation=common.activation(fields, "activation_function", "relu"),
+            bias=bias,
+        ),
+        attention_norm=_NORM,
+        mlp_norm=_NORM,
+    )
     return ModelConfig(
         family="opt",
         hidden_size=hidden_size,
-        num_layers=layers,
+        layers=(layer,) * common.num_layers(fields),
         max_position=max_position,
         embedding=Embedding(
             vocab_size=fields.take("vocab_size", int),
             tied=fields.take("tie_word_embeddings", bool, True),
+            positions=Learned(max_position, _POSITION_OFFSET),
         ),
-        positions=Learned(max_position, _POSITION_OFFSET),
-        attention=_attention(fields, hidden_size, bias=bias),
-        windows=(None,) * layers,
-        mlp=Mlp(
-            size=fields.take("ffn_dim", int),
-            activation=common.activation(fields, "activation_function", "relu"),
-            gated=False,
-            bias=bias,
-        ),
-        norm=Norm("layer", _EPSILON),
+        final_norm=_NORM,
         bos_token_id=fields.take_optional("bos_token_id", int, 2, minimum=0),
         eos_token_ids=common.eos_token_ids(fields, (2,)),
         dtype=common.saved_dtype(fields),
@@ -84,6 +85,7 @@ def _attention(fields: HfConfig, hidden_size: int, *, bias: bool) -> Attention:
         num_kv_heads=heads,
         head_dim=head_dim,
         scale=head_dim**-0.5,
+        positions=None,
         qkv_bias=bias,
         out_bias=bias,
     )

@@ -2,7 +2,7 @@
 
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
-from fdjax.models.families.gated import Defaults, read_gated
+from fdjax.models.families.gated import Defaults, read_gated, read_layer
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
@@ -22,8 +22,9 @@ def qwen_windows(fields: HfConfig) -> tuple[int | None, ...]:
 
 
 def _configure(fields: HfConfig) -> ModelConfig:
-    windows = qwen_windows(fields)
-    return read_gated(fields, "qwen2", _DEFAULTS, qkv_bias=True, windows=windows)
+    layer = read_layer(fields, _DEFAULTS, qkv_bias=True)
+    layers = common.with_windows(layer, qwen_windows(fields))
+    return read_gated(fields, "qwen2", _DEFAULTS, layers)
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:

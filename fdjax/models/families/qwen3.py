@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from fdjax.models.config import ModelConfig
-from fdjax.models.families.gated import Defaults, read_gated
+from fdjax.models.families import fields as common
+from fdjax.models.families.gated import Defaults, read_gated, read_layer
 from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
 from fdjax.models.families.qwen2 import qwen_windows
 from fdjax.models.family import Family, Rule
@@ -15,15 +16,11 @@ _NAMES = Names(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
 
 def _configure(fields: HfConfig) -> ModelConfig:
     bias = fields.take("attention_bias", bool, False)
-    model = read_gated(
-        fields,
-        "qwen3",
-        _DEFAULTS,
-        qkv_bias=bias,
-        out_bias=bias,
-        windows=qwen_windows(fields),
-    )
-    return replace(model, attention=replace(model.attention, qk_norm=model.norm))
+    layer = read_layer(fields, _DEFAULTS, qkv_bias=bias, out_bias=bias)
+    attention = replace(layer.attention, qk_norm=layer.attention_norm)
+    layer = replace(layer, attention=attention)
+    layers = common.with_windows(layer, qwen_windows(fields))
+    return read_gated(fields, "qwen3", _DEFAULTS, layers)
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:
