@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import report, tables
 from fdjax.errors import to_install
-from tests import gpu_record
+from tests import gpu_record, modules_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -132,15 +132,28 @@ def test_links_lead_to_files(page: Path):
     assert not missing
 
 
-def test_every_module_stands_in_the_architecture():
-    """Layers with few modules are listed one by one, and none is forgotten."""
+def test_the_page_of_modules_is_generated():
+    text = modules_page.PAGE.read_text()
+    assert text == modules_page.page(text), "run `python -m tests.modules_page`"
+
+
+def test_a_module_of_each_depth_stands_on_its_page():
+    text = modules_page.PAGE.read_text()
+    for name in ("serve.http.app", "engine.engine", "kernels.matmul", "errors"):
+        assert text.count(f"| `{name}` |") == 1
+    assert "kernels.matmul.cpu" not in text
+
+
+def test_the_way_of_a_token_passes_modules_that_exist():
+    """Whatever stands in the drawing between its indentation and its explanation."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    listed = set(re.findall(r"`([\w.]+)`", text.partition("## Modules")[2]))
-    names = {name.rpartition(".")[2] for name in listed}
-    for layer in ("serve", "engine", "generate", "memory", "models", "kernels"):
-        modules = (ROOT / "fdjax" / layer).glob("*.py")
-        written = {path.stem for path in modules if path.stem != "__init__"}
-        assert written <= names, f"{layer}: {sorted(written - names)}"
+    drawing = text.partition("## The way of a token")[2].split("```")[1]
+    layers = "serve|engine|generate|models|layers|kernels"
+    named = re.findall(rf"\b((?:{layers})\.\w+)", drawing)
+    assert len(named) > 15
+    for name in named:
+        path = ROOT / "fdjax" / name.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").exists(), name
 
 
 def test_nothing_names_a_package_registry():
