@@ -1,0 +1,33 @@
+"""fdjax's kernel in ejkernel's registry gives what ejkernel's own gives."""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ejkernel") is None,
+    reason="`.ci/run stacks` installs ejkernel, into an environment of its own",
+)
+
+
+def test_it_serves_and_agrees():
+    program = pathlib.Path(__file__).with_name("ejkernel_calls.py")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("serves") == "fdjax.integrations.ejkernel"
+    assert "no k_scale" in found.pop("refused")
+    assert set(found) == {"causal", "window", "soft cap"}
+    for name, (output, cache) in found.items():
+        assert output < 1e-5, name
+        assert cache == 0, name
