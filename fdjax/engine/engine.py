@@ -19,6 +19,7 @@ from fdjax.engine.results import Launch, ending
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
+from fdjax.errors import ConfigError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SERVING_PLANS, serving_plan
 from fdjax.generate.softmax_counts import SoftmaxStatistics
@@ -194,6 +195,27 @@ class Engine:
             launched = True
         self._softmax.look(self.executor.progress.softmax, at_once=not self.has_work)
         return increments
+
+    def update_weights(self, model: Decoder) -> None:
+        """Goes on with other weights of the same model, without the host.
+
+        Nothing is compiled anew where they lie on the same device; else they are moved,
+        and programs are traced once more. No prefix that the old ones have made is
+        found.
+
+        Args:
+            model: what has them.
+
+        Raises:
+            ConfigError: jobs wait, run or are parked; or the model is another one.
+        """
+        if self.has_work or self._parking.num_parked:
+            raise ConfigError(
+                "weights change between requests, and some are unfinished; let them "
+                "end, or abort them"
+            )
+        self.executor.programs.update(model)
+        self.scheduler.pool.forget()
 
     def reset(self) -> None:
         """Ends all jobs and begins anew, after a step that was not finished."""

@@ -23,6 +23,11 @@ class Parking:
         """Some job is to be parked."""
         return bool(self._asked)
 
+    @property
+    def num_parked(self) -> int:
+        """Jobs that are parked."""
+        return len(self._parked)
+
     def ask(self, job: Job) -> None:
         """Has a job parked by the next `park`, if it has not ended."""
         if not job.ended:

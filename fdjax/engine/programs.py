@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from fdjax.errors import ConfigError
 from fdjax.generate import rows
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
@@ -37,6 +38,7 @@ class Programs:
         seat = _as_config_says(model.config, rows.seat)
         prefill = _as_config_says(model.config, extend)
         leaves, structure = jax.tree.flatten(model)
+        self._structure = structure
         self._weights = tuple(leaves)
 
         @partial(jax.jit, donate_argnums=1)
@@ -101,6 +103,32 @@ class Programs:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
         return self._decode(
             self._weights, rules, progress, page_table, steps, plan=plan
+        )
+
+    def update(self, model: Decoder) -> None:
+        """Takes other weights, of the same shapes: nothing is compiled.
+
+        Raises:
+            ConfigError: the model is another one, or a weight of it has another shape
+                or dtype.
+        """
+        found, structure = jax.tree_util.tree_flatten_with_path(model)
+        if structure != self._structure:
+            raise ConfigError(
+                "the weights are of a model with another configuration; the programs "
+                "are compiled for this one: make an engine for the other"
+            )
+        for (path, new), old in zip(found, self._weights, strict=True):
+            if (new.shape, new.dtype) != (old.shape, old.dtype):
+                raise ConfigError(
+                    f"weight {jax.tree_util.keystr(path)} is {new.dtype}{new.shape}, "
+                    f"and {old.dtype}{old.shape} is what programs are compiled for; "
+                    "cast or reshape it"
+                )
+        # An array that is put somewhere is no more what jit has seen, if it was there.
+        self._weights = tuple(
+            new if new.sharding == old.sharding else jax.device_put(new, old.sharding)
+            for (_, new), old in zip(found, self._weights, strict=True)
         )
 
     def lower_decode(self, *operands: Any, plan: SamplingPlan) -> jax.stages.Lowered:

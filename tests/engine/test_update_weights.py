@@ -1,0 +1,72 @@
+"""Weights that change between requests, as those of a model in training do."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fdjax.engine.engine import Engine
+from fdjax.errors import ConfigError
+from fdjax.models import Decoder, random_weights
+from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
+
+
+def other_weights(seed: int = 1) -> Decoder:
+    return random_weights(shallow_model().config, dtype=jnp.float32, seed=seed)
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return tiny_engine(shallow_model())
+
+
+def test_tokens_are_those_of_an_engine_with_these_weights(engine: Engine):
+    """Without tracing, and with prompts whose prefixes the old weights have made."""
+    engine.warm_up([GREEDY])
+    before = run(engine, PROMPTS)
+    for seed in (1, 2):
+        model = other_weights(seed)
+        expected = run(tiny_engine(model), PROMPTS)
+        assert expected != before
+        with jax.no_tracing(True):
+            engine.update_weights(model)
+            assert run(engine, PROMPTS) == expected
+    engine.update_weights(shallow_model())
+    assert run(engine, PROMPTS) == before
+
+
+def test_nothing_passes_through_the_host(engine: Engine):
+    model = other_weights()
+    with jax.transfer_guard("disallow"):
+        engine.update_weights(model)
+
+
+def test_not_while_a_request_is_there(engine: Engine):
+    job = engine.add(engine.request(0, PROMPTS[1], GREEDY))
+    with pytest.raises(ConfigError, match="between requests, and some are unfinished"):
+        engine.update_weights(other_weights())
+    engine.step()
+    engine.park(job)
+    engine.step()
+    assert not engine.has_work
+    with pytest.raises(ConfigError, match="unfinished"):
+        engine.update_weights(other_weights())
+    engine.abort(job)
+    engine.update_weights(other_weights())
+
+
+def test_weights_that_do_not_fit_are_refused(engine: Engine):
+    config = shallow_model().config
+    deeper = dataclasses.replace(config, layers=config.layers * 2)
+    with pytest.raises(ConfigError, match="another configuration"):
+        engine.update_weights(random_weights(deeper, dtype=jnp.float32, seed=0))
+
+    def halved(array: Any) -> Any:
+        return array.astype(jnp.bfloat16)
+
+    before = run(engine, PROMPTS)
+    with pytest.raises(ConfigError, match=r"is bfloat16\(.*and float32\("):
+        engine.update_weights(jax.tree.map(halved, other_weights()))
+    assert run(engine, PROMPTS) == before, "the weights are the old ones"
