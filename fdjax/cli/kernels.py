@@ -1,9 +1,7 @@
 """Which implementation serves each operation of a decode step."""
 
-import contextlib
 import dataclasses
-import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,7 +31,7 @@ def explanations(settings: Settings, plan: MemoryPlan) -> list[str]:
         settings: the model and its type.
         plan: gives the KV array's shape.
     """
-    with _choices() as lines:
+    with op.recording() as lines:
         _trace(settings, plan, prefill=False)
     return list(dict.fromkeys(lines))
 
@@ -43,7 +41,7 @@ def all_explanations(settings: Settings, plan: MemoryPlan) -> list[str]:
     rows = jax.ShapeDtypeStruct((NUM_ROWS,), jnp.float32)
     steps = jax.ShapeDtypeStruct((NUM_ROWS,), jnp.int32)
     keys = jax.ShapeDtypeStruct((NUM_ROWS, 2), jnp.uint32)
-    with _choices() as lines:
+    with op.recording() as lines:
         logits = _trace(settings, plan, prefill=False)
         _trace(settings, plan, prefill=True)
         _traced(draw, logits, keys, steps, rows)
@@ -78,37 +76,3 @@ def _traced(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*given)
 
     return jax.eval_shape(anew, *arguments)
-
-
-class _Collector(logging.Handler):
-    """Keeps what operations say of their choices.
-
-    Args:
-        lines: where to.
-    """
-
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__(logging.DEBUG)
-        self._lines = lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keeps one line; warnings of the same logger say nothing more."""
-        if record.levelno == logging.DEBUG:
-            self._lines.append(record.getMessage())
-
-
-@contextlib.contextmanager
-def _choices() -> Generator[list[str]]:
-    """The choices of all operations traced inside, as `Op.explain` words them."""
-    lines: list[str] = []
-    handler = _Collector(lines)
-    level, propagate = op.logger.level, op.logger.propagate
-    op.logger.addHandler(handler)
-    op.logger.setLevel(logging.DEBUG)
-    op.logger.propagate = False
-    try:
-        yield lines
-    finally:
-        op.logger.removeHandler(handler)
-        op.logger.setLevel(level)
-        op.logger.propagate = propagate

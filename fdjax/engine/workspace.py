@@ -10,7 +10,6 @@ from fdjax import device
 from fdjax.config import Alibi
 from fdjax.engine.buckets import PREFILL_ROWS
 from fdjax.kernels import decode_attention, prefill_attention
-from fdjax.kernels.op import REFERENCE
 from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
 from fdjax.memory.kv import KVLayout
@@ -130,11 +129,8 @@ def decode_gathers(
 ) -> bool:
     """Whether the definition serves attention in some layer of a decode step."""
     op, call = decode_attention.OP, decode_attention.DecodeAttention
-    unified = config.unified
-    return REFERENCE in {
-        op.choice(call(**operands, unified=unified))
-        for operands in _calls(config, layout, num_rows, num_rows, max_model_len)
-    }
+    calls = _calls(config, layout, num_rows, num_rows, max_model_len)
+    return not all(op.fast(call(**each, unified=config.unified)) for each in calls)
 
 
 def prefill_gathers(
@@ -142,10 +138,8 @@ def prefill_gathers(
 ) -> bool:
     """Whether the definition serves attention in some layer of a prefill call."""
     op, call = prefill_attention.OP, prefill_attention.PrefillAttention
-    return REFERENCE in {
-        op.choice(call(**operands))
-        for operands in _calls(config, layout, 1, 1, max_model_len)
-    }
+    calls = _calls(config, layout, 1, 1, max_model_len)
+    return not all(op.fast(call(**each)) for each in calls)
 
 
 def _struct(shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> Any:

@@ -10,8 +10,9 @@ the order given; where none of them serves, the call is refused.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ REFERENCE = "reference"
 _forced = jax.make_user_context(())
 _invariant = jax.make_user_context(False)
 _warned: set[tuple[str, str]] = set()
+_recorded: ContextVar[list[str] | None] = ContextVar("recorded", default=None)
 
 
 def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
@@ -37,6 +39,20 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
         wanted: `False` lets all of them serve, as outside.
     """
     return _invariant(wanted)
+
+
+@contextmanager
+def recording() -> Generator[list[str]]:
+    """Inside a `with` block: the list gets a line for every choice, as it is explained.
+
+    What jit or `jax.eval_shape` has traced before, it does not trace again.
+    """
+    lines: list[str] = []
+    token = _recorded.set(lines)
+    try:
+        yield lines
+    finally:
+        _recorded.reset(token)
 
 
 @dataclass(frozen=True)
@@ -136,15 +152,33 @@ class Op[C, R]:
         """
         return self._choose(call)[0]
 
+    def fast(self, call: C) -> bool:
+        """Whether another implementation than the definition serves this call.
+
+        Raises:
+            Unsupported: see `choice`.
+        """
+        return self.choice(call) != REFERENCE
+
+    def pass_over(self, reason: str) -> None:
+        """Says, where choices are told, why a step does without this operation."""
+        self._tell(lambda: f"{self.name}: not used; {reason}")
+
     def explain(self, call: C) -> str:
         """One line: what serves this call, and why the ones before it do not."""
         return self._explanation(call, *self._find(call))
 
     def _choose(self, call: C) -> tuple[str, dict[str, str]]:
         name, refusals = self._find(call)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s", self._explanation(call, name, refusals))
+        self._tell(lambda: self._explanation(call, name, refusals))
         return name, refusals
+
+    def _tell(self, line: Callable[[], str]) -> None:
+        lines = _recorded.get()
+        if lines is not None:
+            lines.append(line())
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s", line())
 
     def _explanation(self, call: C, name: str, refusals: Mapping[str, str]) -> str:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
@@ -190,6 +224,8 @@ class Op[C, R]:
 
     def _warn(self, refusals: dict[str, str], call: C) -> None:
         if not refusals or device.platform() != "gpu":
+            return
+        if _recorded.get() is not None:  # where it has just been told
             return
         # Shapes alone: the layers of a model differ in their static fields.
         signature = str([leaf.shape for leaf in jax.tree.leaves(call)])

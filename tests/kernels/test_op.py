@@ -243,3 +243,33 @@ def test_an_implementation_on_demand_serves_only_where_it_is_wanted():
         assert (toy(VECTOR) == 2).all()
     with op.batch_invariant():
         assert (toy(VECTOR) == 2).all()
+
+
+def test_fast_is_whatever_is_not_the_definition(toy: Toy):
+    assert toy.fast(VECTOR) and toy.fast(SMALL)
+    assert not toy.fast(LARGE)
+    with toy.using("reference"):
+        assert not toy.fast(VECTOR)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_choices_are_recorded_where_that_is_wanted(
+    toy: Toy, caplog: pytest.LogCaptureFixture
+):
+    toy(VECTOR)
+    with op.recording() as lines:
+        toy(SMALL)
+        with op.recording() as inner:
+            toy(LARGE)
+        toy.pass_over("it is Tuesday")
+    toy(VECTOR)
+    assert lines == [toy.explain(SMALL), "toy: not used; it is Tuesday"]
+    assert inner == [toy.explain(LARGE)]
+    assert not caplog.records  # a warning would say it twice
+
+
+def test_what_ends_a_recording_leaves_nothing_behind(toy: Toy):
+    with pytest.raises(KeyError), op.recording() as lines:
+        raise KeyError
+    toy(VECTOR)
+    assert lines == []
