@@ -278,7 +278,7 @@ class Engine:
         if admitted:
             now_s = time.monotonic()
             for job in admitted:
-                job.admitted_s = job.admitted_s or now_s
+                job.let_in(now_s)
             running = (job.request.params for job in self.scheduler.running)
             self.executor.use(serving_plan(running))
 

@@ -36,6 +36,7 @@ class Job:
             not known, and so no step can be launched ahead.
         ended: nothing more comes of it.
         admitted_s: when it was let in first, by `time.monotonic`; `None` before.
+        num_cached: tokens found in the cache then; `None` before.
         priority: the origin's; while it runs, perhaps a more urgent one, by waiting.
         num_prompt: tokens of the prompt.
         limit: tokens of prompt and output together.
@@ -57,6 +58,7 @@ class Job:
     held: bool = False
     ended: bool = False
     admitted_s: float | None = None
+    num_cached: int | None = None
     # Plain fields: the scheduler asks every job in every step.
     priority: int = field(init=False)
     num_prompt: int = field(init=False)
@@ -95,6 +97,11 @@ class Job:
         """Has `num_tokens` more on their way."""
         self.num_launched += num_tokens
         self.held = self.matcher is not None
+
+    def let_in(self, now_s: float) -> None:
+        """Notes the first time that it has a row; no chunk of it was launched yet."""
+        if self.admitted_s is None:
+            self.admitted_s, self.num_cached = now_s, self.num_prefilled
 
     def wait(self) -> None:
         """Back to the queue: what was computed is given up, what was read is kept."""

@@ -64,10 +64,10 @@ def state_bytes(config: ModelConfig, *, num_rows: int) -> int:
     """What sampling keeps of every row, and of those that a call of prefill seats.
 
     Of each token of the vocabulary that is its count, whether the prompt has it, and
-    whether it may come.
+    whether it may come at all, and now.
     """
     rows = num_rows + min(PREFILL_ROWS, num_rows)
-    return rows * config.embedding.vocab_size * (8 * FLOAT32_BYTES + 8 + 1) // 8
+    return rows * config.embedding.vocab_size * (8 * FLOAT32_BYTES + 8 + 2) // 8
 
 
 def tuning_bytes(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.notation import Array, Float, UInt32
+from fdjax.notation import Array, Bool, Float, UInt32
 
 _BITS = 32
 _ALL = 2**_BITS - 1
@@ -35,10 +35,21 @@ def init_masks(
     return jax.device_put(stack_masks(masks, num_rows=num_rows, vocab_size=vocab_size))
 
 
+def allowed_bits(token_ids: Sequence[int], *, vocab_size: int) -> np.ndarray:
+    """A row's mask that lets these tokens come, and no others."""
+    bits = np.zeros(num_words(vocab_size) * _BITS, np.uint8)
+    bits[list(token_ids)] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+def allows(allowed: UInt32[Array, "B words"], *, vocab_size: int) -> Bool[Array, "B V"]:
+    """Masks with an element for each token."""
+    bits = (allowed[:, :, None] >> jnp.arange(_BITS, dtype=jnp.uint32)) & jnp.uint32(1)
+    return bits.reshape(allowed.shape[0], -1)[:, :vocab_size] != 0
+
+
 def masked(
     logits: Float[Array, "B V"], allowed: UInt32[Array, "B words"]
 ) -> Float[Array, "B V"]:
     """Logits with what a row may not emit at -inf."""
-    bits = (allowed[:, :, None] >> jnp.arange(_BITS, dtype=jnp.uint32)) & jnp.uint32(1)
-    rows, vocab_size = logits.shape
-    return jnp.where(bits.reshape(rows, -1)[:, :vocab_size] != 0, logits, -jnp.inf)
+    return jnp.where(allows(allowed, vocab_size=logits.shape[1]), logits, -jnp.inf)

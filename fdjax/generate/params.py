@@ -1,20 +1,16 @@
 """`SamplingParams`: how one request wants its tokens chosen, validated."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from fdjax.errors import RequestError
+from fdjax.generate import fields
 from fdjax.generate.checks import Interval, flag, integer, real, shown
+from fdjax.generate.fields import INT32_MAX
 from fdjax.generate.structured import FIELD, StructuredOutputs
 
-INT32_MAX = 2**31 - 1
 MAX_LOGPROBS = 20
-MAX_STOP_IDS = 64
-MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 1024
-MAX_BIASED = 1024
 MAX_SAMPLES = 16384
 
 _NUM_SEEDS = 2**63
@@ -35,13 +31,17 @@ _INTEGERS = {
     "top_k": Interval(-1, INT32_MAX),
     "min_tokens": Interval(0, INT32_MAX),
 }
+_FLAGS = (
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+)
 _OPTIONAL_INTEGERS = {
     "seed": Interval(0, _NUM_SEEDS - 1),
     "max_tokens": Interval(1, INT32_MAX),
     "logprobs": Interval(0, MAX_LOGPROBS),
 }
-_TOKEN_ID = Interval(0, INT32_MAX)
-_BIAS = Interval(-100, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,11 @@ class SamplingParams:
         frequency_penalty: subtracted from logits of tokens of the output once for
             each time they occur, -2 to 2.
         logit_bias: token id to what is added to its logit, -100 to 100; at most 1024.
+        allowed_token_ids: the only tokens that may come, the end-of-sequence token
+            among them or not; `None` lets all come. Log-probabilities are of all.
+        bad_words: texts that the output must not contain, wherever a word may begin;
+            at most 128. Or sequences of token ids, of which at most 8 make a word; a
+            text becomes up to two. What the prompt ends with is no part of a word.
         seed: makes the draws repeatable, 0 to 2**63 - 1; `None` lets the engine choose.
         stop_token_ids: tokens that end the output like the end-of-sequence token; at
             most 64.
@@ -72,6 +77,9 @@ class SamplingParams:
             sequence of at most 16, of 1 to 1024 characters. They need a tokenizer.
         include_stop_str_in_output: the text ends with the string that ended it, not
             before.
+        skip_special_tokens: special tokens are left out of the text.
+        spaces_between_special_tokens: where they are not, a tokenizer that writes
+            spaces between tokens writes them between special ones too.
         ignore_eos: the model's end-of-sequence tokens do not end the output.
         max_tokens: longest output, in tokens; `None` sets no limit of its own.
         min_tokens: tokens before which nothing can end the output, unless the form
@@ -98,10 +106,14 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str | Sequence[int]] = ()
     seed: int | None = None
     stop_token_ids: Sequence[int] = ()
     stop: str | Sequence[str] = ()
     include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -119,11 +131,13 @@ class SamplingParams:
             if value is not None:
                 self._set(name, integer(name, value, allowed))
         self._set("top_k", max(self.top_k, 0))
-        for name in ("ignore_eos", "include_stop_str_in_output"):
+        for name in _FLAGS:
             self._set(name, flag(name, getattr(self, name)))
-        self._set("logit_bias", _logit_bias(self.logit_bias))
-        self._set("stop", _stop(self.stop))
-        self._set("stop_token_ids", _stop_token_ids(self.stop_token_ids))
+        self._set("logit_bias", fields.logit_bias(self.logit_bias))
+        self._set("allowed_token_ids", fields.allowed_token_ids(self.allowed_token_ids))
+        self._set("bad_words", fields.bad_words(self.bad_words))
+        self._set("stop", fields.stop(self.stop))
+        self._set("stop_token_ids", fields.stop_token_ids(self.stop_token_ids))
         _check_form(self.structured_outputs)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
@@ -145,6 +159,15 @@ class SamplingParams:
             or self.frequency_penalty != 0
         )
 
+    @property
+    def has_token_lists(self) -> bool:
+        """Some tokens may not come: `allowed_token_ids` or `bad_words` say so."""
+        return self.allowed_token_ids is not None or bool(self.bad_words)
+
+    def clone(self) -> "SamplingParams":
+        """Itself: nothing of it changes. `dataclasses.replace` makes another."""
+        return self
+
     def samples(self) -> "list[SamplingParams]":
         """The parameters of each of the `n` samples, whose own `n` is 1."""
         if self.n == 1:
@@ -161,74 +184,28 @@ class SamplingParams:
             vocab_size: tokens of the model, `V`.
 
         Raises:
-            RequestError: an id of `logit_bias` or `stop_token_ids` is `V` or more.
+            RequestError: an id that is named is `V` or more; or `bad_words` has texts,
+                which a tokenizer makes token ids.
         """
         named = {
             "logit_bias": self.logit_bias or (),
             "stop_token_ids": self.stop_token_ids,
+            "allowed_token_ids": self.allowed_token_ids or (),
         }
+        for word in self.bad_words:
+            if isinstance(word, str):
+                raise RequestError(
+                    f"bad_words has the text {shown(word)}, but there is no tokenizer "
+                    "here; use sequences of token ids"
+                )
+            fields.check_ids("bad_words", word, vocab_size)
         for name, ids in named.items():
-            _check_ids(name, ids, vocab_size)
+            fields.check_ids(name, ids, vocab_size)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
 
-def _logit_bias(value: object) -> Mapping[int, float] | None:
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        raise RequestError(
-            f"logit_bias is {shown(value)}; use a mapping of token ids to numbers"
-        )
-    _check_count("logit_bias", len(value), MAX_BIASED)
-    return MappingProxyType(
-        {
-            integer("a token id of logit_bias", token, _TOKEN_ID): real(
-                f"logit_bias of token {shown(token)}", bias, _BIAS
-            )
-            for token, bias in value.items()
-        }
-    )
-
-
 def _check_form(value: object) -> None:
     if value is not None and not isinstance(value, StructuredOutputs):
         raise RequestError(f"{FIELD} is {shown(value)}; use StructuredOutputs")
-
-
-def _stop(value: object) -> tuple[str, ...]:
-    strings = (value,) if isinstance(value, str) else value
-    if not isinstance(strings, Sequence) or isinstance(strings, bytes):
-        raise RequestError(f"stop is {shown(value)}; use a string or several")
-    _check_count("stop", len(strings), MAX_STOP_STRINGS)
-    for string in strings:
-        if not isinstance(string, str) or not 0 < len(string) <= MAX_STOP_CHARACTERS:
-            raise RequestError(
-                f"stop has {shown(string)}; use strings of 1 to {MAX_STOP_CHARACTERS} "
-                "characters"
-            )
-    return tuple(strings)
-
-
-def _stop_token_ids(value: object) -> tuple[int, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise RequestError(
-            f"stop_token_ids is {shown(value)}; use a sequence of token ids"
-        )
-    _check_count("stop_token_ids", len(value), MAX_STOP_IDS)
-    return tuple(integer("a token id of stop_token_ids", v, _TOKEN_ID) for v in value)
-
-
-def _check_count(name: str, count: int, limit: int) -> None:
-    if count > limit:
-        raise RequestError(f"{name} has {count} entries; use at most {limit}")
-
-
-def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
-    largest = max(ids, default=0)
-    if largest >= vocab_size:
-        raise RequestError(
-            f"{name} names token {largest}, but the vocabulary has {vocab_size} "
-            f"tokens; use ids from 0 to {vocab_size - 1}"
-        )

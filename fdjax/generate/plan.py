@@ -3,12 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fdjax.generate.params import (
-    MAX_BIASED,
-    MAX_LOGPROBS,
-    MAX_STOP_IDS,
-    SamplingParams,
-)
+from fdjax.generate.fields import MAX_BIASED, MAX_STOP_IDS
+from fdjax.generate.params import MAX_LOGPROBS, SamplingParams
 
 _LOGPROBS = (0, 5, MAX_LOGPROBS)
 _STOP_IDS = (0, 4, 16, MAX_STOP_IDS)
@@ -29,6 +25,8 @@ class SamplingPlan:
         min_p: some drawing row drops tokens by their ratio to the most likely.
         penalties: some row penalises tokens it has seen; costs `[B, V]` counts.
         min_tokens: some row must not stop before a number of tokens.
+        token_lists: some row has tokens that it may emit only, or sequences of them
+            that it may not; costs `[B, V]` bits.
         masks: some row may emit only tokens that the host allows; costs `[B, V]` bits.
         num_biased: room for biased tokens of a row; 0 leaves the stage out.
         num_stop_ids: room for stop tokens of a row beside the model's own.
@@ -42,6 +40,7 @@ class SamplingPlan:
     min_p: bool = False
     penalties: bool = False
     min_tokens: bool = False
+    token_lists: bool = False
     masks: bool = False
     num_biased: int = 0
     num_stop_ids: int = 0
@@ -67,6 +66,7 @@ def plan_of(params: Sequence[SamplingParams]) -> SamplingPlan:
         min_p=any(p.min_p > 0 for p in drawing),
         penalties=any(p.has_penalties for p in params),
         min_tokens=any(p.min_tokens > 0 for p in params),
+        token_lists=any(p.has_token_lists for p in params),
         masks=any(p.structured_outputs is not None for p in params),
         num_biased=_round_up((len(p.logit_bias or ()) for p in params), _BIASED),
         num_stop_ids=_round_up((len(p.stop_token_ids) for p in params), _STOP_IDS),
@@ -92,6 +92,7 @@ SERVING_PLANS = (
         _DRAWING,
         penalties=True,
         min_tokens=True,
+        token_lists=True,
         num_biased=MAX_BIASED,
         num_logprobs=MAX_LOGPROBS,
     ),
@@ -105,8 +106,8 @@ def serving_plan(params: Iterable[SamplingParams]) -> SamplingPlan:
 
 def _serving_level(params: SamplingParams) -> int:
     wanted = plan_of([params])
-    if wanted.penalties or wanted.min_tokens or wanted.num_biased:
+    if wanted.penalties or wanted.min_tokens or wanted.token_lists:
         return 2
-    if wanted.num_logprobs is not None:
+    if wanted.num_biased or wanted.num_logprobs is not None:
         return 2
     return int(wanted.stochastic)

@@ -12,6 +12,7 @@ from fdjax.generate.sampling_state import (
     SamplingState,
 )
 from fdjax.generate.stopping import FinishReason, forbid_early_stops, update_finished
+from fdjax.generate.token_lists import add_recent, listed
 from fdjax.kernels.draw import draw
 from fdjax.kernels.row_sum import row_sum
 from fdjax.notation import Array, Bool, Float, Int32
@@ -44,10 +45,11 @@ def sample(
 ) -> tuple[Sampled, SamplingState]:
     """Chooses one token for each row.
 
-    The order is vLLM's: masks, logit bias, `min_tokens` (no stop tokens), repetition,
-    frequency and presence penalty, temperature, min-p, top-k, top-p, draw. Rows of
-    temperature 0 take the highest logit after the penalties. Where logits tie for it,
-    the lowest id wins; see `fdjax.kernels.draw.filters.kept` for ties elsewhere.
+    The order is vLLM's: masks, lists of tokens, logit bias, `min_tokens` (no stop
+    tokens), repetition, frequency and presence penalty, temperature, min-p, top-k,
+    top-p, draw. Rows of temperature 0 take the highest logit after the penalties. Where
+    logits tie for it, the lowest id wins; see `fdjax.kernels.draw.filters.kept` for
+    ties elsewhere.
 
     Log-probabilities are vLLM's default "raw_logprobs": the log-softmax of `logits`
     after the masks and before all other stages.
@@ -83,6 +85,7 @@ def _check(rules: SamplingRules, plan: SamplingPlan) -> None:
     assert (rules.filters is not None) == plan.filters, plan
     assert (rules.penalties is not None) == plan.penalties, plan
     assert (rules.bias is not None) == (plan.num_biased > 0), plan
+    assert (rules.lists is not None) == plan.token_lists, plan
     assert (rules.allowed is not None) == plan.masks, plan
 
 
@@ -91,6 +94,8 @@ def _adjust(
 ) -> Float[Array, "B V"]:
     """The stages that can change which token is the most likely one."""
     rules, progress = state.rules, state.progress
+    if rules.lists is not None and progress.recent is not None:
+        logits = listed(logits, rules.lists, progress.recent)
     if rules.bias is not None:
         logits = add_bias(logits, rules.bias)
     if plan.min_tokens:
@@ -128,10 +133,13 @@ def _advance(
     counts = progress.output_counts
     if counts is not None:
         counts = count_tokens(counts, tokens, running)
+    recent = progress.recent
+    if recent is not None:
+        recent = add_recent(recent, tokens, running)
     finished = update_finished(
         progress.finished, generated, tokens, finite, rules.stopping
     )
-    return SamplingProgress(finished, generated, counts)
+    return SamplingProgress(finished, generated, counts, recent)
 
 
 def _logprobs(

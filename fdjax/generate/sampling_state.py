@@ -18,6 +18,7 @@ from fdjax.generate.penalties import (
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.randomness import Randomness, init_randomness
 from fdjax.generate.stopping import FinishReason, StopRules, init_stop_rules
+from fdjax.generate.token_lists import TokenLists, init_recent, init_token_lists
 from fdjax.notation import Array, Int32, UInt32
 from fdjax.pytree import pytree
 
@@ -36,6 +37,7 @@ class SamplingRules:
         filters: which tokens rows may draw; `None` in a plan without.
         penalties: `None` in a plan without.
         bias: `None` in a plan without.
+        lists: tokens that rows may and may not emit at all; `None` in a plan without.
         allowed: tokens that rows may emit next, see `fdjax.generate.masks`; `None` in a
             plan without.
     """
@@ -45,6 +47,7 @@ class SamplingRules:
     filters: Filters | None
     penalties: Penalties | None
     bias: LogitBias | None
+    lists: TokenLists | None
     allowed: UInt32[Array, "B words"] | None
 
 
@@ -56,11 +59,14 @@ class SamplingProgress:
         finished: a `FinishReason` each; padding rows are `STOP` from the start.
         generated: tokens emitted so far.
         output_counts: how often each token was emitted; `None` without penalties.
+        recent: the last tokens emitted, see `fdjax.generate.token_lists`; `None`
+            without lists of tokens.
     """
 
     finished: Int32[Array, " B"]
     generated: Int32[Array, " B"]
     output_counts: Int32[Array, "B V"] | None
+    recent: Int32[Array, "B L"] | None
 
 
 @pytree
@@ -126,8 +132,9 @@ def init_state(
     finished = np.array([*running, *[FinishReason.STOP] * padding], np.int32)
     generated = np.array([len(output) for output in emitted], np.int32)
     counts = init_counts(emitted, vocab_size=vocab_size) if plan.penalties else None
+    recent = init_recent(emitted) if plan.token_lists else None
     finished, generated = jax.device_put((finished, generated))
-    progress = SamplingProgress(finished, generated, counts)
+    progress = SamplingProgress(finished, generated, counts, recent)
     return SamplingState(rules, progress)
 
 
@@ -141,7 +148,7 @@ def _rules(
     eos_token_ids: Sequence[int],
     masks: Sequence[np.ndarray | None],
 ) -> SamplingRules:
-    randomness = filters = penalties = bias = allowed = None
+    randomness = filters = penalties = bias = lists = allowed = None
     if plan.stochastic:
         randomness = init_randomness(params, seeds)
     if plan.filters:
@@ -150,6 +157,8 @@ def _rules(
         penalties = init_penalties(params, prompts, vocab_size=vocab_size)
     if plan.num_biased:
         bias = init_bias(params, num_biased=plan.num_biased, vocab_size=vocab_size)
+    if plan.token_lists:
+        lists = init_token_lists(params, vocab_size=vocab_size)
     if plan.masks:
         allowed = init_masks(masks, num_rows=len(params), vocab_size=vocab_size)
     stopping = init_stop_rules(
@@ -158,4 +167,4 @@ def _rules(
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
     )
-    return SamplingRules(stopping, randomness, filters, penalties, bias, allowed)
+    return SamplingRules(stopping, randomness, filters, penalties, bias, lists, allowed)

@@ -8,12 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.generate.params import INT32_MAX, SamplingParams
+from fdjax.generate.fields import INT32_MAX
+from fdjax.generate.params import SamplingParams
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree
 
-# Penalties and temperatures multiply logits by up to 1e2 and 1e5: finite in float32.
-_OUT_OF_REACH = -1e30
+OUT_OF_REACH = -1e28
+"""The logit of what may not come now.
+
+Penalties and temperatures multiply it by up to 1e2 and 1e5, lists of tokens by 1e3:
+finite in float32.
+"""
 
 
 class FinishReason(IntEnum):
@@ -114,7 +119,7 @@ def forbid_early_stops(
     early = generated < rules.min_tokens
     ids = jnp.where(early[:, None], rules.stop_ids, logits.shape[-1])
     rows = jnp.arange(logits.shape[0])[:, None]
-    return logits.at[rows, ids].min(_OUT_OF_REACH, mode="drop")
+    return logits.at[rows, ids].min(OUT_OF_REACH, mode="drop")
 
 
 def update_finished(

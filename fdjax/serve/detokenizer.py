@@ -2,6 +2,8 @@
 
 from fdjax.engine.request import Increment, Request
 from fdjax.errors import RequestError
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.stopping import FinishReason
 from fdjax.serve.outputs import FAILURES, Chunk
 from fdjax.serve.stop_strings import StopStrings
 from fdjax.serve.text_stream import TextStream
@@ -15,6 +17,7 @@ class Detokenizer:
         tokenizer: without one there is no text.
         request: whose increments come.
         sample: which of its prompt's samples it is.
+        request_id: of its prompt's request, for the chunks.
 
     Attributes:
         ended: the last chunk was made. The engine knows nothing of a stop string:
@@ -25,16 +28,29 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, request: Request, *, sample: int = 0
+        self,
+        tokenizer: Tokenizer | None,
+        request: Request,
+        *,
+        sample: int = 0,
+        request_id: str | None = None,
     ) -> None:
         params = request.params
         self._sample = sample
+        self._request_id = request_id
         if tokenizer is None and params.stop:
             raise RequestError(
                 f"stop has {len(params.stop)} strings, but the model has no tokenizer; "
                 "use stop_token_ids"
             )
-        self._stream = None if tokenizer is None else tokenizer.stream(request.prompt)
+        self._stream = None
+        if tokenizer is not None:
+            self._stream = tokenizer.stream(
+                request.prompt,
+                skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
+            )
+        self._params = params
         self._stops = StopStrings(
             params.stop, included=params.include_stop_str_in_output
         )
@@ -48,12 +64,15 @@ class Detokenizer:
         reason = increment.finish_reason
         finish_text = None if reason is None else reason.text
         if self._stream is not None:
-            count, text = self._text(token_ids, self._stream)
+            count, text = self._text(increment, self._stream)
             token_ids = token_ids[:count]
-            if finish_text is not None and not self._stops.found:
+            if finish_text is not None and self._stops.found is None:
                 text += self._searched(self._stream.rest()) + self._stops.rest()
-        if self._stops.found:
+        stop_reason = self._stops.found
+        if stop_reason is not None:
             finish_text = "stop"
+        else:
+            stop_reason = _stop_token(increment, self._params)
         self.ended = finish_text is not None
         logprobs = increment.logprobs
         return Chunk(
@@ -63,19 +82,45 @@ class Detokenizer:
             finish_reason=finish_text,
             logprobs=None if logprobs is None else logprobs[: len(token_ids)],
             sample=self._sample,
+            stop_reason=stop_reason,
+            request_id=self._request_id,
             failure=FAILURES[reason] if reason and finish_text == "error" else None,
         )
 
-    def _text(self, token_ids: list[int], stream: TextStream) -> tuple[int, str]:
-        """Text of the tokens up to a stop string, and how many these are."""
-        text = ""
-        for count, token in enumerate(token_ids, start=1):
-            text += self._searched(stream(token))
+    def _text(self, increment: Increment, stream: TextStream) -> tuple[int, str]:
+        """Text of the tokens up to a stop string, and how many these are.
+
+        A token that ends the output is no text, unless that is asked for.
+        """
+        text, num_text = "", len(increment.token_ids) - self._ends_untold(increment)
+        for count, token in enumerate(increment.token_ids, start=1):
+            if count <= num_text:
+                text += self._searched(stream(token))
             self._num_unsearched = max(self._num_unsearched - 1, 0)
-            if self._stops.found:
+            if self._stops.found is not None:
                 return count, text
-        return len(token_ids), text
+        return len(increment.token_ids), text
+
+    def _ends_untold(self, increment: Increment) -> bool:
+        """The last token ends the output and is no text.
+
+        The model's own end is special, and so no text unless special tokens are.
+        """
+        params = self._params
+        if increment.finish_reason != FinishReason.STOP or not increment.token_ids:
+            return False
+        named = _stop_token(increment, params) is not None
+        ends = named or not params.skip_special_tokens
+        return ends and not params.include_stop_str_in_output
 
     def _searched(self, piece: str) -> str:
         """What the next piece of text lets through."""
         return piece if self._num_unsearched else self._stops.add(piece)
+
+
+def _stop_token(increment: Increment, params: SamplingParams) -> int | None:
+    """The token of `stop_token_ids` that has ended an output."""
+    if increment.finish_reason != FinishReason.STOP or not increment.token_ids:
+        return None
+    last = increment.token_ids[-1]
+    return last if last in params.stop_token_ids else None

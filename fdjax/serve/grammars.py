@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fdjax.errors import RequestError, to_install
-from fdjax.generate.masks import num_words
+from fdjax.generate.masks import allowed_bits
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import FIELD, StructuredOutputs
 from fdjax.serve.forks import ExhaustedError
@@ -142,9 +142,8 @@ class Grammars:
             return LLTokenizer(text, eos_token=eos)
 
     def _bits(self, tokens: Iterable[int]) -> np.ndarray:
-        bits = np.zeros(num_words(self._vocab_size) * 32, np.uint8)
-        bits[[token for token in tokens if token < self._vocab_size]] = 1
-        return np.packbits(bits, bitorder="little").view(np.uint32)
+        known = [token for token in tokens if token < self._vocab_size]
+        return allowed_bits(known, vocab_size=self._vocab_size)
 
 
 def _lanes(name: str) -> Lanes:

@@ -1,5 +1,7 @@
 """What `LLM` returns, in the words of vLLM."""
 
+import math
+import time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,6 +56,8 @@ class Completion:
             request ended it; `None` while tokens are still coming.
         logprobs: one entry a token, where the request asked for them.
         failure: what "error" means.
+        stop_reason: the stop string, or the token of `stop_token_ids`, that ended it;
+            `None` for any other end.
     """
 
     index: int
@@ -62,6 +66,18 @@ class Completion:
     finish_reason: FinishText | None = None
     logprobs: list[Logprob] | None = None
     failure: Failure | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """Log-probability of all tokens, where the request asked for them."""
+        if self.logprobs is None:
+            return None
+        return math.fsum(one.logprob for one in self.logprobs)
+
+    def finished(self) -> bool:
+        """Whether nothing more comes; a method, as in vLLM."""
+        return self.finish_reason is not None
 
     def add(self, chunk: "Chunk") -> None:
         """Takes in new tokens."""
@@ -72,11 +88,55 @@ class Completion:
             self.logprobs += chunk.logprobs
         self.finish_reason = chunk.finish_reason
         self.failure = chunk.failure
+        self.stop_reason = chunk.stop_reason
+
+
+@dataclass
+class Metrics:
+    """When a request came, ran and made tokens; of all its samples together.
+
+    Attributes:
+        arrival_time: when it was made, in seconds since the epoch.
+        queued_ts: the same by `time.monotonic`, as the next three.
+        scheduled_ts: when a sample was let in first; `None` before, as the next two.
+        first_token_ts: when the first token was read.
+        last_token_ts: when the last one was.
+        num_generation_tokens: tokens made.
+    """
+
+    arrival_time: float = field(default_factory=time.time)
+    queued_ts: float = field(default_factory=time.monotonic)
+    scheduled_ts: float | None = None
+    first_token_ts: float | None = None
+    last_token_ts: float | None = None
+    num_generation_tokens: int = 0
+
+    @property
+    def first_token_latency(self) -> float | None:
+        """Seconds from the request to its first token."""
+        if self.first_token_ts is None:
+            return None
+        return self.first_token_ts - self.queued_ts
+
+    def add(self, num_tokens: int, *, scheduled_ts: float | None) -> None:
+        """Takes in new tokens, read now.
+
+        Args:
+            num_tokens: how many.
+            scheduled_ts: when their sample was let in.
+        """
+        now_s = time.monotonic()
+        if self.scheduled_ts is None:
+            self.scheduled_ts = scheduled_ts
+        if num_tokens:
+            self.first_token_ts = self.first_token_ts or now_s
+            self.last_token_ts = now_s
+            self.num_generation_tokens += num_tokens
 
 
 @dataclass
 class Output:
-    """What came of one prompt.
+    """What came of one prompt; equal to another that says the same.
 
     `token_ids`, `text`, `finish_reason`, `logprobs` and `failure` are those of the
     first sample.
@@ -86,12 +146,24 @@ class Output:
         prompt: the prompt's text, where it was given as text.
         prompt_token_ids: the prompt's tokens.
         outputs: a continuation for each of the `n` samples asked for.
+        request_id: counts the prompts that its `LLM` was given, from "0".
+        metrics: when it ran.
+        num_cached_tokens: tokens of the prompt whose keys and values were there
+            already; `None` before it runs.
     """
 
     index: int
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: list[Completion]
+    request_id: str = field(default="0", compare=False)
+    metrics: Metrics = field(default_factory=Metrics, compare=False)
+    num_cached_tokens: int | None = field(default=None, compare=False)
+
+    @property
+    def finished(self) -> bool:
+        """All samples have ended."""
+        return all(sample.finished() for sample in self.outputs)
 
     @property
     def token_ids(self) -> list[int]:
@@ -132,6 +204,8 @@ class Chunk:
         logprobs: one entry a token, where the request asked for them.
         sample: which of the prompt's samples.
         failure: what "error" means.
+        stop_reason: see `Completion`.
+        request_id: of the prompt's request.
     """
 
     index: int
@@ -141,3 +215,5 @@ class Chunk:
     logprobs: list[Logprob] | None = None
     sample: int = 0
     failure: Failure | None = None
+    stop_reason: int | str | None = None
+    request_id: str | None = None

@@ -14,27 +14,27 @@ class StopStrings:
         included: the string that was found is let through too.
 
     Attributes:
-        found: one of them has come; no more text may be added.
+        found: the one that has come; then no more text may be added.
     """
 
     def __init__(self, strings: Sequence[str], *, included: bool) -> None:
         self._matchers = [_Matcher(string) for string in strings]
         self._included = included
         self._held = ""
-        self.found = False
+        self.found: str | None = None
 
     def add(self, piece: str) -> str:
         """The text that the next piece makes certain, often not the piece itself."""
-        assert not self.found
+        assert self.found is None
         if not self._matchers:
             return piece
         for end, character in enumerate(piece, start=1):
             # Not a generator: every matcher must see every character.
-            complete = [m.length for m in self._matchers if m.advance(character)]
+            complete = [m.string for m in self._matchers if m.advance(character)]
             if complete:
-                self.found = True
+                self.found = max(complete, key=len)
                 text = self.rest() + piece[:end]
-                return text if self._included else text[: -max(complete)]
+                return text if self._included else text[: -len(self.found)]
         text = self.rest() + piece
         certain = len(text) - max(m.matched for m in self._matchers)
         self._held = text[certain:]
@@ -50,17 +50,16 @@ class _Matcher:
     """How much of one string the end of a text is (Knuth, Morris and Pratt)."""
 
     def __init__(self, string: str) -> None:
-        self._string = string
+        self.string = string
         self._shorter = _shorter_prefixes(string)
-        self.length = len(string)
         self.matched = 0
 
     def advance(self, character: str) -> bool:
         """Takes the next character; whether the string is complete with it."""
-        while self.matched and self._string[self.matched] != character:
+        while self.matched and self.string[self.matched] != character:
             self.matched = self._shorter[self.matched - 1]
-        self.matched += self._string[self.matched] == character
-        return self.matched == self.length
+        self.matched += self.string[self.matched] == character
+        return self.matched == len(self.string)
 
 
 def _shorter_prefixes(string: str) -> list[int]:

@@ -1,7 +1,7 @@
 """Tokens made text one by one, at a cost that does not grow with what came before."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 # What decoders write for bytes that are no character, or not one yet.
 _BROKEN = "\ufffd"
@@ -95,6 +95,34 @@ class TextStream:
             return new  # it was followed by special tokens only
         self._before = self._before[:-1]
         return new[:-1]
+
+
+class TightStream(TextStream):
+    """A `TextStream` that writes no space between special tokens.
+
+    Args:
+        decode: text of token ids, special tokens included.
+        prompt: the token ids that come before.
+        special: the texts of special tokens, by id.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[list[int]], str],
+        prompt: Sequence[int],
+        special: Mapping[int, str],
+    ) -> None:
+        super().__init__(decode, prompt)
+        self._special = special
+        self._after_special = False
+
+    def __call__(self, token_id: int) -> str:
+        """See `TextStream`."""
+        text, special = super().__call__(token_id), self._special.get(token_id)
+        if special is not None and self._after_special:
+            text = special
+        self._after_special = special is not None
+        return text
 
 
 def _end_of(

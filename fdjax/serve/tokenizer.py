@@ -1,11 +1,12 @@
 """Text to token ids and back, through the `tokenizers` library."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fdjax.errors import ConfigError, RequestError
-from fdjax.serve.text_stream import TextStream
+from fdjax.serve.text_stream import TextStream, TightStream
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -39,12 +40,20 @@ class Tokenizer(Protocol):
         """As the vocabulary writes it: no token has more text than that."""
         ...
 
-    def stream(self, prompt: Sequence[int]) -> TextStream:
+    def stream(
+        self,
+        prompt: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> TextStream:
         """What makes text of tokens one by one.
 
         Args:
             prompt: the token ids that come before: whether a word begins with a space
                 depends on them.
+            skip_special_tokens: see `SamplingParams`.
+            spaces_between_special_tokens: see `SamplingParams`.
         """
         ...
 
@@ -88,9 +97,21 @@ class FastTokenizer:
         """See `Tokenizer.longest_token_bytes`."""
         return _longest(self._tokenizer.get_vocab())
 
-    def stream(self, prompt: Sequence[int]) -> TextStream:
+    def stream(
+        self,
+        prompt: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> TextStream:
         """See `Tokenizer.stream`."""
-        return TextStream(self._tokenizer.decode, prompt)
+        if skip_special_tokens:
+            return TextStream(self._tokenizer.decode, prompt)
+        decode = partial(self._tokenizer.decode, skip_special_tokens=False)
+        if spaces_between_special_tokens:
+            return TextStream(decode, prompt)
+        added = self._tokenizer.get_added_tokens_decoder()
+        return TightStream(decode, prompt, _special(added))
 
     def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # The calls for a batch let other threads of Python go on, those for one do not.
@@ -140,14 +161,34 @@ class SlowTokenizer:
         """See `Tokenizer.longest_token_bytes`."""
         return _longest(self._tokenizer.get_vocab())
 
-    def stream(self, prompt: Sequence[int]) -> TextStream:
+    def stream(
+        self,
+        prompt: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> TextStream:
         """See `Tokenizer.stream`."""
-        return TextStream(self.decode, prompt)
+        if skip_special_tokens:
+            return TextStream(self.decode, prompt)
+        decode = partial(self._tokenizer.decode, skip_special_tokens=False)
+        if spaces_between_special_tokens:
+            return TextStream(decode, prompt)
+        return TightStream(
+            decode, prompt, _special(self._tokenizer.added_tokens_decoder)
+        )
 
 
 def _piece(decode: Callable[[list[int]], str], token_id: int) -> str:
     """Text of a token that is not the first: some tokenizers strip a text's start."""
     return decode([token_id, token_id])[len(decode([token_id])) :]
+
+
+def _special(added: Mapping[int, Any]) -> dict[int, str]:
+    """Texts of the special ones among added tokens."""
+    return {
+        token_id: token.content for token_id, token in added.items() if token.special
+    }
 
 
 def _longest(vocabulary: Iterable[str]) -> int:

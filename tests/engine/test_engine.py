@@ -151,7 +151,13 @@ def test_a_warm_up_without_a_word_is_for_anything():
     )
     engine.warm_up()
     everything = dataclasses.replace(
-        DRAWN, logprobs=3, frequency_penalty=1.0, min_tokens=2, logit_bias={5: 1.0}
+        DRAWN,
+        logprobs=3,
+        frequency_penalty=1.0,
+        min_tokens=2,
+        logit_bias={5: 1.0},
+        allowed_token_ids=range(1, 99),
+        bad_words=[[7], [8, 9]],
     )
     with jax.no_tracing(True):
         for params in (everything, DRAWN, GREEDY):

@@ -45,7 +45,6 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("ignore_eos", 1),
     ("ignore_eos", None),
     ("include_stop_str_in_output", 1),
-    ("stop", None),
     ("stop", 3),
     ("stop", b"a"),
     ("stop", ""),
@@ -54,12 +53,28 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("stop", ["a" * 1025]),
     ("stop", ["a"] * 17),
     ("stop_token_ids", "12"),
-    ("stop_token_ids", None),
     ("stop_token_ids", 3),
     ("stop_token_ids", [1.0]),
     ("stop_token_ids", [True]),
     ("stop_token_ids", [-1]),
     ("stop_token_ids", list(range(65))),
+    ("skip_special_tokens", 1),
+    ("spaces_between_special_tokens", None),
+    ("allowed_token_ids", []),
+    ("allowed_token_ids", "12"),
+    ("allowed_token_ids", 3),
+    ("allowed_token_ids", {1: 2}),
+    ("allowed_token_ids", [1.0]),
+    ("allowed_token_ids", [-1]),
+    ("bad_words", "word"),
+    ("bad_words", 3),
+    ("bad_words", [""]),
+    ("bad_words", [3]),
+    ("bad_words", [[]]),
+    ("bad_words", [[1.0]]),
+    ("bad_words", [[5] * 9]),
+    ("bad_words", ["a"] * 129),
+    ("bad_words", [[5]] * 257),
     ("logit_bias", [1, 2]),
     ("logit_bias", {"1": 1.0}),
     ("logit_bias", {-1: 1.0}),
@@ -176,3 +191,30 @@ def test_check_vocabulary(field: str):
     params.check_vocabulary(11)
     with pytest.raises(RequestError, match=f"{field} names token 10.*has 10 tokens"):
         params.check_vocabulary(10)
+
+
+def test_what_vllm_leaves_unsaid_by_none():
+    params = make(stop=None, stop_token_ids=None, bad_words=None)
+    assert params == SamplingParams()
+
+
+def test_lists_of_tokens_are_normalised():
+    params = make(allowed_token_ids=np.array([7, 3, 7]), bad_words=["no", [4, 5]])
+    assert params.allowed_token_ids == (7, 3)
+    assert params.bad_words == ("no", (4, 5))
+    assert params.has_token_lists and not SamplingParams().has_token_lists
+    assert params.clone() == params
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"allowed_token_ids": [3, 8]}, "allowed_token_ids names token 8"),
+        ({"bad_words": [[3], [4, 8]]}, "bad_words names token 8"),
+        ({"bad_words": ["word"]}, "there is no tokenizer here"),
+    ],
+)
+def test_lists_name_tokens_that_exist(fields: dict[str, Any], message: str):
+    with pytest.raises(RequestError, match=message):
+        make(**fields).check_vocabulary(8)
+    make(**fields | {"bad_words": [[3]]}).check_vocabulary(9)

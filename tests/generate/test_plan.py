@@ -34,6 +34,14 @@ GREEDY = SamplingParams(temperature=0)
             SamplingPlan(penalties=True),
         ),
         ([SamplingParams(temperature=0, min_tokens=1)], SamplingPlan(min_tokens=True)),
+        (
+            [SamplingParams(temperature=0, allowed_token_ids=[1])],
+            SamplingPlan(token_lists=True),
+        ),
+        (
+            [SamplingParams(temperature=0, bad_words=[[1]])],
+            SamplingPlan(token_lists=True),
+        ),
     ],
 )
 def test_contains_only_what_is_asked_for(

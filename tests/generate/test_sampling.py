@@ -30,6 +30,7 @@ EVERYTHING = SamplingPlan(
     min_p=True,
     penalties=True,
     min_tokens=True,
+    token_lists=True,
     num_biased=16,
     num_stop_ids=4,
     num_logprobs=5,
@@ -42,6 +43,7 @@ MIXED = [
     SamplingParams(seed=5, repetition_penalty=1.4, logit_bias={3: 2.0}),
     SamplingParams(seed=6, min_tokens=2, stop_token_ids=[1]),
     SamplingParams(seed=7, top_k=3, max_tokens=3),
+    SamplingParams(seed=8, allowed_token_ids=range(4), bad_words=[[1], [2, 3]]),
 ]
 
 
@@ -268,7 +270,7 @@ def test_no_logprobs_unless_asked_for():
 
 
 def test_not_a_number_still_gives_a_token():
-    logits = jnp.full((7, VOCAB), jnp.nan)
+    logits = jnp.full((len(MIXED), VOCAB), jnp.nan)
     tokens = np.asarray(sample_once(logits, MIXED).tokens)
     assert np.all((tokens >= 0) & (tokens < VOCAB))
 

@@ -117,3 +117,37 @@ def test_without_a_tokenizer_there_is_no_text():
     assert (chunk.text, chunk.token_ids) == (None, [5, 6])
     with pytest.raises(RequestError, match=r"stop .* no tokenizer; use stop_token_ids"):
         Detokenizer(None, Request(0, (1,), SamplingParams(stop="a"), 9))
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_a_token_that_ends_the_output_is_told_and_is_no_text(included: bool):
+    params = SamplingParams(
+        stop_token_ids=TOKENS[-1:], include_stop_str_in_output=included
+    )
+    detokenizer = Detokenizer(
+        TOKENIZER, Request(0, tuple(PROMPT), params, 99), request_id="a"
+    )
+    chunk = detokenizer.chunk(Increment(0, TOKENS, None, FinishReason.STOP))
+    end = TOKENIZER.decode(TOKENS[-1:])
+    assert chunk.text == (TEXT if included else TEXT.removesuffix(end))
+    assert chunk.token_ids == TOKENS
+    assert chunk.stop_reason == TOKENS[-1]
+    assert chunk.request_id == "a"
+
+
+def test_the_stop_string_is_told():
+    made = chunks(SamplingParams(stop=["time", "me"]), per_step=99)
+    assert made[-1].stop_reason == "time"
+    assert chunks(SamplingParams())[-1].stop_reason is None
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_special_tokens_are_text_if_asked_for(skipped: bool):
+    params = SamplingParams(skip_special_tokens=skipped)
+    special = PROMPT[0]
+    detokenizer = Detokenizer(TOKENIZER, Request(0, tuple(PROMPT), params, 99))
+    tokens = [*TOKENS[:2], special, TOKENS[2], special]
+    chunk = detokenizer.chunk(Increment(0, tokens, None, FinishReason.STOP))
+    first, then = TOKENIZER.decode(TOKENS[:2]), TOKENIZER.decode(TOKENS[2:3])
+    name = "" if skipped else TOKENIZER.piece(special)
+    assert chunk.text == first + name + then, "the last one is the end, and no text"

@@ -32,7 +32,7 @@ def run(pieces: list[str], stops: list[str], *, included: bool) -> tuple[str, bo
         shown += strings.add(piece)
         if strings.found:
             break
-    return shown + strings.rest(), strings.found
+    return shown + strings.rest(), strings.found is not None
 
 
 @given(TEXTS, STOPS, st.lists(st.integers(0, 20)), st.booleans())

@@ -189,3 +189,34 @@ def test_who_interrupts_is_no_fault_of_the_tokenizer():
 
     with pytest.raises(KeyboardInterrupt):
         tokenised(encode, "a", "prompt 0")
+
+
+@pytest.mark.parametrize("spaces", [False, True])
+def test_special_tokens_are_streamed_if_asked_for(
+    tokenizer: FastTokenizer | SlowTokenizer, spaces: bool
+):
+    prompt, (first, *_, last) = tokenizer.encode("Once"), tokenizer.encode_plain(TEXT)
+    stream = tokenizer.stream(
+        prompt, skip_special_tokens=False, spaces_between_special_tokens=spaces
+    )
+    name = tokenizer.piece(0)
+    pieces = [stream(token) for token in (first, 0, 0, last)]
+    assert name == "<s>"
+    assert pieces == [tokenizer.piece(first), name, name, tokenizer.piece(last)]
+
+
+def test_spaces_between_special_tokens(tmp_path: pathlib.Path):
+    words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
+    written = tokenizers.Tokenizer(words)  # without a decoder: words with spaces
+    written.add_special_tokens(["[S]", "[T]"])
+    written.save(str(tmp_path / "tokenizer.json"))
+    loaded = FastTokenizer(tmp_path / "tokenizer.json")
+
+    def pieces(**options: bool) -> list[str]:
+        stream = loaded.stream([0], **options)
+        return [stream(token) for token in (0, 2, 3, 1)]
+
+    assert pieces() == [" a", "", "", " b"]
+    assert pieces(skip_special_tokens=False) == [" a", " [S]", " [T]", " b"]
+    tight = pieces(skip_special_tokens=False, spaces_between_special_tokens=False)
+    assert tight == [" a", " [S]", "[T]", " b"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
-from fdjax.generate.params import MAX_BIASED
+from fdjax.generate.fields import MAX_BIASED
 from fdjax.serve.http.errors import ApiError, not_json
 from fdjax.serve.prompts import PlainPrompt
 
