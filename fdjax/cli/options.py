@@ -21,7 +21,7 @@ SHIPPED = "tales-5m"
 _MODEL = "Model and memory"
 _SAMPLING = "Sampling"
 
-Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks and what libraries warn of.")

@@ -2,19 +2,26 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import pathlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError, RequestTimeoutError
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.stopping import FinishReason
+from fdjax.serve.bad_words import in_tokens
 from fdjax.serve.claims import Claim
 from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.engine_thread import EngineThread
 from fdjax.serve.grammars import Grammars, TokenGrammar
+from fdjax.serve.llm import LLM
 from fdjax.serve.merging import merged
+from fdjax.serve.names import Names
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.prompts import PlainPrompt, Prompt, plain, token_ids_of
 from fdjax.serve.serving_engine import ServingEngine
@@ -54,6 +61,29 @@ class AsyncLLM:
             grammars.prepare()
         self.tokenizer = tokenizer
         self.texts = None if tokenizer is None else Texts(tokenizer, text_limit)
+        self._names = Names()
+
+    @classmethod
+    def of(cls, llm: LLM) -> "AsyncLLM":
+        """Over a model that is loaded; its `LLM` serves nothing from now on."""
+        limit = None
+        if llm.tokenizer is not None:
+            limit = TextLimit.of(
+                llm.tokenizer, max_model_len=llm.engine.plan.max_model_len
+            )
+        return cls(llm.engine, llm.tokenizer, llm.grammars, text_limit=limit)
+
+    @classmethod
+    def from_model(
+        cls, model: str | pathlib.Path = "tales-5m", **options: Any
+    ) -> "AsyncLLM":
+        """Loads a model; the programs that requests need compile as they come.
+
+        Args:
+            model: see `LLM`.
+            options: see `LLM`; what raises there raises here.
+        """
+        return cls.of(LLM(model, **options))
 
     @property
     def is_running(self) -> bool:
@@ -85,14 +115,21 @@ class AsyncLLM:
         return self._thread.statistics()
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams, *, priority: int = 0
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
     ) -> AsyncGenerator[Chunk]:
         """Continues one prompt; a task that is cancelled or leaves aborts it.
 
         Args:
             prompt: a text or token ids, also as `{"prompt": ...}` or
                 `{"prompt_token_ids": ...}`.
-            params: how to continue it.
+            sampling_params: how to continue it.
+            request_id: a name for `abort`, which the chunks have too; a number by
+                default.
             priority: lower ones go first.
 
         Yields:
@@ -100,14 +137,22 @@ class AsyncLLM:
             reason for its end.
 
         Raises:
-            RequestError: the prompt or the parameters cannot be served.
+            RequestError: the prompt or the parameters cannot be served, or another
+                request of that name is under way.
             QueueFullError: as many requests wait as may.
             EngineDeadError: the engine has failed, now or before.
         """
-        streams = await self.start([prompt], params, Origin(priority=priority))
-        async with contextlib.aclosing(merged(streams)) as chunks:
-            async for _, chunk in chunks:
-                yield chunk
+        with self._names.taken(request_id) as named:
+            origin = Origin(priority=priority)
+            streams = await self.start([prompt], sampling_params, origin)
+            named.started(streams)
+            async with contextlib.aclosing(merged(streams)) as chunks:
+                async for _, chunk in chunks:
+                    yield dataclasses.replace(chunk, request_id=named.name)
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request that is under way: its last chunks say "abort"."""
+        self._names.end(request_id, FinishReason.ABORTED)
 
     async def start(
         self,
@@ -186,6 +231,8 @@ class AsyncLLM:
         self, prompts: Sequence[Prompt], params: SamplingParams
     ) -> list[Call]:
         """The prompts read."""
+        if params.bad_words:
+            params = await asyncio.to_thread(in_tokens, params, self.tokenizer)
         grammar, samples = await self._grammar(params), params.samples()
         return [
             Call(index, token_ids, samples, grammar)

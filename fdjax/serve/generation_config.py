@@ -1,11 +1,13 @@
 """What a model's authors recommend for sampling from it, and what they end it with."""
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from fdjax.errors import ConfigError
 from fdjax.generate.checks import Interval, integer
-from fdjax.generate.params import INT32_MAX, SamplingParams
+from fdjax.generate.fields import INT32_MAX
+from fdjax.generate.params import SamplingParams
 from fdjax.models.strict_json import read_object
 
 FILE_NAME = "generation_config.json"
@@ -30,6 +32,32 @@ def recommended_sampling(folder: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _unusable(folder, error) from error
     return recommended
+
+
+def default_sampling(
+    folder: pathlib.Path, source: str, override: Mapping[str, Any] | None
+) -> SamplingParams:
+    """What a model is sampled by when nobody says anything else.
+
+    Args:
+        folder: the model's.
+        source: "auto" for what `generation_config.json` gives, "vllm" for the defaults.
+        override: what replaces that.
+
+    Raises:
+        ConfigError: `source` is neither; the file cannot be read; or a value is out of
+            range, or no argument of `SamplingParams`.
+    """
+    if source not in ("auto", "vllm"):
+        raise ConfigError(
+            f"generation_config is {source!r}; use auto, or vllm for what "
+            "SamplingParams is by default"
+        )
+    recommended = recommended_sampling(folder) if source == "auto" else {}
+    try:
+        return SamplingParams(**recommended | dict(override or {}))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"override_generation_config: {error}") from error
 
 
 def eos_token_ids(folder: pathlib.Path) -> tuple[int, ...]:

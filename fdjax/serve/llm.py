@@ -1,47 +1,29 @@
 """`LLM`: a model ready to continue prompts, in the words vLLM's users know."""
 
 import contextlib
-import functools
+import inspect
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 from fdjax import device
 from fdjax.engine.engine import Engine
 from fdjax.engine.limits import Limit, QueueLimits
-from fdjax.engine.request import Request
-from fdjax.engine.runs import Runs
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.serve import compilation_cache
-from fdjax.serve.detokenizer import Detokenizer
+from fdjax.serve.chats import Chat, Chats
+from fdjax.serve.generation_config import default_sampling
 from fdjax.serve.grammars import Grammars
-from fdjax.serve.outputs import Chunk, Completion, Output
+from fdjax.serve.offline import Offline, Sample
+from fdjax.serve.outputs import Chunk, Output
 from fdjax.serve.progress import compiling, generating
-from fdjax.serve.prompts import Prompt, plain, token_ids_of
+from fdjax.serve.prompts import Prompt
 from fdjax.serve.setup import Settings, build_engine
-from fdjax.serve.tokenizer import load_tokenizer
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """Checked prompts: what goes in, and where what comes out is gathered.
-
-    Attributes:
-        outputs: one a prompt.
-        requests: one a sample of a prompt, as the next two.
-        completions: those of `outputs`.
-        detokenizers: what makes chunks of increments.
-    """
-
-    outputs: list[Output]
-    requests: list[Request]
-    completions: list[Completion]
-    detokenizers: list[Detokenizer]
+from fdjax.serve.tokenizer import Tokenizer, load_tokenizer
+from fdjax.serve.vllm_words import in_our_words
 
 
 class LLM:
@@ -57,7 +39,10 @@ class LLM:
         memory_fraction: of the device's memory; takes effect on a GPU if JAX has not
             been used in this process before.
         max_num_seqs: most sequences that run together.
+        max_num_batched_tokens: most tokens of prompts in one step.
         page_size: tokens of a page of the KV array.
+        enable_prefix_caching: keys and values of earlier requests are used again where
+            a prompt begins with the same tokens.
         seed: of draws of requests that bring no seed.
         random_weights: make the weights up on the device and read no file but
             `config.json` (for benchmarks); `model` may then be a `config.json`.
@@ -80,11 +65,17 @@ class LLM:
         max_queued_samples: samples of them.
         max_queued_tokens: tokens that they may have together, at least
             `max_model_len`.
+        generation_config: "auto": requests without `SamplingParams` are sampled as the
+            model's `generation_config.json` recommends; "vllm": by the defaults.
+        override_generation_config: what replaces these recommendations.
         on_progress: called with bytes done, bytes in all, and a parameter's name.
+        vllm: other words of vLLM: `gpu_memory_utilization` is `memory_fraction`,
+            `block_size` is `page_size`; of most of the rest only the value that changes
+            nothing is taken (`fdjax.serve.vllm_words`).
 
     Raises:
-        ConfigError: the model is not found or not supported, or `batch_invariant` is
-            not supported here.
+        ConfigError: the model is not found or not supported, or an option is not
+            supported here.
         CheckpointError: its files do not hold its weights.
         MemoryBudgetError: it does not fit.
     """
@@ -97,7 +88,9 @@ class LLM:
         max_model_len: int | None = None,
         memory_fraction: float = 0.9,
         max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
         page_size: int = 16,
+        enable_prefix_caching: bool = True,
         seed: int = 0,
         random_weights: bool = False,
         revision: str | None = None,
@@ -108,8 +101,19 @@ class LLM:
         max_queued_requests: Limit = None,
         max_queued_samples: Limit = None,
         max_queued_tokens: Limit = None,
+        generation_config: str = "auto",
+        override_generation_config: Mapping[str, Any] | None = None,
         on_progress: Callable[[int, int, str], None] | None = None,
+        **vllm: Any,
     ) -> None:
+        own = {
+            "memory_fraction": memory_fraction,
+            "page_size": page_size,
+            "random_weights": random_weights,
+        }
+        own = in_our_words(vllm, own, inspect.signature(LLM).parameters)
+        memory_fraction, page_size = own["memory_fraction"], own["page_size"]
+        random_weights = own["random_weights"]
         device.claim_memory(memory_fraction)
         if compilation_cache_dir is not None:
             compilation_cache.use(pathlib.Path(compilation_cache_dir))
@@ -121,6 +125,7 @@ class LLM:
             max_model_len=max_model_len,
             memory_fraction=memory_fraction,
             max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
             page_size=page_size,
             revision=revision,
             hf_overrides=hf_overrides,
@@ -134,6 +139,9 @@ class LLM:
             samples=max_queued_samples,
             tokens=max_queued_tokens,
         )
+        self._sampling = default_sampling(
+            settings.folder, generation_config, override_generation_config
+        )
         self.folder = settings.folder
         self.config = settings.config
         self.tokenizer = load_tokenizer(settings.folder)
@@ -146,10 +154,12 @@ class LLM:
             settings,
             seed=seed,
             random_weights=random_weights,
+            prefix_caching=enable_prefix_caching,
             limits=limits,
             on_progress=on_progress,
         )
-        self._runs = Runs(self.engine)
+        self._chats = Chats(settings.folder, self.tokenizer)
+        self._offline = Offline(self.engine, self.tokenizer, self.grammars)
 
     def generate(
         self,
@@ -157,14 +167,17 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = False,
+        use_tqdm: bool | None = None,
     ) -> list[Output]:
         """Continues prompts; returns when all have ended.
 
         Args:
             prompts: texts or lists of token ids, also as `{"prompt": ...}` and
                 `{"prompt_token_ids": ...}`; or a single one of any.
-            sampling_params: for all prompts, or one each.
+            sampling_params: for all prompts, or one each; by default
+                `get_default_sampling_params`.
             progress: shows a bar on stderr, if that is a terminal.
+            use_tqdm: vLLM's word for `progress`, which it replaces.
 
         Returns:
             One output a prompt, in their order.
@@ -173,13 +186,43 @@ class LLM:
             RequestError: a prompt or parameter cannot be served; nothing has run then.
             QueueFullError: more prompts than may wait.
         """
-        prepared = self._prepare(prompts, sampling_params)
-        count = len(prepared.requests)
-        with generating(count) if progress else contextlib.nullcontext() as report:
-            for chunk in self._stream(prepared):
+        samples = self._prepare(prompts, sampling_params)
+        shown = progress if use_tqdm is None else use_tqdm
+        count = len(samples)
+        with generating(count) if shown else contextlib.nullcontext() as report:
+            for chunk in self._offline.run(samples):
                 if report is not None:
                     report(len(chunk.token_ids), chunk.finish_reason is not None)
-        return prepared.outputs
+        return [sample.output for sample in samples if not sample.completion.index]
+
+    def chat(
+        self,
+        messages: Chat | Sequence[Chat],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+        use_tqdm: bool | None = None,
+    ) -> list[Output]:
+        """Answers chats; returns when all answers have ended.
+
+        Args:
+            messages: of one chat or of several, each `{"role": ..., "content": ...}`.
+                The model's template makes prompts of them; without one, the messages
+                stand one after another.
+            sampling_params: see `generate`, as for the next two.
+            progress: see above.
+            use_tqdm: see above.
+
+        Returns:
+            One output a chat, in their order.
+
+        Raises:
+            RequestError: the template refuses the messages; else see `generate`.
+        """
+        prompts = self._chats.prompts(messages)
+        return self.generate(
+            prompts, sampling_params, progress=progress, use_tqdm=use_tqdm
+        )
 
     def stream(
         self,
@@ -191,7 +234,7 @@ class LLM:
         Args and errors are those of `generate`. What is wrong with a request is raised
         by this call; that the queue is full, by the first `next`, which queues them.
         """
-        return self._stream(self._prepare(prompts, sampling_params))
+        return self._offline.run(self._prepare(prompts, sampling_params))
 
     def warm_up(
         self,
@@ -213,6 +256,31 @@ class LLM:
         with compiling() if progress else contextlib.nullcontext() as report:
             return self.engine.warm_up(sampling_params, on_progress=report)
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests are sampled by that bring no parameters."""
+        return self._sampling
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            RequestError: it has none.
+        """
+        if self.tokenizer is None:
+            raise RequestError("the model has no tokenizer; give token ids")
+        return self.tokenizer
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets the keys and values of earlier prompts.
+
+        Returns:
+            Whether it did: not while requests are under way.
+        """
+        if self.engine.has_work:
+            return False
+        self.engine.scheduler.pool.forget()
+        return True
+
     def softmax_statistics(self) -> SoftmaxStatistics:
         """How many query heads decoding has computed again, by layer, since the start.
 
@@ -226,71 +294,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> _Prepared:
-        many = _as_list(prompts)
-        params = _per_prompt(sampling_params, len(many))
-        prepared = _Prepared([], [], [], [])
-        grammar_of = functools.lru_cache(maxsize=1)(self.grammars.compile)
-        for index, (given, one) in enumerate(zip(many, params, strict=True)):
-            prompt = plain(given, index)
-            token_ids = token_ids_of(prompt, index, self.tokenizer)
-            grammar = None if one.structured_outputs is None else grammar_of(one)
-            requests = [
-                self.engine.request(index, token_ids, sample, grammar)
-                for sample in one.samples()
-            ]
-            text = prompt if isinstance(prompt, str) else None
-            completions = [
-                Completion(
-                    sample,
-                    text=None if self.tokenizer is None else "",
-                    logprobs=None if one.logprobs is None else [],
-                )
-                for sample in range(one.n)
-            ]
-            output = Output(index, text, requests[0].prompt, completions)
-            prepared.outputs.append(output)
-            prepared.requests.extend(requests)
-            prepared.completions.extend(completions)
-            prepared.detokenizers.extend(
-                Detokenizer(self.tokenizer, request, sample=sample)
-                for sample, request in enumerate(requests)
-            )
-        return prepared
-
-    def _stream(self, prepared: _Prepared) -> Iterator[Chunk]:
-        jobs = self._runs.add(prepared.requests)
-        places = {job: place for place, job in enumerate(jobs)}
-        for job, increment in self._runs.follow(jobs):
-            detokenizer = prepared.detokenizers[places[job]]
-            if detokenizer.ended:  # made before the engine knew
-                continue
-            chunk = detokenizer.chunk(increment)
-            if detokenizer.ended:
-                self.engine.abort(job)  # a stop string, which it knows nothing of
-            prepared.completions[places[job]].add(chunk)
-            yield chunk
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    many = list(prompts)
-    if many and all(isinstance(entry, Integral) for entry in many):
-        return [many]  # pyright: ignore[reportReturnType]  (a list of ints by the test)
-    return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
-
-
-def _per_prompt(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
-    if params is None:
-        params = SamplingParams()
-    if isinstance(params, SamplingParams):
-        return [params] * count
-    if len(params) != count:
-        raise RequestError(
-            f"{count} prompts but {len(params)} sampling_params; give one for all, or "
-            "one each"
-        )
-    return list(params)
+    ) -> list[Sample]:
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        return self._offline.prepare(prompts, sampling_params)

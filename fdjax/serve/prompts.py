@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from fdjax.errors import RequestError
 from fdjax.generate.checks import shown
@@ -19,9 +19,10 @@ class TextPrompt(TypedDict):
 
 
 class TokensPrompt(TypedDict):
-    """Token ids, as vLLM's users write them."""
+    """Token ids, as vLLM's users write them; with their text, if it is at hand."""
 
     prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]
 
 
 def plain(prompt: Prompt, index: int) -> PlainPrompt:
@@ -37,10 +38,10 @@ def plain(prompt: Prompt, index: int) -> PlainPrompt:
     if not isinstance(prompt, Mapping):
         return prompt
     fields = {**cast("Mapping[object, object]", prompt)}
-    match [*fields.items()]:
-        case [("prompt", str(text))]:
+    match fields.get("prompt"), fields.get("prompt_token_ids"), len(fields):
+        case str(text), None, 1:
             return text
-        case [("prompt_token_ids", ids)] if not isinstance(ids, str | Mapping):
+        case (None, ids, 1) | (str(), ids, 2) if _may_be_ids(ids):
             return cast("Sequence[int]", ids)
         case _:
             raise RequestError(
@@ -48,6 +49,13 @@ def plain(prompt: Prompt, index: int) -> PlainPrompt:
                 "{'prompt': a text} or {'prompt_token_ids': token ids}, and nothing "
                 "else"
             )
+
+
+def text_of(prompt: Prompt) -> str | None:
+    """The text of a prompt that `plain` takes, where it was given."""
+    if isinstance(prompt, Mapping):
+        return prompt.get("prompt")
+    return prompt if isinstance(prompt, str) else None
 
 
 def token_ids_of(prompt: object, index: int, tokenizer: Tokenizer | None) -> list[int]:
@@ -69,6 +77,10 @@ def token_ids_of(prompt: object, index: int, tokenizer: Tokenizer | None) -> lis
             f"prompt {index} is text, but the model has no tokenizer; give token ids"
         )
     return tokenised(tokenizer.encode, prompt, f"prompt {index}")
+
+
+def _may_be_ids(value: object) -> bool:
+    return value is not None and not isinstance(value, str | Mapping)
 
 
 def _integers(prompt: object, index: int) -> list[int]:

@@ -33,6 +33,7 @@ from fdjax.models.weights import (
 from fdjax.serve.generation_config import eos_token_ids
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
+_OTHER_NAMES = {"half": "float16", "float": "float32"}  # as in vLLM
 
 # A CPU gains little from more rows; a GPU reads its weights once for all of them.
 MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
@@ -81,6 +82,7 @@ class Settings:
         max_model_len: int | None = None,
         memory_fraction: float = 0.9,
         max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
         page_size: int = 16,
         revision: str | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
@@ -107,13 +109,16 @@ class Settings:
             )
         platform, kind = device.platform(), kind_of_platform()
         rows = MAX_NUM_SEQS[kind] if max_num_seqs is None else max_num_seqs
+        tokens = max_num_batched_tokens
+        if tokens is None:
+            tokens = MAX_BATCHED_TOKENS[kind]
         return Settings(
             folder=folder,
             config=config,
             dtype=_dtype(dtype, config, platform),
             max_model_len=_length(max_model_len, config),
             max_num_seqs=_positive("max_num_seqs", rows),
-            max_batched_tokens=MAX_BATCHED_TOKENS[kind],
+            max_batched_tokens=_positive("max_num_batched_tokens", tokens),
             memory_fraction=memory_fraction,
             page_size=_positive("page_size", page_size),
         )
@@ -168,6 +173,7 @@ def build_engine(
     *,
     seed: int = 0,
     random_weights: bool = False,
+    prefix_caching: bool = True,
     limits: QueueLimits | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Engine:
@@ -206,6 +212,7 @@ def build_engine(
         steps_per_launch=STEPS_PER_LAUNCH[kind],
         max_launch_s=MAX_LAUNCH_S,
         seed=seed,
+        prefix_caching=prefix_caching,
         limits=limits,
     )
 
@@ -242,6 +249,7 @@ def kind_of_platform() -> Literal["cpu", "gpu"]:
 
 
 def _dtype(name: str, config: ModelConfig, platform: str) -> np.dtype:
+    name = _OTHER_NAMES.get(name, name)
     if name not in DTYPES:
         raise ConfigError(f"dtype is {name!r}; use one of {', '.join(DTYPES)}")
     if name == "auto":

@@ -31,7 +31,11 @@ class TextLimit:
 
     @classmethod
     def of(
-        cls, tokenizer: Tokenizer, *, max_model_len: int, max_bytes_per_token: int
+        cls,
+        tokenizer: Tokenizer,
+        *,
+        max_model_len: int,
+        max_bytes_per_token: int = MAX_BYTES_PER_TOKEN,
     ) -> "TextLimit":
         """By the longest token, or less where that one is no measure of texts."""
         longest = tokenizer.longest_token_bytes

@@ -5,9 +5,13 @@ import pathlib
 
 import pytest
 
-from fdjax import ConfigError
+from fdjax import ConfigError, SamplingParams
 from fdjax.models import SHIPPED, resolve
-from fdjax.serve.generation_config import eos_token_ids, recommended_sampling
+from fdjax.serve.generation_config import (
+    default_sampling,
+    eos_token_ids,
+    recommended_sampling,
+)
 
 
 def folder_with(path: pathlib.Path, fields: object) -> pathlib.Path:
@@ -56,3 +60,29 @@ def test_what_cannot_be_used_is_named(tmp_path: pathlib.Path, fields: object):
 def test_ends_that_are_no_token_ids_are_named(tmp_path: pathlib.Path, value: object):
     with pytest.raises(ConfigError, match=r"cannot be used: eos_token_id is"):
         eos_token_ids(folder_with(tmp_path, {"eos_token_id": value}))
+
+
+def test_what_a_model_is_sampled_by(tmp_path: pathlib.Path):
+    folder = folder_with(tmp_path, {"temperature": 0.6, "top_k": 7})
+    assert default_sampling(folder, "auto", None) == SamplingParams(
+        temperature=0.6, top_k=7
+    )
+    assert default_sampling(folder, "vllm", None) == SamplingParams()
+    assert default_sampling(folder, "auto", {"top_k": 3, "max_tokens": 9}) == (
+        SamplingParams(temperature=0.6, top_k=3, max_tokens=9)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "override", "message"),
+    [
+        ("other", None, "generation_config is 'other'; use auto, or vllm"),
+        ("auto", {"top_p": 7}, "override_generation_config: top_p is 7"),
+        ("auto", {"beams": 7}, "override_generation_config: .*beams"),
+    ],
+)
+def test_what_it_is_not_sampled_by(
+    tmp_path: pathlib.Path, source: str, override: dict[str, int], message: str
+):
+    with pytest.raises(ConfigError, match=message):
+        default_sampling(tmp_path, source, override)

@@ -23,6 +23,11 @@ def test_a_cpu_computes_in_float32():
     assert settings.weight_bytes == 4 * 5_475_584
 
 
+def test_types_have_vllm_s_other_names():
+    assert Settings.of(SHIPPED, dtype="half").dtype == jnp.float16
+    assert Settings.of(SHIPPED, dtype="float").dtype == jnp.float32
+
+
 @pytest.mark.parametrize(
     ("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("float16", 2)]
 )
@@ -58,6 +63,7 @@ def test_a_gpu_keeps_the_checkpoint_s_type():
         ({"max_model_len": 1025}, "1025, but the model was made for 1024"),
         ({"max_model_len": 0}, "max_model_len is 0"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
         ({"page_size": -1}, "page_size is -1"),
         ({"memory_fraction": 1.5}, "memory_fraction is 1.5"),
     ],

@@ -1,0 +1,147 @@
+"""Prompts of one call of `LLM`: checked, and made outputs as their tokens come."""
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+
+from fdjax.engine.engine import Engine
+from fdjax.engine.job import Job
+from fdjax.engine.request import Request
+from fdjax.engine.runs import Runs
+from fdjax.errors import RequestError
+from fdjax.generate.params import SamplingParams
+from fdjax.serve.bad_words import in_tokens
+from fdjax.serve.detokenizer import Detokenizer
+from fdjax.serve.grammars import Grammars
+from fdjax.serve.outputs import Chunk, Completion, Output
+from fdjax.serve.prompts import Prompt, plain, text_of, token_ids_of
+from fdjax.serve.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a prompt on its way.
+
+    Attributes:
+        request: as the engine takes it.
+        detokenizer: what makes chunks of its increments.
+        completion: what these add up to.
+        output: of its prompt.
+    """
+
+    request: Request
+    detokenizer: Detokenizer
+    completion: Completion
+    output: Output
+
+    def add(self, job: Job, chunk: Chunk) -> None:
+        """Takes in new tokens."""
+        self.completion.add(chunk)
+        self.output.metrics.add(len(chunk.token_ids), scheduled_ts=job.admitted_s)
+        if self.output.num_cached_tokens is None:
+            self.output.num_cached_tokens = job.num_cached
+
+
+class Offline:
+    """Runs prompts to their ends, for whoever waits for them.
+
+    Args:
+        engine: stepped by nothing else.
+        tokenizer: of the model; without one there is no text.
+        grammars: makes those of structured outputs.
+    """
+
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer | None, grammars: Grammars
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._grammars = grammars
+        self._runs = Runs(engine)
+        self._ids = itertools.count()
+
+    def prepare(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams],
+    ) -> list[Sample]:
+        """All samples of the first prompt, then those of the next.
+
+        Args:
+            prompts: as `LLM.generate` takes them.
+            sampling_params: for all, or one each.
+
+        Raises:
+            RequestError: a prompt or parameter cannot be served.
+        """
+        many = _as_list(prompts)
+        params = _per_prompt(sampling_params, len(many))
+        grammar_of = functools.lru_cache(maxsize=1)(self._grammars.compile)
+        bad_words = functools.lru_cache(maxsize=1)(in_tokens)
+        samples: list[Sample] = []
+        for index, (given, asked) in enumerate(zip(many, params, strict=True)):
+            one = bad_words(asked, self._tokenizer)
+            token_ids = token_ids_of(plain(given, index), index, self._tokenizer)
+            grammar = None if one.structured_outputs is None else grammar_of(one)
+            requests = [
+                self._engine.request(index, token_ids, sample, grammar)
+                for sample in one.samples()
+            ]
+            samples += self._samples(requests, text_of(given))
+        return samples
+
+    def run(self, samples: Sequence[Sample]) -> Iterator[Chunk]:
+        """Chunks of all samples as they come; their outputs grow with them."""
+        jobs = self._runs.add([sample.request for sample in samples])
+        sample_of = dict(zip(jobs, samples, strict=True))
+        for job, increment in self._runs.follow(jobs):
+            sample = sample_of[job]
+            if sample.detokenizer.ended:  # made before the engine knew
+                continue
+            chunk = sample.detokenizer.chunk(increment)
+            if sample.detokenizer.ended:
+                self._engine.abort(job)  # a stop string, which it knows nothing of
+            sample.add(job, chunk)
+            yield chunk
+
+    def _samples(self, requests: Sequence[Request], text: str | None) -> list[Sample]:
+        """Those of one prompt, whose text is `None` where it was given as ids."""
+        first, request_id = requests[0], str(next(self._ids))
+        output = Output(first.index, text, first.prompt, [], request_id)
+        samples: list[Sample] = []
+        for sample, request in enumerate(requests):
+            completion = Completion(
+                sample,
+                text=None if self._tokenizer is None else "",
+                logprobs=None if request.params.logprobs is None else [],
+            )
+            detokenizer = Detokenizer(
+                self._tokenizer, request, sample=sample, request_id=request_id
+            )
+            output.outputs.append(completion)
+            samples.append(Sample(request, detokenizer, completion, output))
+        return samples
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    many = list(prompts)
+    if many and all(isinstance(entry, Integral) for entry in many):
+        return [many]  # pyright: ignore[reportReturnType]  (a list of ints by the test)
+    return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
+
+
+def _per_prompt(
+    params: SamplingParams | Sequence[SamplingParams], count: int
+) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise RequestError(
+            f"{count} prompts but {len(params)} sampling_params; give one for all, or "
+            "one each"
+        )
+    return list(params)

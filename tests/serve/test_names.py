@@ -1,0 +1,93 @@
+"""Requests of AsyncLLM by their names: in chunks, for abort, and each only once."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fdjax import AsyncLLM, Chunk, RequestError, SamplingParams
+from fdjax.generate.stopping import FinishReason
+from fdjax.models import SHIPPED, resolve
+from fdjax.serve.names import Names
+from fdjax.serve.tokenizer import FastTokenizer
+from tests.support.fake_engine import FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+TOKENIZER = FastTokenizer(resolve(SHIPPED) / "tokenizer.json")
+TOKENS = TOKENIZER.encode_plain(" upon a time there was a fox")
+LONG = SamplingParams(max_tokens=32, n=2)
+
+type Make = Callable[[FakeEngine], AsyncLLM]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes what is closed after the test."""
+    made: list[AsyncLLM] = []
+
+    def make(engine: FakeEngine) -> AsyncLLM:
+        made.append(AsyncLLM(engine, TOKENIZER))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
+
+
+async def collect(llm: AsyncLLM, request_id: str | None = None) -> list[Chunk]:
+    return [chunk async for chunk in llm.generate("Once", LONG, request_id)]
+
+
+async def test_chunks_have_the_name_of_their_request(make: Make):
+    llm = make(FakeEngine(TOKENS))
+    named, *others = await asyncio.gather(
+        collect(llm, "0"), collect(llm), collect(llm), collect(llm, "tale")
+    )
+    assert {chunk.request_id for chunk in named} == {"0"}
+    names = [{chunk.request_id for chunk in chunks} for chunks in others]
+    assert names == [{"1"}, {"2"}, {"tale"}]
+
+
+async def test_an_aborted_request_says_so_and_harms_no_other(make: Make):
+    engine = FakeEngine(TOKENS * 4, step_s=0.01)
+    llm = make(engine)
+    other = asyncio.create_task(collect(llm, "other"))
+    seen: list[Chunk] = []
+    async for chunk in llm.generate("Once", LONG, "tale"):
+        seen.append(chunk)
+        if len(seen) == 2:
+            await llm.abort("tale")
+            await llm.abort("nobody")
+    ends = [chunk for chunk in seen if chunk.finish_reason is not None]
+    assert [chunk.finish_reason for chunk in ends] == ["abort", "abort"]
+    assert {chunk.sample for chunk in ends} == {0, 1}
+    assert sum(len(chunk.token_ids) for chunk in await other) == 2 * len(TOKENS * 4)
+    assert len(engine.aborted) == 2
+
+
+async def test_a_name_is_free_again_at_the_end(make: Make):
+    llm = make(FakeEngine(TOKENS, step_s=0.01))
+    first = llm.generate("Once", LONG, "tale")
+    await anext(first)
+    with pytest.raises(RequestError, match="request_id is 'tale', which another"):
+        await collect(llm, "tale")
+    await first.aclose()
+    assert await collect(llm, "tale")
+
+
+def test_what_is_ended_before_it_starts_ends_when_it_does():
+    ended: list[FinishReason] = []
+
+    class Recorder:
+        def end(self, reason: FinishReason) -> None:
+            ended.append(reason)
+
+    names = Names()
+    with names.taken("tale") as named:
+        names.end("tale", FinishReason.ABORTED)
+        assert not ended
+        named.started([Recorder()])  # pyright: ignore[reportArgumentType]  (no Stream)
+    assert ended == [FinishReason.ABORTED]
+    names.end("tale", FinishReason.ABORTED)
+    assert len(ended) == 1
