@@ -8,6 +8,8 @@ WIDTH_RATIO = 4
 SMALLEST_PREFILL = 16
 # Prompts that a prefill call takes at most: each costs a row of logits.
 PREFILL_ROWS = 64
+# Tokens of a prompt that are scored in one call: each costs a row of logits.
+SCORED_TOKENS = 64
 # A call of so few tokens takes as long as reading the weights: padding costs nothing.
 CHEAP_TOKENS = 256
 # Of more tokens than that, this part may be padding: else what fills the next smaller

@@ -243,9 +243,10 @@ class Engine:
         Returns:
             The number of programs.
         """
-        plans = set(SERVING_PLANS)
+        plans, scored = set(SERVING_PLANS), True
         if params is not None:
             plans = {serving_plan([one]) for one in params}
+            scored = any(one.prompt_logprobs is not None for one in params)
         longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
         return warm_up(
             self.executor,
@@ -253,6 +254,7 @@ class Engine:
             self.plan.layout,
             [plan for plan in SERVING_PLANS if plan in plans],
             longest=longest,
+            scored=scored,
             on_progress=on_progress,
         )
 

@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
 from fdjax.engine.job import Chunk, Job
 from fdjax.engine.pace import Pace
 from fdjax.engine.page_table import RowTable, page_table
 from fdjax.engine.programs import Programs
 from fdjax.engine.request import Increment
-from fdjax.engine.results import Launch
+from fdjax.engine.results import Launch, copy_ahead
+from fdjax.engine.scored_prompt import Piece
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.masks import stack_masks
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
@@ -88,6 +89,10 @@ class Executor:
         Returns:
             The tokens, if there are any.
         """
+        for chunk in chunks:
+            if (scored := chunk.job.scored) is not None and scored.num_missing:
+                stop = min(chunk.stop, chunk.job.num_prompt - 1)
+                scored.add(self.score(chunk.job, chunk.start, stop))
         logits, lengths = self._prefill(chunks)
         if not any(chunk.is_last for chunk in chunks):
             return None
@@ -110,6 +115,31 @@ class Executor:
             plan=self.plan,
         )
         return Launch(sampled, tuple(columns)).start_copy()
+
+    def score(self, job: Job, start: int, stop: int) -> list[Piece]:
+        """Scores what follows each of a job's tokens from `start` to `stop`.
+
+        Their keys and values are written too; prefill writes them anew.
+        """
+        pieces: list[Piece] = []
+        for begin in range(start, stop, SCORED_TOKENS):
+            end = min(begin + SCORED_TOKENS, stop)
+            padded = np.zeros((2, SCORED_TOKENS), np.int32)
+            padded[0, : end - begin] = job.tokens[begin:end]
+            padded[1, : end - begin] = job.tokens[begin + 1 : end + 1]
+            table = page_table(
+                [job.pages],
+                num_rows=1,
+                width=self._buckets.widths[-1],
+                num_pages=self._layout.num_pages,
+            )
+            row = np.array([[end], [begin]], np.int32)
+            operands = jax.device_put((*padded, row[0], table, row[1]))
+            scores, kv = self.programs.score(self.kv, *operands)
+            self.progress = dataclasses.replace(self.progress, kv=kv)
+            copy_ahead(scores)
+            pieces.append((scores, end - begin))
+        return pieces
 
     def decode(self, jobs: Sequence[Job]) -> Launch:
         """Runs decode steps of the jobs' rows."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
+from fdjax.engine.scored_prompt import ScoredPrompt
 from fdjax.memory.prefix import PrefixKeys
 
 
@@ -40,6 +41,7 @@ class Job:
         priority: the origin's; while it runs, perhaps a more urgent one, by waiting.
         num_prompt: tokens of the prompt.
         limit: tokens of prompt and output together.
+        scored: the log-probabilities of the prompt; `None` where nobody asked for them.
     """
 
     request: Request
@@ -63,11 +65,20 @@ class Job:
     priority: int = field(init=False)
     num_prompt: int = field(init=False)
     limit: int = field(init=False)
+    scored: ScoredPrompt | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.priority = self.origin.priority
         self.num_prompt = len(self.request.prompt)
         self.limit = self.num_prompt + self.request.max_tokens
+        num_top = self.request.params.prompt_logprobs
+        if num_top is not None:
+            self.scored = ScoredPrompt(self.num_prompt, num_top)
+
+    @property
+    def reads_cache(self) -> bool:
+        """Cached pages may stand for its first tokens: nobody asks for their scores."""
+        return self.scored is None or not self.scored.num_missing
 
     @property
     def output(self) -> list[int]:
@@ -108,6 +119,8 @@ class Job:
         self.pages, self.row = [], None
         self.num_prefilled = self.num_launched = self.num_remembered = 0
         self.held = False
+        if self.scored is not None:
+            self.scored.wait()
 
 
 @dataclass(frozen=True)

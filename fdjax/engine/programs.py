@@ -10,6 +10,7 @@ from fdjax.errors import ConfigError
 from fdjax.generate import rows
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.prompt_scores import PromptScores, score_tokens
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingRules
 from fdjax.generate.steps import extend
@@ -37,6 +38,7 @@ class Programs:
         decode_rows = _as_config_says(model.config, rows.decode_rows)
         seat = _as_config_says(model.config, rows.seat)
         prefill = _as_config_says(model.config, extend)
+        score = _as_config_says(model.config, score_tokens)
         leaves, structure = jax.tree.flatten(model)
         self._structure = structure
         self._weights = tuple(leaves)
@@ -52,6 +54,13 @@ class Programs:
         ) -> tuple[Float[Array, "A V"], KVCache]:
             model = jax.tree.unflatten(structure, weights)
             return prefill(model, kv, tokens, lengths, page_table, starts)
+
+        @partial(jax.jit, donate_argnums=1)
+        def run_score(
+            weights: tuple[Array, ...], kv: KVCache, *operands: Array
+        ) -> tuple[PromptScores, KVCache]:
+            model = jax.tree.unflatten(structure, weights)
+            return score(model, kv, *operands)
 
         @partial(jax.jit, donate_argnums=2, static_argnames=("plan",))
         def run_decode(
@@ -75,6 +84,7 @@ class Programs:
             )
 
         self._prefill = run_prefill
+        self._score = run_score
         self._decode = run_decode
         self.seat = jax.jit(seat, donate_argnums=5, static_argnames=("plan",))
         self.exchange = jax.jit(rows.exchange, donate_argnums=1)
@@ -90,6 +100,10 @@ class Programs:
     ) -> tuple[Float[Array, "A V"], KVCache]:
         """See `fdjax.generate.steps.extend`; `kv` is donated."""
         return self._prefill(self._weights, kv, tokens, lengths, page_table, starts)
+
+    def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
+        """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
+        return self._score(self._weights, kv, *operands)
 
     def decode(
         self,

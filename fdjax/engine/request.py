@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fdjax.engine.matcher import Grammar, Matcher
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
@@ -22,6 +24,24 @@ class Logprob:
 
     logprob: float
     top: dict[int, float]
+
+
+def as_logprobs(
+    chosen: np.ndarray, ids: np.ndarray, values: np.ndarray, *, num_top: int
+) -> list[Logprob]:
+    """Log-probabilities as users read them.
+
+    Args:
+        chosen: of the chosen tokens, `[T]`.
+        ids: the most likely tokens of each position, `[T, N]`.
+        values: their log-probabilities.
+        num_top: how many of them are wanted.
+    """
+    tops = zip(ids[:, :num_top].tolist(), values[:, :num_top].tolist(), strict=True)
+    return [
+        Logprob(logprob, dict(zip(*top, strict=True)))
+        for logprob, top in zip(chosen.tolist(), tops, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -74,12 +94,15 @@ class Increment:
         token_ids: tokens since the last increment.
         logprobs: one for each token, where the request asked for them.
         finish_reason: set in the last increment.
+        prompt_logprobs: of the prompt's tokens, `None` for the first; with the first
+            increment, where the request asked for them.
     """
 
     index: int
     token_ids: list[int]
     logprobs: list[Logprob] | None
     finish_reason: FinishReason | None
+    prompt_logprobs: list[Logprob | None] | None = None
 
 
 def make_request(

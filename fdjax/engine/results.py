@@ -9,7 +9,7 @@ import numpy as np
 
 from fdjax.engine.job import Job
 from fdjax.engine.pace import Steps
-from fdjax.engine.request import Increment, Logprob, Request
+from fdjax.engine.request import Increment, Logprob, Request, as_logprobs
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.stopping import FinishReason
@@ -73,7 +73,8 @@ class Launch:
             logprobs = None
             if host.logprobs is not None:
                 logprobs = _logprobs(host, column, len(ids), job.request.params)
-            yield job, Increment(job.request.index, ids, logprobs, reason)
+            of_prompt = None if job.scored is None else job.scored.take()
+            yield job, Increment(job.request.index, ids, logprobs, reason, of_prompt)
 
 
 def ending(request: Request, reason: FinishReason) -> Increment:
@@ -95,22 +96,8 @@ def _until_end(
 def _logprobs(
     host: Sampled, column: int, count: int, params: SamplingParams
 ) -> list[Logprob] | None:
-    wanted = params.logprobs
-    if wanted is None:
+    if params.logprobs is None:
         return None
-    chosen, ids, values = (
-        np.asarray(leaf)[:count, column]
-        for leaf in (host.logprobs, host.top_ids, host.top_logprobs)
-    )
-    return [
-        Logprob(
-            float(chosen[step]),
-            {
-                int(token): float(value)
-                for token, value in zip(
-                    ids[step][:wanted], values[step][:wanted], strict=True
-                )
-            },
-        )
-        for step in range(count)
-    ]
+    leaves = (host.logprobs, host.top_ids, host.top_logprobs)
+    arrays = (np.asarray(leaf)[:count, column] for leaf in leaves)
+    return as_logprobs(*arrays, num_top=params.logprobs)

@@ -236,7 +236,7 @@ class Scheduler:
             `None` where the next page is being computed by another job: it is worth
             waiting for.
         """
-        if not self._caching:
+        if not (self._caching and job.reads_cache):
             return []
         job.keys.extend(job.tokens)
         found: list[int] = []

@@ -24,6 +24,7 @@ def warm_up(
     plans: Sequence[SamplingPlan],
     *,
     longest: int,
+    scored: bool,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Runs each program once, over rows and pages that do not exist.
@@ -34,6 +35,7 @@ def warm_up(
         layout: of its KV array.
         plans: of sampling, to be ready for.
         longest: tokens of the longest sequence to be ready for.
+        scored: prompts may be scored.
         on_progress: called with programs done, and programs in all.
 
     Returns:
@@ -44,6 +46,8 @@ def warm_up(
         _prefill(executor, buckets, tokens) for tokens in buckets.prefills
     ]
     calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
+    if scored:
+        calls.append(lambda: executor.score(_job(2, row=buckets.rows[-1]), 0, 1))
     for plan in plans:
         calls.append(_exchange(executor, buckets, plan))
         calls.append(_seat(executor, buckets))

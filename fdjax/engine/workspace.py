@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.config import Alibi
-from fdjax.engine.buckets import PREFILL_ROWS
+from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS
 from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
@@ -48,6 +48,8 @@ def workspace_bytes(
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     # Raw logits and changed ones; noise and scores, where the definition draws.
     sampling = 4 * logits
+    # Logits of a prompt's tokens, the same relative to the largest, and exponentials.
+    scoring = 3 * SCORED_TOKENS * config.embedding.vocab_size * FLOAT32_BYTES
     layout = config.kv_layout(num_pages=1, page_size=page_size, dtype=dtype)
     gathered = 0
     if prefill_gathers(config, layout, max_model_len=max_model_len):
@@ -57,7 +59,8 @@ def workspace_bytes(
         gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
     prefill = activations + gathered + logits
     tuning = tuning_bytes(config, dtype=dtype, num_tokens=num_tokens, num_rows=num_rows)
-    return max(prefill, sampling, tuning) + state_bytes(config, num_rows=num_rows)
+    most = max(prefill, sampling, scoring, tuning)
+    return most + state_bytes(config, num_rows=num_rows)
 
 
 def state_bytes(config: ModelConfig, *, num_rows: int) -> int:

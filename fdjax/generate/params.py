@@ -41,6 +41,7 @@ _OPTIONAL_INTEGERS = {
     "seed": Interval(0, _NUM_SEEDS - 1),
     "max_tokens": Interval(1, INT32_MAX),
     "logprobs": Interval(0, MAX_LOGPROBS),
+    "prompt_logprobs": Interval(0, MAX_LOGPROBS),
 }
 
 
@@ -86,6 +87,8 @@ class SamplingParams:
             asked for is complete and lets nothing more come.
         logprobs: `None` for no log-probabilities, 0 for the chosen token's, `n` for
             those of the `n` most likely tokens too; at most 20.
+        prompt_logprobs: the same of the prompt's tokens, each given those before it;
+            then the prompt is computed twice, and no cached prefix is read.
         structured_outputs: the form that the text has; it needs a tokenizer, and the
             extra `serve`.
         n: samples of the prompt, which share its keys and values; at most 16384. Sample
@@ -118,6 +121,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
     n: int = 1
 
@@ -172,10 +176,12 @@ class SamplingParams:
         """The parameters of each of the `n` samples, whose own `n` is 1."""
         if self.n == 1:
             return [self]
+        first = replace(self, n=1)
+        other = replace(first, prompt_logprobs=None)  # it is one prompt
         if self.seed is None:
-            return [replace(self, n=1)] * self.n
-        seeds = ((self.seed + sample) % _NUM_SEEDS for sample in range(self.n))
-        return [replace(self, n=1, seed=seed) for seed in seeds]
+            return [first, *[other] * (self.n - 1)]
+        seeds = ((self.seed + sample) % _NUM_SEEDS for sample in range(1, self.n))
+        return [first, *(replace(other, seed=seed) for seed in seeds)]
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks that every token id named exists.

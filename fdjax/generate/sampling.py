@@ -75,7 +75,9 @@ def sample(
         logits = masked(logits, rules.allowed)
     tokens = _choose(_adjust(logits, state, plan), state, plan)
     progress = _advance(progress, tokens, finite, rules)
-    logprobs, top_ids, top_logprobs = _logprobs(logits, tokens, plan.num_logprobs)
+    logprobs, top_ids, top_logprobs = log_probabilities(
+        logits, tokens, plan.num_logprobs
+    )
     sampled = Sampled(tokens, progress.finished, logprobs, top_ids, top_logprobs)
     return sampled, SamplingState(rules, progress)
 
@@ -142,9 +144,16 @@ def _advance(
     return SamplingProgress(finished, generated, counts, recent)
 
 
-def _logprobs(
+def log_probabilities(
     logits: Float[Array, "B V"], tokens: Int32[Array, " B"], num_logprobs: int | None
 ) -> tuple[Float[Array, " B"] | None, Int32[Array, "B N"], Float[Array, "B N"]]:
+    """What `Sampled` says of chosen tokens and of the most likely ones.
+
+    Args:
+        logits: of each row.
+        tokens: chosen.
+        num_logprobs: see `SamplingPlan`.
+    """
     num_rows, vocab_size = logits.shape
     none = jnp.zeros((num_rows, 0), jnp.int32), jnp.zeros((num_rows, 0), jnp.float32)
     if num_logprobs is None:

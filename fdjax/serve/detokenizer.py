@@ -84,6 +84,7 @@ class Detokenizer:
             sample=self._sample,
             stop_reason=stop_reason,
             request_id=self._request_id,
+            prompt_logprobs=increment.prompt_logprobs,
             failure=FAILURES[reason] if reason and finish_text == "error" else None,
         )
 

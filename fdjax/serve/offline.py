@@ -40,6 +40,8 @@ class Sample:
         """Takes in new tokens."""
         self.completion.add(chunk)
         self.output.metrics.add(len(chunk.token_ids), scheduled_ts=job.admitted_s)
+        if chunk.prompt_logprobs is not None:
+            self.output.prompt_logprobs = chunk.prompt_logprobs
         if self.output.num_cached_tokens is None:
             self.output.num_cached_tokens = job.num_cached
 
@@ -109,7 +111,7 @@ class Offline:
     def _samples(self, requests: Sequence[Request], text: str | None) -> list[Sample]:
         """Those of one prompt, whose text is `None` where it was given as ids."""
         first, request_id = requests[0], str(next(self._ids))
-        output = Output(first.index, text, first.prompt, [], request_id)
+        output = Output(first.index, text, first.prompt, [], request_id=request_id)
         samples: list[Sample] = []
         for sample, request in enumerate(requests):
             completion = Completion(

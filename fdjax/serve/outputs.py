@@ -148,6 +148,8 @@ class Output:
         outputs: a continuation for each of the `n` samples asked for.
         request_id: counts the prompts that its `LLM` was given, from "0".
         metrics: when it ran.
+        prompt_logprobs: one entry a token of the prompt, where the request asked for
+            them; `None` for the first token, which nothing comes before.
         num_cached_tokens: tokens of the prompt whose keys and values were there
             already; `None` before it runs.
     """
@@ -156,6 +158,7 @@ class Output:
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: list[Completion]
+    prompt_logprobs: list[Logprob | None] | None = None
     request_id: str = field(default="0", compare=False)
     metrics: Metrics = field(default_factory=Metrics, compare=False)
     num_cached_tokens: int | None = field(default=None, compare=False)
@@ -206,6 +209,7 @@ class Chunk:
         failure: what "error" means.
         stop_reason: see `Completion`.
         request_id: of the prompt's request.
+        prompt_logprobs: see `Output`; with the first chunk.
     """
 
     index: int
@@ -217,3 +221,4 @@ class Chunk:
     failure: Failure | None = None
     stop_reason: int | str | None = None
     request_id: str | None = None
+    prompt_logprobs: list[Logprob | None] | None = None

@@ -158,6 +158,7 @@ def test_a_warm_up_without_a_word_is_for_anything():
         logit_bias={5: 1.0},
         allowed_token_ids=range(1, 99),
         bad_words=[[7], [8, 9]],
+        prompt_logprobs=2,
     )
     with jax.no_tracing(True):
         for params in (everything, DRAWN, GREEDY):

@@ -42,6 +42,7 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("min_tokens", None),
     ("logprobs", -1),
     ("logprobs", 21),
+    ("prompt_logprobs", 21),
     ("ignore_eos", 1),
     ("ignore_eos", None),
     ("include_stop_str_in_output", 1),
@@ -91,7 +92,14 @@ REALS = [
     "presence_penalty",
     "frequency_penalty",
 ]
-INTEGERS = ["top_k", "seed", "max_tokens", "min_tokens", "logprobs"]
+INTEGERS = [
+    "top_k",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+    "logprobs",
+    "prompt_logprobs",
+]
 
 
 def make(**fields: Any) -> SamplingParams:

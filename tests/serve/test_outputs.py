@@ -38,6 +38,20 @@ def test_the_logprob_of_all_tokens(llm: LLM):
     assert without.outputs[0].cumulative_logprob is None
 
 
+def test_logprobs_of_a_prompt(llm: LLM):
+    params = SamplingParams(prompt_logprobs=0, max_tokens=3, n=2, seed=1)
+    (output,) = llm.generate(STORY, params)
+    assert output.prompt_logprobs is not None
+    first, *others = output.prompt_logprobs
+    assert first is None
+    assert len(others) == len(output.prompt_token_ids) - 1
+    assert all(one is not None and one.logprob < 0 and not one.top for one in others)
+    (without,) = llm.generate(STORY, GREEDY)
+    assert without.prompt_logprobs is None
+    (short,) = llm.generate([0], params)
+    assert short.prompt_logprobs == [None]
+
+
 def test_what_stopped_it(llm: LLM):
     (free,) = llm.generate(STORY, GREEDY)
     token = free.token_ids[3]

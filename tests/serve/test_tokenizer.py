@@ -195,9 +195,11 @@ def test_who_interrupts_is_no_fault_of_the_tokenizer():
 def test_special_tokens_are_streamed_if_asked_for(
     tokenizer: FastTokenizer | SlowTokenizer, spaces: bool
 ):
-    prompt, (first, last) = tokenizer.encode("Once"), tokenizer.encode_plain(" the king")
+    first, last = tokenizer.encode_plain(" the king")
     stream = tokenizer.stream(
-        prompt, skip_special_tokens=False, spaces_between_special_tokens=spaces
+        tokenizer.encode("Once"),
+        skip_special_tokens=False,
+        spaces_between_special_tokens=spaces,
     )
     name = tokenizer.piece(0)
     pieces = [stream(token) for token in (first, 0, 0, last)]
