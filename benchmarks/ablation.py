@@ -19,7 +19,7 @@ import jax
 
 from benchmarks import results
 from benchmarks.cases import Case, parse_cases
-from benchmarks.decode import Bench, load_model
+from benchmarks.decode import Bench
 from fdjax import device
 from fdjax.engine.programs import Programs
 from fdjax.kernels.decode_attention import UnifiedMax
@@ -28,6 +28,7 @@ from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
 from fdjax.kernels.matmul import OP as MATMUL
 from fdjax.kernels.paged import KVCache
 from fdjax.notation import Array
+from fdjax.serve.loading import load_decoder
 from fdjax.serve.setup import Settings
 
 CASES = "1x1024,8x1024,16x1024,32x1024,64x1024"
@@ -118,7 +119,7 @@ def main() -> None:
             dtype="bfloat16",
             softmax=UNIFIED if asynchronous else "synchronised",
         )
-        model = load_model(settings, made_up=True)
+        model = load_decoder(settings, random_weights=True)
         programs = Programs(model, steps_per_launch=1)
         for case in parse_cases(arguments.cases, steps=arguments.steps):
             bench = _bench(model, programs, case)

@@ -32,14 +32,9 @@ from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
-from fdjax.models.random_init import random_weights
-from fdjax.models.weights import load, parameter_bytes, parameter_shapes
-from fdjax.serve.setup import (
-    MAX_BATCHED_TOKENS,
-    STEPS_PER_LAUNCH,
-    Settings,
-    kind_of_platform,
-)
+from fdjax.models.weights import parameter_bytes, parameter_shapes
+from fdjax.serve.loading import STEPS_PER_LAUNCH, load_decoder
+from fdjax.serve.setup import MAX_BATCHED_TOKENS, Settings, kind_of_platform
 
 # Of repeats of a prefill; one of 8 x 32,768 takes 11 s on an H200.
 LONG_SECONDS = 20.0
@@ -237,13 +232,6 @@ def timed(run: Callable[[], None], *, repeats: int) -> list[float]:
     return seconds
 
 
-def load_model(settings: Settings, *, made_up: bool) -> Decoder:
-    """The decoder, from its files or with random weights."""
-    if made_up:
-        return random_weights(settings.config, dtype=settings.dtype, seed=0)
-    return load(settings.folder, dtype=settings.dtype, config=settings.config)
-
-
 def main() -> None:
     """Measures the cases asked for and writes `decode.json`."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -272,7 +260,7 @@ def main() -> None:
     )
     path = pathlib.Path(arguments.model)
     made_up = path.suffix == ".json"
-    model = load_model(settings, made_up=made_up)
+    model = load_decoder(settings, random_weights=made_up)
     steps = arguments.steps_per_launch or STEPS_PER_LAUNCH[kind_of_platform()]
     programs = Programs(model, steps_per_launch=steps)
     out = arguments.out or results.RESULTS / results.device_slug() / "decode.json"

@@ -16,9 +16,10 @@ import jax
 
 from benchmarks import results
 from benchmarks.cases import parse_cases
-from benchmarks.decode import PAGE_SIZE, Bench, load_model
+from benchmarks.decode import PAGE_SIZE, Bench
 from fdjax import device
 from fdjax.engine.programs import Programs
+from fdjax.serve.loading import load_decoder
 from fdjax.serve.setup import Settings
 
 STEPS = PAGE_SIZE
@@ -101,7 +102,7 @@ def main() -> None:
     device.claim_memory(0.9)
     settings = Settings.of(arguments.model, dtype="auto")
     made_up = pathlib.Path(arguments.model).suffix == ".json"
-    model = load_model(settings, made_up=made_up)
+    model = load_decoder(settings, random_weights=made_up)
     programs = Programs(model, steps_per_launch=1)
     out = arguments.out or results.RESULTS / results.device_slug() / "timeline.json"
     rows: list[dict[str, Any]] = []

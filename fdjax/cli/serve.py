@@ -114,7 +114,7 @@ def serve(
         if warm_up:
             _warm_up(llm, for_people=log_format == "text")
         app, serving = application(
-            llm,
+            llm.loaded,
             names=served_model_name or [model.model],
             allowed_hosts=connections.allowed_hosts
             or names_of(connections.host, private=private),

@@ -20,7 +20,8 @@ from fdjax.models.calibration import (
     bounds_of,
 )
 from fdjax.models.decoder import Decoder
-from fdjax.models.weights import load
+from fdjax.models.weights import Progress
+from fdjax.serve.loading import load_decoder
 from fdjax.serve.score_ranges import covering_range, share_outside
 from fdjax.serve.setup import MAX_BATCHED_TOKENS, Settings, kind_of_platform
 from fdjax.serve.tokenizer import Tokenizer, load_tokenizer
@@ -55,7 +56,7 @@ def load_for_calibration(
     *,
     dtype: str = "auto",
     revision: str | None = None,
-    on_progress: Callable[[int, int, str], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> tuple[Decoder, Tokenizer]:
     """A model and its tokenizer, without an engine.
 
@@ -72,13 +73,7 @@ def load_for_calibration(
             f"{settings.folder} has no tokenizer; calibration reads a text, so put the "
             "model's tokenizer.json there"
         )
-    decoder = load(
-        settings.folder,
-        dtype=settings.dtype,
-        config=settings.config,
-        on_progress=on_progress,
-    )
-    return decoder, tokenizer
+    return load_decoder(settings, on_progress=on_progress), tokenizer
 
 
 def measure(

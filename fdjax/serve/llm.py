@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fdjax import device
-from fdjax.engine.engine import Engine
 from fdjax.engine.limits import Limit, QueueLimits
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
@@ -16,13 +15,13 @@ from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.serve import compilation_cache
 from fdjax.serve.chats import Chat, Chats
 from fdjax.serve.generation_config import default_sampling
-from fdjax.serve.grammars import Grammars
+from fdjax.serve.loading import load_model
 from fdjax.serve.offline import Offline, Sample
 from fdjax.serve.outputs import Chunk, Output
 from fdjax.serve.progress import compiling, generating
 from fdjax.serve.prompts import Prompt
-from fdjax.serve.setup import Settings, build_engine
-from fdjax.serve.tokenizer import Tokenizer, load_tokenizer
+from fdjax.serve.setup import Settings
+from fdjax.serve.tokenizer import Tokenizer
 from fdjax.serve.vllm_words import in_our_words
 
 
@@ -144,13 +143,7 @@ class LLM:
         )
         self.folder = settings.folder
         self.config = settings.config
-        self.tokenizer = load_tokenizer(settings.folder)
-        self.grammars = Grammars(
-            self.tokenizer,
-            vocab_size=self.config.embedding.vocab_size,
-            eos_token_ids=self.config.eos_token_ids,
-        )
-        self.engine: Engine = build_engine(
+        self.loaded = load_model(
             settings,
             seed=seed,
             random_weights=random_weights,
@@ -158,6 +151,9 @@ class LLM:
             limits=limits,
             on_progress=on_progress,
         )
+        self.tokenizer = self.loaded.tokenizer
+        self.grammars = self.loaded.grammars
+        self.engine = self.loaded.engine
         self._chats = Chats(settings.folder, self.tokenizer)
         self._offline = Offline(self.engine, self.tokenizer, self.grammars)
 

@@ -1,7 +1,7 @@
-"""From the words of a user to an engine: settings, memory plan, weights."""
+"""From the words of a user to settings: the model, its sizes, its memory plan."""
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -9,11 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax import device
-from fdjax.engine import buckets
-from fdjax.engine.buckets import Buckets
-from fdjax.engine.engine import Engine
-from fdjax.engine.invariance import check_batch_invariant
-from fdjax.engine.limits import QueueLimits
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
 from fdjax.kernels.decode_attention import UnifiedMax
@@ -22,14 +17,9 @@ from fdjax.memory.plan import MemoryPlan, plan_memory
 from fdjax.models.calibration import unified_for
 from fdjax.models.checkpoint import read_config
 from fdjax.models.config import ModelConfig
-from fdjax.models.random_init import random_weights as make_random_weights
 from fdjax.models.source import resolve
 from fdjax.models.strict_json import read_object
-from fdjax.models.weights import (
-    load,
-    parameter_bytes,
-    parameter_shapes,
-)
+from fdjax.models.weights import parameter_bytes, parameter_shapes
 from fdjax.serve.generation_config import eos_token_ids
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -38,16 +28,6 @@ _OTHER_NAMES = {"half": "float16", "float": "float32"}  # as in vLLM
 # A CPU gains little from more rows; a GPU reads its weights once for all of them.
 MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
 MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
-# On an H200 a loop of 8 steps of 256 small calls took 2.79 ms a step, one step a call,
-# launched ahead, 2.69. A CPU launches with the cores that compute: fewer, longer calls.
-STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
-# Clients of a slow model get tokens one by one, and none waits 50 ms for several.
-MAX_LAUNCH_S = 0.04
-# How a GPU kernel cuts a row depends on the width of the page table; on a CPU only the
-# definition of attention reads more than a row holds.
-WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
-# Below it the cut is the same: a row of 1,024 tokens is the shortest that is split.
-SMALLEST_WIDTH = {"cpu": 1, "gpu": 64}
 
 
 @dataclass(frozen=True)
@@ -166,55 +146,6 @@ class Settings:
             max_model_len=self.max_model_len,
             wanted_tokens=self.max_num_seqs * self.max_model_len,
         )
-
-
-def build_engine(
-    settings: Settings,
-    *,
-    seed: int = 0,
-    random_weights: bool = False,
-    prefix_caching: bool = True,
-    limits: QueueLimits | None = None,
-    on_progress: Callable[[int, int, str], None] | None = None,
-) -> Engine:
-    """Plans the memory, then loads the weights and allocates the KV array; see `LLM`.
-
-    Raises:
-        ConfigError: `batch_invariant` is on where an operation cannot be.
-        MemoryBudgetError: the model does not fit; nothing has been allocated.
-        CheckpointError: the files do not hold the weights.
-    """
-    if settings.config.batch_invariant:
-        check_batch_invariant(settings.config, settings.widest_layout)
-    plan, kind = settings.memory_plan(), kind_of_platform()
-    if random_weights:
-        model = make_random_weights(settings.config, dtype=settings.dtype, seed=seed)
-    else:
-        model = load(
-            settings.folder,
-            dtype=settings.dtype,
-            on_progress=on_progress,
-            config=settings.config,
-        )
-    gathering = plan.page_workspace_bytes > 0
-    shapes = Buckets.of(
-        max_num_seqs=settings.max_num_seqs,
-        max_model_len=settings.max_model_len,
-        page_size=settings.page_size,
-        max_batched_tokens=settings.max_batched_tokens,
-        smallest_width=SMALLEST_WIDTH[kind],
-        width_ratio=buckets.WIDTH_RATIO if gathering else WIDTH_RATIO[kind],
-    )
-    return Engine(
-        model,
-        plan,
-        shapes,
-        steps_per_launch=STEPS_PER_LAUNCH[kind],
-        max_launch_s=MAX_LAUNCH_S,
-        seed=seed,
-        prefix_caching=prefix_caching,
-        limits=limits,
-    )
 
 
 def _read(

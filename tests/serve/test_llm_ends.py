@@ -100,7 +100,7 @@ async def test_the_server_treats_them_alike(ending: LLM, whole: list[int]):
 async def served(llm: LLM, fields: Mapping[str, Any]) -> tuple[int, str]:
     """How many tokens `fdjax serve` makes of the story, and why it ends."""
     sampling = recommended_sampling(llm.folder)
-    app, running = application(llm, names=["tales"], sampling=sampling)
+    app, running = application(llm.loaded, names=["tales"], sampling=sampling)
     transport = httpx2.ASGITransport(app)
     body = {"prompt": STORY, "max_tokens": 12, **fields}
     async with httpx2.AsyncClient(transport=transport, base_url="http://t") as client:

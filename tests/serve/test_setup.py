@@ -10,7 +10,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from fdjax import LLM, ConfigError, MemoryBudgetError, device
 from fdjax.engine.limits import QueueLimits
 from fdjax.models import SHIPPED, resolve
-from fdjax.serve.setup import Settings, build_engine
+from fdjax.serve.setup import Settings
 
 LLAMA = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
 H200 = AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
@@ -125,13 +125,3 @@ def test_limits_of_the_queue_reach_the_engine():
         max_queued_tokens="auto",
     )
     assert llm.engine.limits == QueueLimits(7, None, 4096 * 64)
-
-
-def test_batch_invariance_is_refused_where_an_operation_has_none():
-    with use_abstract_mesh(AbstractMesh((), (), abstract_device=H200)):
-        settings = Settings.of(LLAMA, batch_invariant=True)
-        with pytest.raises(
-            ConfigError,
-            match=r"batch_invariant is on, but \w+ has no .* leave it out, or run on",
-        ):
-            build_engine(settings, random_weights=True)

@@ -34,7 +34,9 @@ def application(
 if __name__ == "__main__":
     wiring.application = application
     engine = SimpleNamespace(limits="no limits")
-    serve.load = lambda *_, **__: SimpleNamespace(folder=None, engine=engine)
+    serve.load = lambda *_, **__: SimpleNamespace(
+        folder=None, engine=engine, loaded=None
+    )
     serve.sampling_defaults = lambda *_: {}
     sys.argv[1:1] = ["serve", "--no-warm-up", "--no-compilation-cache", "--port", "0"]
     main()

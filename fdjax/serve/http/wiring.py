@@ -13,12 +13,12 @@ from fdjax.serve.http.hosts import ANY
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.limits import Limits
 from fdjax.serve.http.server import STALL_SECONDS, ServedModel
-from fdjax.serve.llm import LLM
+from fdjax.serve.loading import Loaded
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN, TextLimit
 
 
 def application(
-    llm: LLM,
+    loaded: Loaded,
     *,
     names: Sequence[str],
     allowed_hosts: Sequence[str] = (ANY,),
@@ -31,7 +31,7 @@ def application(
     """An application over a model's engine, which from now on serves nothing else.
 
     Args:
-        llm: loaded.
+        loaded: the model.
         names: what the API calls it.
         allowed_hosts: see `create_app`.
         stall_seconds: see `create_app`.
@@ -44,23 +44,25 @@ def application(
     Returns:
         The application, and what whoever runs it closes at the end.
     """
-    max_model_len, limits = llm.engine.plan.max_model_len, limits or Limits()
+    max_model_len, limits = loaded.engine.plan.max_model_len, limits or Limits()
     chat = text_limit = None
-    if llm.tokenizer is not None:
-        template = ChatTemplate(llm.folder)
+    if loaded.tokenizer is not None:
+        template = ChatTemplate(loaded.settings.folder)
         template.start()
         chat = template.render
         text_limit = TextLimit.of(
-            llm.tokenizer,
+            loaded.tokenizer,
             max_model_len=max_model_len,
             max_bytes_per_token=max_bytes_per_token,
         )
         body_bytes = max(limits.body_bytes, text_limit.num_bytes)
         limits = dataclasses.replace(limits, body_bytes=body_bytes)
-    serving = AsyncLLM(llm.engine, llm.tokenizer, llm.grammars, text_limit=text_limit)
+    serving = AsyncLLM(
+        loaded.engine, loaded.tokenizer, loaded.grammars, text_limit=text_limit
+    )
     model = ServedModel(
         names=names,
-        vocab_size=llm.config.embedding.vocab_size,
+        vocab_size=loaded.settings.config.embedding.vocab_size,
         max_model_len=max_model_len,
         chat=chat,
         sampling=sampling,

@@ -24,7 +24,9 @@ type Serving = tuple[int, AsyncLLM]
 @pytest.fixture
 def serving(llm: LLM) -> Iterator[Serving]:
     keyring = Keyring(may_prioritise=True)
-    app, running = application(llm, names=["tales"], sampling={}, keyring=keyring)
+    app, running = application(
+        llm.loaded, names=["tales"], sampling={}, keyring=keyring
+    )
     with listening(app) as port:
         yield port, running
     running.close()

@@ -40,7 +40,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.fixture
 def client(llm: LLM) -> Iterator[httpx2.AsyncClient]:
-    app, running = application(llm, names=["tales"], sampling={})
+    app, running = application(llm.loaded, names=["tales"], sampling={})
     transport = httpx2.ASGITransport(app)
     yield httpx2.AsyncClient(transport=transport, base_url="http://test")
     running.close()

@@ -32,7 +32,7 @@ def serving(llm: LLM, tmp_path: pathlib.Path) -> Iterator[Serving]:
     file.touch(mode=0o600)
     file.write_text(KEYS)
     app, running = application(
-        llm, names=["tales"], sampling={}, keyring=Keyring(file=file)
+        llm.loaded, names=["tales"], sampling={}, keyring=Keyring(file=file)
     )
     transport = httpx2.ASGITransport(app)
     yield httpx2.AsyncClient(transport=transport, base_url="http://test"), running

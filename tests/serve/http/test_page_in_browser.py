@@ -41,7 +41,10 @@ WATCH_ANSWER = """
 @pytest.fixture
 def url(llm: LLM) -> Generator[str]:
     app, serving = application(
-        llm, names=["tales-5m"], keyring=Keyring([KEY]), sampling={"temperature": 0.7}
+        llm.loaded,
+        names=["tales-5m"],
+        keyring=Keyring([KEY]),
+        sampling={"temperature": 0.7},
     )
     with listening(app) as port:
         yield f"http://127.0.0.1:{port}"

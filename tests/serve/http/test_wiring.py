@@ -23,7 +23,9 @@ type Serving = tuple[httpx2.AsyncClient, AsyncLLM]
 
 @pytest.fixture
 def serving(llm: LLM) -> Iterator[Serving]:
-    app, running = application(llm, names=["tales"], sampling={"temperature": 0.7})
+    app, running = application(
+        llm.loaded, names=["tales"], sampling={"temperature": 0.7}
+    )
     transport = httpx2.ASGITransport(app)
     yield httpx2.AsyncClient(transport=transport, base_url="http://test"), running
     running.close()

@@ -1,0 +1,130 @@
+"""A model on the device, by its settings: the weights alone, or all that serves it."""
+
+from dataclasses import dataclass
+
+from fdjax.engine import buckets
+from fdjax.engine.buckets import Buckets
+from fdjax.engine.engine import Engine
+from fdjax.engine.invariance import check_batch_invariant
+from fdjax.engine.limits import QueueLimits
+from fdjax.memory.plan import MemoryPlan
+from fdjax.models.decoder import Decoder
+from fdjax.models.random_init import random_weights as make_random_weights
+from fdjax.models.weights import Progress, load
+from fdjax.serve.grammars import Grammars
+from fdjax.serve.setup import Settings, kind_of_platform
+from fdjax.serve.tokenizer import Tokenizer, load_tokenizer
+
+# On an H200 a loop of 8 steps of 256 small calls took 2.79 ms a step, one step a call,
+# launched ahead, 2.69. A CPU launches with the cores that compute: fewer, longer calls.
+STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
+# Clients of a slow model get tokens one by one, and none waits 50 ms for several.
+MAX_LAUNCH_S = 0.04
+# How a GPU kernel cuts a row depends on the width of the page table; on a CPU only the
+# definition of attention reads more than a row holds.
+WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
+# Below it the cut is the same: a row of 1,024 tokens is the shortest that is split.
+SMALLEST_WIDTH = {"cpu": 1, "gpu": 64}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is ready, for an `LLM` or for a server.
+
+    Attributes:
+        settings: what it was loaded by.
+        tokenizer: `None` where the model's folder has none.
+        grammars: of structured outputs, in its tokens.
+        engine: whoever steps it is alone.
+    """
+
+    settings: Settings
+    tokenizer: Tokenizer | None
+    grammars: Grammars
+    engine: Engine
+
+
+def load_model(
+    settings: Settings,
+    *,
+    seed: int = 0,
+    random_weights: bool = False,
+    prefix_caching: bool = True,
+    limits: QueueLimits | None = None,
+    on_progress: Progress | None = None,
+) -> Loaded:
+    """Plans the memory, then loads the weights and allocates the KV array.
+
+    Args:
+        settings: which model, and how large everything is.
+        seed: of draws of requests that bring no seed, and of random weights.
+        random_weights: make the weights up, and read no file of theirs.
+        prefix_caching: keys and values of earlier requests are used again.
+        limits: of the queue.
+        on_progress: see `load_decoder`.
+
+    Raises:
+        ConfigError: `batch_invariant` is on where an operation cannot be.
+        MemoryBudgetError: the model does not fit; nothing has been allocated.
+        CheckpointError: the files do not hold the weights.
+    """
+    config, kind = settings.config, kind_of_platform()
+    tokenizer = load_tokenizer(settings.folder)
+    grammars = Grammars(
+        tokenizer,
+        vocab_size=config.embedding.vocab_size,
+        eos_token_ids=config.eos_token_ids,
+    )
+    if config.batch_invariant:
+        check_batch_invariant(config, settings.widest_layout)
+    plan = settings.memory_plan()
+    model = load_decoder(
+        settings, random_weights=random_weights, seed=seed, on_progress=on_progress
+    )
+    engine = Engine(
+        model,
+        plan,
+        _buckets(settings, plan),
+        steps_per_launch=STEPS_PER_LAUNCH[kind],
+        max_launch_s=MAX_LAUNCH_S,
+        seed=seed,
+        prefix_caching=prefix_caching,
+        limits=limits,
+    )
+    return Loaded(settings, tokenizer, grammars, engine)
+
+
+def load_decoder(
+    settings: Settings,
+    *,
+    random_weights: bool = False,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Decoder:
+    """The weights alone, on the device.
+
+    Args:
+        settings: which model, and the type of its weights.
+        random_weights: make them up, and read no file of theirs.
+        seed: of random weights.
+        on_progress: called with bytes done, bytes in all, and a parameter's name.
+
+    Raises:
+        CheckpointError: the files do not hold the weights.
+    """
+    config, dtype = settings.config, settings.dtype
+    if random_weights:
+        return make_random_weights(config, dtype=dtype, seed=seed)
+    return load(settings.folder, dtype=dtype, on_progress=on_progress, config=config)
+
+
+def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
+    gathering, kind = plan.page_workspace_bytes > 0, kind_of_platform()
+    return Buckets.of(
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=settings.max_model_len,
+        page_size=settings.page_size,
+        max_batched_tokens=settings.max_batched_tokens,
+        smallest_width=SMALLEST_WIDTH[kind],
+        width_ratio=buckets.WIDTH_RATIO if gathering else WIDTH_RATIO[kind],
+    )
