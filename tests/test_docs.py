@@ -1,6 +1,9 @@
 """README and docs: examples run, tables match the results, commands are CI's."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -45,6 +48,29 @@ def test_examples_run(page: Path):
     """A page's `python` blocks run in order, as one program; `py` blocks do not."""
     program = "\n".join(_blocks(page, "python"))
     exec(compile(program, _name(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.parent.name == "tutorials" and _blocks(page, "sh")],
+    ids=_name,
+)
+def test_commands_of_tutorials_run(page: Path, tmp_path: Path):
+    """A tutorial's `sh` blocks run in order, in one shell; indented ones do not."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "fdjax"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fdjax "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(_blocks(page, "sh"))],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", report.PAGES)
