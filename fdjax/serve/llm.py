@@ -155,7 +155,7 @@ class LLM:
         self.grammars = self.loaded.grammars
         self.engine = self.loaded.engine
         self._chats = Chats(settings.folder, self.tokenizer)
-        self._offline = Offline(self.engine, self.tokenizer, self.grammars)
+        self._offline = Offline(self.engine, self.grammars)
 
     def generate(
         self,
@@ -293,4 +293,4 @@ class LLM:
     ) -> list[Sample]:
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        return self._offline.prepare(prompts, sampling_params)
+        return self._offline.prepare(prompts, sampling_params, self.tokenizer)

@@ -51,15 +51,11 @@ class Offline:
 
     Args:
         engine: stepped by nothing else.
-        tokenizer: of the model; without one there is no text.
         grammars: makes those of structured outputs.
     """
 
-    def __init__(
-        self, engine: Engine, tokenizer: Tokenizer | None, grammars: Grammars
-    ) -> None:
+    def __init__(self, engine: Engine, grammars: Grammars) -> None:
         self._engine = engine
-        self._tokenizer = tokenizer
         self._grammars = grammars
         self._runs = Runs(engine)
         self._ids = itertools.count()
@@ -68,12 +64,14 @@ class Offline:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams],
+        tokenizer: Tokenizer | None,
     ) -> list[Sample]:
         """All samples of the first prompt, then those of the next.
 
         Args:
             prompts: as `LLM.generate` takes them.
             sampling_params: for all, or one each.
+            tokenizer: of the model; without one there is no text.
 
         Raises:
             RequestError: a prompt or parameter cannot be served.
@@ -84,14 +82,14 @@ class Offline:
         bad_words = functools.lru_cache(maxsize=1)(in_tokens)
         samples: list[Sample] = []
         for index, (given, asked) in enumerate(zip(many, params, strict=True)):
-            one = bad_words(asked, self._tokenizer)
-            token_ids = token_ids_of(plain(given, index), index, self._tokenizer)
+            one = bad_words(asked, tokenizer)
+            token_ids = token_ids_of(plain(given, index), index, tokenizer)
             grammar = None if one.structured_outputs is None else grammar_of(one)
             requests = [
                 self._engine.request(index, token_ids, sample, grammar)
                 for sample in one.samples()
             ]
-            samples += self._samples(requests, text_of(given))
+            samples += self._samples(requests, text_of(given), tokenizer)
         return samples
 
     def run(self, samples: Sequence[Sample]) -> Iterator[Chunk]:
@@ -108,7 +106,9 @@ class Offline:
             sample.add(job, chunk)
             yield chunk
 
-    def _samples(self, requests: Sequence[Request], text: str | None) -> list[Sample]:
+    def _samples(
+        self, requests: Sequence[Request], text: str | None, tokenizer: Tokenizer | None
+    ) -> list[Sample]:
         """Those of one prompt, whose text is `None` where it was given as ids."""
         first, request_id = requests[0], str(next(self._ids))
         output = Output(first.index, text, first.prompt, [], request_id=request_id)
@@ -116,11 +116,11 @@ class Offline:
         for sample, request in enumerate(requests):
             completion = Completion(
                 sample,
-                text=None if self._tokenizer is None else "",
+                text=None if tokenizer is None else "",
                 logprobs=None if request.params.logprobs is None else [],
             )
             detokenizer = Detokenizer(
-                self._tokenizer, request, sample=sample, request_id=request_id
+                tokenizer, request, sample=sample, request_id=request_id
             )
             output.outputs.append(completion)
             samples.append(Sample(request, detokenizer, completion, output))

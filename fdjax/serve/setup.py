@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -200,6 +201,6 @@ def _length(wanted: int | None, config: ModelConfig) -> int:
 
 
 def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ConfigError(f"{name} is {value}; use a whole number from 1")
     return value
