@@ -1,11 +1,13 @@
 """Keywords of vLLM: what they become, and what is refused."""
 
+import dataclasses
 import inspect
+import pathlib
 from typing import Any
 
 import pytest
 
-from fdjax import LLM, ConfigError
+from fdjax import LLM, ConfigError, SamplingParams
 from fdjax.serve.vllm_words import ALIASES, ONLY, in_our_words
 
 PARAMETERS = inspect.signature(LLM).parameters
@@ -61,6 +63,13 @@ def test_a_refusal_says_what_to_do(given: dict[str, Any], message: str):
 def test_a_word_that_nobody_knows():
     with pytest.raises(TypeError, match=r"max_sequences; did you mean max_num_seqs\?"):
         LLM(max_sequences=3)
+
+
+def test_the_page_of_vllm_s_words_has_them_all():
+    page = (pathlib.Path(__file__).parents[2] / "docs/coming-from-vllm.md").read_text()
+    fields = {field.name for field in dataclasses.fields(SamplingParams)}
+    missing = [word for word in {*ONLY, *ALIASES, *fields} if f"`{word}`" not in page]
+    assert not missing
 
 
 def test_every_word_is_either_ours_or_vllm_s():
