@@ -29,6 +29,13 @@ def _name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def test_the_notebook_names_its_pages():
+    """The site's navigation has its index alone."""
+    folder = ROOT / "docs" / "notebook"
+    named = LINK.findall((folder / "index.md").read_text())
+    assert {*named} == {page.name for page in folder.glob("2*.md")}
+
+
 def test_there_is_one_way_to_install():
     """Errors that miss an extra name the README's."""
     command = re.compile(r"uv pip install [^`\n]*\.\[[^`\n]*")
