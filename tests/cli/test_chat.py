@@ -93,6 +93,8 @@ def test_answers_are_drawn_as_is_set(conversation: Conversation):
         ("/set tempera 1", "did you mean temperature?"),
         ("/set temperature hot", "temperature"),
         ("/set top_p 7", "top_p"),
+        ("/set temperature NaN", "temperature"),
+        ("/set top_k " + "[" * 100_000, "top_k"),
         ("/set n 3", "'n' is none of"),
         ("/save", "/save needs a file"),
         ("/save /nowhere/at/all.json", "cannot be written"),
