@@ -1,7 +1,10 @@
 """`fdjax doctor`: what it finds on a CPU, and what it says of machines that are not."""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import metadata
 
@@ -56,6 +59,7 @@ def smi(folder: pathlib.Path, script: str) -> None:
     file.chmod(0o755)
 
 
+@pytest.mark.cpu
 def test_on_a_cpu(invoke: Invoke):
     result = invoke("doctor")
     assert result.exit_code == 0, result.output
@@ -74,6 +78,7 @@ def test_on_a_cpu(invoke: Invoke):
     assert result.stdout.count("needs a Hopper GPU") == 1, "a reason is said once"
 
 
+@pytest.mark.cpu
 def test_as_json(invoke: Invoke):
     found = json.loads(invoke("doctor", "--json").stdout)
     names = {one["name"] for one in found["operations"]}
@@ -169,6 +174,20 @@ def test_where_all_is_well():
     assert not next_step(replace(WELL, cards=[])).broken, "a GPU of another vendor"
     no_gpu = replace(WELL, cards=[], device=CPU, extension=CPU_BUILD)
     assert "fdjax generate" in next_step(no_gpu).text
+
+
+@pytest.mark.cpu
+def test_a_platform_that_is_not_there():
+    """A process of its own: JAX starts its platforms once."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fdjax", "doctor"],
+        env=os.environ | {"JAX_PLATFORMS": "cuda"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "unset JAX_PLATFORMS, which is 'cuda'" in " ".join(done.stdout.split())
 
 
 def test_status_1_where_something_is_broken(

@@ -134,8 +134,9 @@ def _device() -> tuple[Device | None, str | None]:
     device.claim_memory(fraction)
     try:
         devices = jax.devices()
-    except RuntimeError as error:  # JAX's way to say that a platform does not start
-        return None, str(error)
+    # JAX's ways to say that a platform does not start, and that it is left with none.
+    except (RuntimeError, AssertionError) as error:
+        return None, str(error) or "no platform of its started"
     found = Device(
         platform=device.platform(),
         kind=device.kind(),

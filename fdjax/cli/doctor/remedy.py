@@ -42,7 +42,9 @@ def _broken(findings: Findings) -> Iterator[str]:
     yield from _unseen_gpu(findings)
     device, extension = findings.device, findings.extension
     if device is None:
-        yield f"JAX finds no device: {findings.device_problem}"
+        asked = findings.platforms_asked
+        hint = f"; unset JAX_PLATFORMS, which is {asked!r}" if asked else ""
+        yield f"JAX finds no device: {findings.device_problem}{hint}"
     if extension.problem is not None:
         yield extension.problem
     if device is not None and device.platform == "gpu":
