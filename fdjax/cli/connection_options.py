@@ -26,6 +26,13 @@ class ConnectionOptions:
             "those of the loopback where it listens there and has no keys, else any."
         ),
     ] = None
+    allowed_origins: Annotated[
+        list[str] | None,
+        _option(
+            "A site whose scripts may send requests from a browser (CORS), such as "
+            "https://chat.example.com, * for any; may be repeated. None by default."
+        ),
+    ] = None
     max_connections: Annotated[
         int | None,
         _option(

@@ -1,10 +1,11 @@
 """Options of `fdjax serve`: what a request may ask for, and how much may wait."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fdjax.cli.choices import one_of
 from fdjax.serve.http.limits import Limits
 
 if TYPE_CHECKING:
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from fdjax.serve.http.limits import Limits
 
 _REQUESTS = "Requests"
+
+ReasoningParser = Literal["qwen3", "deepseek_r1"]
+ToolCallParser = Literal["hermes", "llama3_json", "mistral"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,33 @@ class RequestOptions:
             rich_help_panel=_REQUESTS,
         ),
     ] = Limits.logprobs
+
+    tool_call_parser: Annotated[
+        ToolCallParser | None,
+        typer.Option(
+            help="How the model writes calls of tools; found from its chat template if "
+            "unset.",
+            rich_help_panel=_REQUESTS,
+            **one_of(ToolCallParser),
+        ),
+    ] = None
+    reasoning_parser: Annotated[
+        ReasoningParser | None,
+        typer.Option(
+            help="How the model writes its reasoning, which is split off; part of the "
+            "answer if unset.",
+            rich_help_panel=_REQUESTS,
+            **one_of(ReasoningParser),
+        ),
+    ] = None
+    enable_auto_tool_choice: Annotated[
+        bool,
+        typer.Option(
+            "--enable-auto-tool-choice",
+            help="vLLM's; taken and not needed: calls are found wherever they can be.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = False
 
     def waiting(self) -> "dict[str, Limit]":
         """The limits of what waits, as arguments of `fdjax.LLM`."""

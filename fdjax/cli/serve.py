@@ -33,6 +33,7 @@ LOST = 3
 _CLOSING_S = 5.0
 
 LogFormat = Literal["text", "json"]
+MetricsPrefix = Literal["fdjax", "vllm"]
 
 
 @command
@@ -67,6 +68,14 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = MAX_BYTES_PER_TOKEN,
+    metrics_prefix: Annotated[
+        MetricsPrefix,
+        typer.Option(
+            help="Of the names of metrics; vllm suits dashboards made for that.",
+            rich_help_panel=_SERVER,
+            **one_of(MetricsPrefix),
+        ),
+    ] = "fdjax",
     log_format: Annotated[
         LogFormat,
         typer.Option(
@@ -118,11 +127,15 @@ def serve(
             names=served_model_name or [model.model],
             allowed_hosts=connections.allowed_hosts
             or names_of(connections.host, private=private),
+            allowed_origins=connections.allowed_origins or (),
+            metrics_prefix=metrics_prefix,
             stall_seconds=connections.stall_seconds,
             sampling=sampling,
             limits=requests.limits(),
             keyring=keyring,
             max_bytes_per_token=max_bytes_per_token,
+            tool_call_parser=requests.tool_call_parser,
+            reasoning_parser=requests.reasoning_parser,
         )
         server = DrainingServer(
             app,

@@ -32,6 +32,8 @@ class StructuredOutputs:
         grammar: a context-free grammar with a rule `start`, in llguidance's dialect of
             Lark.
         choice: the output is one of these texts; at most 1024.
+        after: the form begins after the first of these texts, up to which anything may
+            come (reasoning, say); `None` has the whole output in the form.
 
     Raises:
         RequestError: a value has the wrong type, is too long or too deep; none is
@@ -46,6 +48,7 @@ class StructuredOutputs:
     regex: str | None = None
     grammar: str | None = None
     choice: Sequence[str] | None = None
+    after: str | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in _CHECKS if not _is_absent(getattr(self, name))]
@@ -57,6 +60,8 @@ class StructuredOutputs:
         (name,) = given
         value = _CHECKS[name](f"{FIELD}.{name}", getattr(self, name))
         object.__setattr__(self, name, value)
+        if self.after is not None:
+            _text(f"{FIELD}.after", self.after)
 
 
 def _is_absent(value: object) -> bool:
@@ -73,7 +78,7 @@ def _schema(name: str, value: object) -> str:
             raise RequestError(f"{name} is not JSON: {error}") from None
     if not isinstance(value, Mapping | bool):
         raise RequestError(f"{name} is {shown(value)}; give a JSON schema")
-    _check_depth(name, value)
+    check_depth(name, value)
     try:
         return _text(name, json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -82,7 +87,12 @@ def _schema(name: str, value: object) -> str:
         raise RequestError(f"{name} is not JSON: {error}") from None
 
 
-def _check_depth(name: str, value: object) -> None:
+def check_depth(name: str, value: object) -> None:
+    """Refuses JSON that others could not read, or not write.
+
+    Raises:
+        RequestError: it has more than `MAX_DEPTH` levels.
+    """
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         if not level:

@@ -29,6 +29,7 @@ from fdjax.serve.stream import Stream
 from fdjax.serve.texts import TextLimit, Texts
 from fdjax.serve.tickets import Call, Ticket
 from fdjax.serve.tokenizer import Tokenizer
+from fdjax.serve.turns.reader import TurnReader
 
 _GRAMMAR_SECONDS = 10.0
 
@@ -162,6 +163,7 @@ class AsyncLLM:
         *,
         charge: Callable[[int], AbstractContextManager[None]] | None = None,
         seconds: float | None = None,
+        make_reader: Callable[[], TurnReader] | None = None,
     ) -> list[Stream]:
         """Lets the engine take several requests, or none of them.
 
@@ -174,6 +176,7 @@ class AsyncLLM:
                 if the engine does.
             seconds: until all has come; then the streams end with the reason
                 `TIMED_OUT`. `None` lets it take any time.
+            make_reader: what reads a sample's text as an assistant's turn, one each.
 
         Returns:
             The streams of the first prompt's `n` samples, then those of the next.
@@ -191,7 +194,9 @@ class AsyncLLM:
             deadline_s = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(deadline_s):
-                return await self._claimed(prompts, params, origin, charge, deadline_s)
+                return await self._claimed(
+                    prompts, params, origin, charge, deadline_s, make_reader
+                )
         except TimeoutError:
             raise RequestTimeoutError(
                 f"the request was not with the engine after {seconds:g} seconds"
@@ -217,6 +222,7 @@ class AsyncLLM:
         origin: Origin,
         charge: Callable[[int], AbstractContextManager[None]] | None,
         deadline_s: float | None,
+        make_reader: Callable[[], TurnReader] | None,
     ) -> list[Stream]:
         """Starts prompts; where the queue is full, nothing of them is read."""
         num_samples = len(prompts) * params.n
@@ -225,7 +231,7 @@ class AsyncLLM:
             calls = await self._calls(prompts, params)
             num_tokens = sum(len(call.prompt) for call in calls)
             with charge(num_tokens) if charge else contextlib.nullcontext():
-                return await self._start(calls, origin, claim, deadline_s)
+                return await self._start(calls, origin, claim, deadline_s, make_reader)
 
     async def _calls(
         self, prompts: Sequence[Prompt], params: SamplingParams
@@ -245,6 +251,7 @@ class AsyncLLM:
         origin: Origin,
         claim: Claim,
         deadline_s: float | None,
+        make_reader: Callable[[], TurnReader] | None,
     ) -> list[Stream]:
         loop, n = asyncio.get_running_loop(), len(calls[0].samples)
         tickets = [Ticket(loop) for call in calls for _ in call.samples]
@@ -257,7 +264,12 @@ class AsyncLLM:
                     self._thread,
                     ticket,
                     request,
-                    Detokenizer(self.tokenizer, request, sample=place % n),
+                    Detokenizer(
+                        self.tokenizer,
+                        request,
+                        sample=place % n,
+                        reader=make_reader and make_reader(),
+                    ),
                     deadline_s=deadline_s,
                 )
                 for place, (ticket, request) in enumerate(

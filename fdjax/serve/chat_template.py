@@ -4,14 +4,16 @@ A template is a program of strangers, who may have written one without end: it i
 rendered in a process of its own.
 """
 
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fdjax.errors import ConfigError, RequestError
+from fdjax.models.regular_files import read_whole
 from fdjax.models.strict_json import read_object
 from fdjax.serve.forks import ExhaustedError, Forks, answer_calls
 
@@ -20,7 +22,7 @@ SECONDS = 2.0
 _STACK_BYTES = 2**23
 _MAX_ERROR = 500
 
-type Message = dict[str, str]
+type Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,18 @@ class ChatTemplate:
     Args:
         folder: the model's.
 
+    Attributes:
+        text: of the template, or of several one after another; empty without one.
+
     Raises:
         ConfigError: the file that may hold the template cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self._forks = None
-        if _has_template(folder):
+        text = _text_of(folder)
+        self.text = text or ""
+        if text is not None:
             self._forks = Forks(__name__, [str(folder.absolute())])
 
     def start(self) -> None:
@@ -56,11 +63,21 @@ class ChatTemplate:
         if self._forks is not None:
             self._forks.start()
 
-    def render(self, messages: Sequence[Message]) -> ChatText:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> ChatText:
         """The text of a chat.
 
         The model's own template where it has one, rendered by `transformers` in a
         sandbox; else the messages one after another, which suits a base model.
+
+        Args:
+            messages: in the words that templates know.
+            tools: that may be called, as OpenAI's API describes them.
+            options: more that the template may look at.
 
         Raises:
             RequestError: the template refuses the messages, fails, or does not end.
@@ -68,8 +85,13 @@ class ChatTemplate:
         """
         if self._forks is None:
             return ChatText("\n".join(one["content"] for one in messages), plain=False)
+        question = {
+            "conversation": list(messages),
+            "tools": tools and list(tools),
+            "options": options or {},
+        }
         try:
-            text, error = self._forks.call(list(messages), cpu_seconds=SECONDS)
+            text, error = self._forks.call(question, cpu_seconds=SECONDS)
         except ExhaustedError:
             error = f"it takes more than {SECONDS:g} seconds, or too much memory"
             text = None
@@ -80,14 +102,19 @@ class ChatTemplate:
         return ChatText(text, plain=True)
 
 
-def _has_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
-    path = folder / "tokenizer_config.json"
+def _text_of(folder: Path) -> str | None:
+    path = folder / "chat_template.jinja"
     try:
-        return path.is_file() and read_object(path).get("chat_template") is not None
+        if path.is_file():
+            return read_whole(path).decode()
+        path = folder / "tokenizer_config.json"
+        given = read_object(path).get("chat_template") if path.is_file() else None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    if isinstance(given, list):  # several by name, of which one is for tools
+        named = cast("list[Any]", given)
+        return "\n".join(str(one.get("template")) for one in named)
+    return None if given is None else str(given)
 
 
 def _main() -> None:
@@ -102,12 +129,18 @@ def _main() -> None:
     except Exception as error:
         failure = f"it cannot be loaded: {_shown(error)}"
 
-    def rendered(messages: list[Message]) -> tuple[str | None, str]:
+    def rendered(question: dict[str, Any]) -> tuple[str | None, str]:
         if failure:
             return None, failure
+        options = question.pop("options")
+        apply = tokenizer.apply_chat_template
+        # A template of the request's, say, which would be run.
+        taken = inspect.signature(apply).parameters.keys() & options.keys()
+        if taken:
+            return None, f"chat_template_kwargs may not have {', '.join(taken)}"
         try:
-            text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+            text = apply(
+                **question, **options, tokenize=False, add_generation_prompt=True
             )
         except MemoryError:
             raise

@@ -1,5 +1,8 @@
 """Increments of one request made chunks: text, and its end at a stop string."""
 
+import functools
+from collections.abc import Iterable
+
 from fdjax.engine.request import Increment, Request
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
@@ -8,6 +11,8 @@ from fdjax.serve.outputs import FAILURES, Chunk
 from fdjax.serve.stop_strings import StopStrings
 from fdjax.serve.text_stream import TextStream
 from fdjax.serve.tokenizer import Tokenizer
+from fdjax.serve.turns.parts import Part, merged
+from fdjax.serve.turns.reader import TurnReader
 
 
 class Detokenizer:
@@ -18,6 +23,8 @@ class Detokenizer:
         request: whose increments come.
         sample: which of its prompt's samples it is.
         request_id: of its prompt's request, for the chunks.
+        reader: finds the parts of an assistant's turn in the text; then stop strings
+            are looked for in its content alone.
 
     Attributes:
         ended: the last chunk was made. The engine knows nothing of a stop string:
@@ -34,10 +41,13 @@ class Detokenizer:
         *,
         sample: int = 0,
         request_id: str | None = None,
+        reader: TurnReader | None = None,
     ) -> None:
         params = request.params
         self._sample = sample
         self._request_id = request_id
+        self._reader = reader
+        self._parts: list[Part] = []
         if tokenizer is None and params.stop:
             raise RequestError(
                 f"stop has {len(params.stop)} strings, but the model has no tokenizer; "
@@ -51,9 +61,10 @@ class Detokenizer:
                 spaces_between_special_tokens=params.spaces_between_special_tokens,
             )
         self._params = params
-        self._stops = StopStrings(
-            params.stop, included=params.include_stop_str_in_output
+        self._new_stops = functools.partial(
+            StopStrings, params.stop, included=params.include_stop_str_in_output
         )
+        self._stops = self._new_stops()
         self._num_unsearched = params.min_tokens if params.stop else 0
         self.ended = False
 
@@ -66,15 +77,16 @@ class Detokenizer:
         if self._stream is not None:
             count, text = self._text(increment, self._stream)
             token_ids = token_ids[:count]
-            if finish_text is not None and self._stops.found is None:
-                text += self._searched(self._stream.rest()) + self._stops.rest()
+            if finish_text is not None and not self._is_done:
+                text += self._rest(self._stream)
         stop_reason = self._stops.found
-        if stop_reason is not None:
+        if self._is_done:
             finish_text = "stop"
         else:
             stop_reason = _stop_token(increment, self._params)
         self.ended = finish_text is not None
         logprobs = increment.logprobs
+        parts, self._parts = self._parts, []
         return Chunk(
             index=increment.index,
             token_ids=token_ids,
@@ -86,19 +98,26 @@ class Detokenizer:
             request_id=self._request_id,
             prompt_logprobs=increment.prompt_logprobs,
             failure=FAILURES[reason] if reason and finish_text == "error" else None,
+            parts=None if self._reader is None else merged(parts),
         )
 
+    @property
+    def _is_done(self) -> bool:
+        """The text has ended, whether or not the engine knows it."""
+        is_read = self._reader is not None and self._reader.done
+        return is_read or self._stops.found is not None
+
     def _text(self, increment: Increment, stream: TextStream) -> tuple[int, str]:
-        """Text of the tokens up to a stop string, and how many these are.
+        """Content of the tokens up to the text's end, and how many these are.
 
         A token that ends the output is no text, unless that is asked for.
         """
         text, num_text = "", len(increment.token_ids) - self._ends_untold(increment)
         for count, token in enumerate(increment.token_ids, start=1):
             if count <= num_text:
-                text += self._searched(stream(token))
+                text += self._content(self._piece(token, stream))
             self._num_unsearched = max(self._num_unsearched - 1, 0)
-            if self._stops.found is not None:
+            if self._is_done:
                 return count, text
         return len(increment.token_ids), text
 
@@ -113,6 +132,48 @@ class Detokenizer:
         named = _stop_token(increment, params) is not None
         ends = named or not params.skip_special_tokens
         return ends and not params.include_stop_str_in_output
+
+    def _piece(self, token: int, stream: TextStream) -> str:
+        marker = None if self._reader is None else self._reader.markers.get(token)
+        # A special token, which the stream would leave out.
+        return stream(token) if marker is None else stream.rest() + marker
+
+    def _content(self, piece: str) -> str:
+        """Content that the next piece of text makes certain."""
+        if self._reader is None:
+            return self._searched(piece)
+        return self._heard(self._reader.add(piece))
+
+    def _rest(self, stream: TextStream) -> str:
+        """Content that waits, as the text ends here."""
+        text = self._content(stream.rest())
+        if self._reader is not None and not self._is_done:
+            text += self._heard(self._reader.end())
+        return text + ("" if self._stops.found is not None else self._held())
+
+    def _heard(self, parts: Iterable[Part]) -> str:
+        """Notes parts of a turn, and searches what is content."""
+        text = ""
+        for part in parts:
+            if part.kind == "content":
+                said = self._searched(part.text)
+                self._parts.append(Part("content", said))
+            elif part.text or part.kind == "end":
+                said = self._held()  # no stop string goes on after a call
+                self._parts.append(part)
+            else:
+                continue
+            text += said
+            if self._stops.found is not None:
+                break
+        return text
+
+    def _held(self) -> str:
+        """Text that could have become a stop string, but does not."""
+        held, self._stops = self._stops.rest(), self._new_stops()
+        if self._reader is not None:
+            self._parts.append(Part("content", held))
+        return held
 
     def _searched(self, piece: str) -> str:
         """What the next piece of text lets through."""

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
     from llguidance._lib import JsonCompileOptions
 
-# What JSON is laid out with. If white space had no end, neither would some models.
-_JSON_OPTIONS: "JsonCompileOptions" = {
-    "whitespace_pattern": r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
-}
+# White space takes tokens that nobody reads, and where it has no end, some models find
+# none. A schema may ask for it.
+_JSON_OPTIONS: "JsonCompileOptions" = {"whitespace_flexible": False}
 # Of each lane, for compiling and for masks.
 _QUICK_THREADS = 4
 _SLOW_THREADS = 2
@@ -96,8 +96,8 @@ class Grammars:
         if wanted is None:
             return None
         try:
-            text = _source(wanted)
-            self._trial.check(text, cpu_seconds=cpu_seconds)
+            text = self._following(_source(wanted), wanted.after)
+            self._trial.check(_without_ids(text), cpu_seconds=cpu_seconds)
             return self._compiled(text, params)
         except ValueError as error:
             raise RequestError(f"{FIELD}: {error}") from error
@@ -105,6 +105,23 @@ class Grammars:
             raise RequestError(
                 f"{FIELD} need the package {error.name}; {to_install('serve')}"
             ) from error
+
+    def _following(self, text: str, after: str | None) -> str:
+        """The grammar of any text up to `after`, and then of the one given."""
+        if after is None:
+            return text
+        ids = [] if self._tokenizer is None else self._tokenizer.encode_plain(after)
+        if len(ids) == 1:  # a token, which no text is
+            first = f"first: /(?s:.*)/ <[{ids[0]}]>"
+        else:
+            first = f"first[suffix={json.dumps(after)}]: /(?s:.*)/"
+        # White space between them is of neither.
+        lark = f"start: first /[ \\n]{{0,4}}/ @then\n{first}"
+        form = {"lark_grammar": text}
+        if text.startswith('{"grammars"'):
+            (form,) = json.loads(text)["grammars"]
+        both = [{"name": "all", "lark_grammar": lark}, {**form, "name": "then"}]
+        return json.dumps({"grammars": both})
 
     def _compiled(self, text: str, params: SamplingParams) -> TokenGrammar:
         from llguidance import LLMatcher
@@ -148,6 +165,11 @@ class Grammars:
 
 def _lanes(name: str) -> Lanes:
     return Lanes(name, quick=_QUICK_THREADS, slow=_SLOW_THREADS)
+
+
+def _without_ids(text: str) -> str:
+    """The same for a trial, which has no tokens of the model: any id is as good."""
+    return re.sub(r"<\[\d{1,9}\]>", "<[0]>", text)
 
 
 def _source(wanted: StructuredOutputs) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fdjax.engine.request import Logprob
 from fdjax.generate.stopping import FinishReason
+from fdjax.serve.turns.parts import Part
 
 type FinishText = Literal["stop", "length", "error", "abort"]
 
@@ -210,6 +211,8 @@ class Chunk:
         stop_reason: see `Completion`.
         request_id: of the prompt's request.
         prompt_logprobs: see `Output`; with the first chunk.
+        parts: of an assistant's turn, where somebody reads the text as one; `text` is
+            then the content of it.
     """
 
     index: int
@@ -222,3 +225,4 @@ class Chunk:
     stop_reason: int | str | None = None
     request_id: str | None = None
     prompt_logprobs: list[Logprob | None] | None = None
+    parts: list[Part] | None = None

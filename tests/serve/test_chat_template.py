@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from fdjax.serve.chat_template import ChatTemplate, ChatText
 TALES = resolve(SHIPPED)
 USER = {"role": "user", "content": "Hello"}
 TEMPLATE = (
-    "<s>{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "<s>{% if tools %}{{ tools | tojson }}{{ style }}{% endif %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 
@@ -33,7 +35,7 @@ BOMBS = {
 }
 
 
-def with_template(folder: pathlib.Path, template: str | None) -> pathlib.Path:
+def with_template(folder: pathlib.Path, template: Any) -> pathlib.Path:
     """The shipped model's tokenizer, with a template."""
     shutil.copytree(TALES, folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -64,6 +66,30 @@ def test_a_base_model_reads_the_messages_as_text():
 def test_a_template_writes_its_own_special_tokens(template: ChatTemplate):
     expected = ChatText("<s>user: Hello\nassistant:", plain=True)
     assert template.render([USER]) == expected
+
+
+def test_tools_and_options(template: ChatTemplate):
+    tools = [{"type": "function", "function": {"name": "Łódź"}}]
+    text = template.render([USER], tools, {"style": "kind"}).text
+    begin, end = text.index("["), text.rindex("]") + 1
+    assert json.loads(text[begin:end]) == tools
+    assert text[end:] == "kinduser: Hello\nassistant:"
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "messages"])
+def test_options_that_are_no_variables_of_a_template(template: ChatTemplate, name: str):
+    with pytest.raises(RequestError, match=rf"chat template: .*{name}"):
+        template.render([USER], None, {name: "{{ 'mine' }}"})
+
+
+def test_the_text_of_templates(tmp_path: pathlib.Path):
+    named = [
+        {"name": "default", "template": "a"},
+        {"name": "tool_use", "template": "b"},
+    ]
+    for place, (given, text) in enumerate([("a", "a"), (None, ""), (named, "a\nb")]):
+        folder = with_template(tmp_path / str(place), given)
+        assert ChatTemplate(folder).text == text
 
 
 def test_long_chats(template: ChatTemplate):

@@ -57,6 +57,46 @@ def test_json_is_valid_by_its_schema(llm: LLM, params: SamplingParams):
         assert Animal.model_validate_json(output.text or "").name
 
 
+def test_json_has_no_white_space_unless_it_is_asked_for(llm: LLM):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [1]}, "b": {"enum": [[1, 2]]}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    for output in said(llm, GREEDY, json=schema):
+        assert output.text == '{"a":1,"b":[1,2]}'
+    spaced = {"item_separator": ", ", "key_separator": ": "}
+    for output in said(llm, GREEDY, json=schema | {"x-guidance": spaced}):
+        assert output.text == '{"a": 1, "b": [1, 2]}'
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ({"json": {"enum": [[1, 2]]}}, r"\[1,2\]"),
+        ({"regex": "(one|two)!"}, r"(one|two)!"),
+        ({"grammar": LARK}, WORDS),
+        ({"choice": CHOICES}, "|".join(CHOICES)),
+    ],
+    ids=str,
+)
+def test_any_text_in_front_of_a_form(llm: LLM, form: dict[str, Any], pattern: str):
+    """The model's own text goes on to where the form begins: at a token, or a text."""
+    for after in (" a", " who had a"):
+        params = replaced(GREEDY, after=after, **form)
+        (output,) = llm.generate(PROMPTS[0], params)
+        assert re.search(rf".{after}[ \n]{{0,4}}({pattern})$", output.text or "")
+
+
+def test_a_token_of_the_model_in_a_grammar(llm: LLM):
+    """It is tried elsewhere, where there is no such token."""
+    assert llm.tokenizer is not None
+    (token,) = llm.tokenizer.encode_plain(" the")
+    params = replaced(GREEDY, grammar=f'start: <[{token}]> "!"')
+    assert said(llm, params, grammar=f'start: <[{token}]> "!"')[0].token_ids[0] == token
+
+
 @each_way
 def test_a_regex_matches_the_whole(llm: LLM, params: SamplingParams):
     for output in said(llm, params, regex=WORDS):

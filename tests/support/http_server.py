@@ -23,6 +23,7 @@ from fdjax.serve.http.run import DrainingServer
 from fdjax.serve.http.server import ServedModel
 from fdjax.serve.texts import TextLimit
 from fdjax.serve.tokenizer import FastTokenizer
+from fdjax.serve.turns.turns import Turns
 from tests.support.fake_engine import MAX_MODEL_LEN, VOCAB_SIZE, FakeEngine
 
 FOLDER = resolve(SHIPPED)
@@ -40,6 +41,7 @@ MODEL = ServedModel(
     vocab_size=VOCAB_SIZE,
     max_model_len=MAX_MODEL_LEN,
     chat=ChatTemplate(FOLDER).render,
+    turns=Turns(TOKENIZER, tool_call_parser="hermes"),
 )
 
 

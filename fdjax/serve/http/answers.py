@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 type FinishReason = Literal["stop", "length", "abort"]
+type ChatFinishReason = Literal["stop", "length", "abort", "tool_calls"]
 
 
 class Fault(BaseModel):
@@ -80,11 +81,28 @@ class ChatLogprobs(BaseModel):
     content: list[ChatLogprob]
 
 
+class CalledFunction(BaseModel):
+    """A function's name, and its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(BaseModel):
-    """The next turn."""
+    """The next turn; without `tool_calls` and `reasoning` where it has none."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    tool_calls: list[ToolCall] = []
+    reasoning: str = ""
 
 
 class ChatChoice(BaseModel):
@@ -93,7 +111,7 @@ class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
 
 
 class ChatAnswer(BaseModel):
@@ -122,6 +140,12 @@ class Models(BaseModel):
 
     object: Literal["list"]
     data: list[Model]
+
+
+class Version(BaseModel):
+    """The answer of `/version`."""
+
+    version: str
 
 
 class TokensAnswer(BaseModel):
@@ -164,6 +188,9 @@ KEYED: dict[int | str, dict[str, Any]] = {
 }
 UNKNOWN_REQUEST: dict[int | str, dict[str, Any]] = {
     404: {"model": Failure, "description": "No such request of this key is under way."}
+}
+UNKNOWN_MODEL: dict[int | str, dict[str, Any]] = {
+    404: {"model": Failure, "description": _ERRORS[404]}
 }
 REFUSING: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure, "description": text} for status, text in _ERRORS.items()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.middleware.cors import CORSMiddleware
 
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.http import (
@@ -26,6 +27,7 @@ from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.keys import ApiKeys
 from fdjax.serve.http.limits import Limits
 from fdjax.serve.http.logprobs import TokenTexts
+from fdjax.serve.http.metrics import PREFIX
 from fdjax.serve.http.server import STALL_SECONDS, ServedModel, Server
 from fdjax.version import __version__
 
@@ -40,6 +42,8 @@ def create_app(
     keyring: Keyring | None = None,
     allowed_hosts: Sequence[str] = (hosts.ANY,),
     limits: Limits | None = None,
+    allowed_origins: Sequence[str] = (),
+    metrics_prefix: str = PREFIX,
     stall_seconds: float = STALL_SECONDS,
     tracer_provider: "TracerProvider | None" = None,
 ) -> FastAPI:
@@ -52,6 +56,9 @@ def create_app(
             `/metrics`; by default none is.
         allowed_hosts: names that it answers to; see `Hosts`.
         limits: of one request.
+        allowed_origins: sites whose scripts may send requests from a browser (CORS),
+            `*` for any; by default none.
+        metrics_prefix: of the names of metrics; `vllm` suits dashboards made for that.
         stall_seconds: that a step of the engine may take; then the server is neither
             alive nor ready. Steps that compile do not count.
         tracer_provider: of OpenTelemetry; the process's own by default.
@@ -65,6 +72,7 @@ def create_app(
         limits or Limits(),
         keyring or Keyring(),
         stall_seconds=stall_seconds,
+        metrics_prefix=metrics_prefix,
     )
     # The pages of docs load scripts from elsewhere; the document itself is served.
     app = FastAPI(title="fdjax", version=__version__, docs_url=None, redoc_url=None)
@@ -89,6 +97,14 @@ def create_app(
     )
     # Comes before those that were added before: nothing of a stranger's body is read.
     app.add_middleware(ApiKeys, keyring=server.keyring)
+    if allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=allowed_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id"],
+        )
     app.add_middleware(hosts.Hosts, allowed=allowed_hosts)
     app.add_middleware(underway.EndedWithWords, underway=server.underway)
     spans = traces.observer(tracer_provider)
@@ -106,24 +122,48 @@ def _watching(server: Server) -> APIRouter:
         responses={200: {"model": answers.Models}, **answers.KEYED},
     )
     async def models() -> dict[str, Any]:
+        data = [described(name) for name in server.model.names]
+        return {"object": "list", "data": data}
+
+    @routes.get(
+        "/v1/models/{model:path}",
+        response_model=None,
+        responses={
+            200: {"model": answers.Model},
+            **answers.KEYED,
+            **answers.UNKNOWN_MODEL,
+        },
+    )
+    async def model(model: str) -> dict[str, Any]:
+        server.check_model(model)
+        return described(model)
+
+    def described(name: str) -> dict[str, Any]:
         return {
-            "object": "list",
-            "data": [
-                {
-                    "id": name,
-                    "object": "model",
-                    "created": server.created,
-                    "owned_by": "fdjax",
-                    "max_model_len": server.model.max_model_len,
-                }
-                for name in server.model.names
-            ],
+            "id": name,
+            "object": "model",
+            "created": server.created,
+            "owned_by": "fdjax",
+            "max_model_len": server.model.max_model_len,
         }
+
+    @routes.get(
+        "/version",
+        response_model=None,
+        responses={200: {"model": answers.Version}, **answers.KEYED},
+    )
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
 
     dead = "The engine has failed, or does not end its step."
 
     @routes.get(
         "/health",
+        response_model=None,
+        responses={503: {"description": f"{dead} Or the server drains."}},
+    )
+    @routes.get(
+        "/ping",
         response_model=None,
         responses={503: {"description": f"{dead} Or the server drains."}},
     )

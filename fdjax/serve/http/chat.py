@@ -1,19 +1,30 @@
 """`/v1/chat/completions`: the next turn of a chat."""
 
 import asyncio
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.structured import check_depth
 from fdjax.serve.http.answers import EVENTS, REFUSING, ChatAnswer
+from fdjax.serve.http.calling import Calling, calling
 from fdjax.serve.http.errors import ApiError, refusals
 from fdjax.serve.http.generation import respond
 from fdjax.serve.http.logprobs import TokenTexts, chat_logprobs
 from fdjax.serve.http.schemas import ChatBody, Message
 from fdjax.serve.http.server import Server
+from fdjax.serve.http.turn_shapes import delta_of, message_of
 from fdjax.serve.http.whole import Result
 from fdjax.serve.outputs import Chunk
+from fdjax.serve.turns import thinking
+from fdjax.serve.turns.reader import TurnReader
+from fdjax.serve.turns.tool import Tool
+from fdjax.serve.turns.turns import Turns
 
 
 class _Chat:
@@ -23,29 +34,43 @@ class _Chat:
     whole = "chat.completion"
     part = "chat.completion.chunk"
 
-    def __init__(self, texts: TokenTexts) -> None:
+    def __init__(self, texts: TokenTexts, turns: Turns | None, count: int) -> None:
         self._texts = texts
+        self._turns = turns  # that read the answer
+        self._has_called = [False] * count
 
     def choice(self, index: int, result: Result) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": result.text},
-            "finish_reason": result.finish_reason,
-        }
+        message = {"role": "assistant", "content": result.text}
+        reason: str | None = result.finish_reason
+        if self._turns is not None:
+            message = message_of(result.turn, self._turns.new_id)
+            self._has_called[index] = "tool_calls" in message
+            reason = self._reason(index, result.finish_reason)
+        return {"index": index, "message": message, "finish_reason": reason}
 
     def openings(self, index: int) -> list[dict[str, Any]]:
-        delta = {"role": "assistant", "content": ""}
-        return [
-            {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        ]
+        return [_event(index, {"role": "assistant", "content": ""})]
 
-    def delta(self, index: int, chunk: Chunk) -> dict[str, Any]:
-        return {
-            "index": index,
-            "delta": {"content": chunk.text} if chunk.text else {},
-            "logprobs": self.logprobs(index, chunk),
-            "finish_reason": chunk.finish_reason,
-        }
+    def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
+        if self._turns is None:
+            deltas = [{"content": chunk.text} if chunk.text else {}]
+        else:
+            new_id = self._turns.new_id
+            parts = chunk.parts or ()
+            self._has_called[index] |= any(part.kind == "call" for part in parts)
+            deltas = [*filter(None, (delta_of(part, new_id) for part in parts))]
+            # Some clients look no further at what comes with the end.
+            deltas += [{}] * (not deltas or chunk.finish_reason is not None)
+        if not (any(deltas) or chunk.logprobs or chunk.finish_reason):
+            return []
+        events = [_event(index, delta) for delta in deltas]
+        events[0]["logprobs"] = self.logprobs(index, chunk)
+        events[-1]["finish_reason"] = self._reason(index, chunk.finish_reason)
+        return events
+
+    def _reason(self, index: int, reason: str | None) -> str | None:
+        is_call = reason == "stop" and self._has_called[index]
+        return "tool_calls" if is_call else reason
 
     def logprobs(self, index: int, chunk: Chunk) -> dict[str, list[Any]] | None:
         del index
@@ -54,8 +79,36 @@ class _Chat:
         return chat_logprobs(self._texts, chunk.token_ids, chunk.logprobs)
 
 
-async def chat_tokens(server: Server, messages: Sequence[Message]) -> list[int]:
+def _event(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """What a chat becomes.
+
+    Attributes:
+        text: by the model's template.
+        tokens: of the text.
+    """
+
+    text: str
+    tokens: list[int]
+
+
+async def chat_prompt(
+    server: Server,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ChatPrompt:
     """The prompt that a chat becomes, by the model's template.
+
+    Args:
+        server: whose model it is for.
+        messages: of the chat.
+        tools: that the model is told of.
+        options: of the template.
 
     Raises:
         ApiError: the model has no tokenizer.
@@ -71,10 +124,28 @@ async def chat_tokens(server: Server, messages: Sequence[Message]) -> list[int]:
             f"{server.limits.messages}",
             param="messages",
         )
-    texts.check([message.content for message in messages], "messages")
     plain = [message.plain() for message in messages]
-    chat = await asyncio.to_thread(server.model.chat, plain)
-    return await texts.encode(chat.text, "messages", plain=chat.plain)
+    described = [tool.described for tool in tools or ()]
+    texts.check([_size_of(message) for message in plain], "messages")
+    texts.check([_json(described)], "tools")
+    check_depth("chat_template_kwargs", options)
+    texts.check([_json(options)], "chat_template_kwargs")
+    chat = await asyncio.to_thread(
+        server.model.chat, plain, described or None, options or None
+    )
+    tokens = await texts.encode(chat.text, "messages", plain=chat.plain)
+    return ChatPrompt(chat.text, tokens)
+
+
+def _size_of(message: Mapping[str, Any]) -> str:
+    """All that a template may write of a message."""
+    if "tool_calls" not in message:
+        return message["content"]
+    return message["content"] + _json(message["tool_calls"])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def router(server: Server, texts: TokenTexts) -> APIRouter:
@@ -88,20 +159,58 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
     )
     async def chat_completions(request: Request, body: ChatBody) -> Response:
         server.check_model(body.model)
+        tools = calling(server, body)
         defaults = {
             **server.model.sampling,
             "max_tokens": body.max_completion_tokens,
             "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
         }
-        with refusals(ChatBody.model_fields, prompt="messages", **body.renamed):
+        renamed = {"prompt": "messages", **body.renamed}
+        if tools is not None and tools.must:
+            renamed["structured_outputs"] = "tools"
+        with refusals(ChatBody.model_fields, **renamed):
+            if tools is not None and tools.must:
+                defaults["structured_outputs"] = tools.form
             params = body.sampling(defaults)
+            prompt = await chat_prompt(
+                server, body.messages, tools and tools.tools, body.template_options
+            )
+            turns = _reading(server, tools)
+            params = _after_reasoning(params, turns, prompt.text)
             return await respond(
                 request,
                 server,
                 body,
-                prompts=[await chat_tokens(server, body.messages)],
+                prompts=[prompt.tokens],
                 params=params,
-                make_format=lambda streams: _Chat(texts),
+                make_format=lambda streams: _Chat(texts, turns, len(streams)),
+                make_reader=turns and _readers(turns, tools, prompt.text),
             )
 
     return routes
+
+
+def _reading(server: Server, tools: Calling | None) -> Turns | None:
+    """What reads the answer; `None` where it is text alone."""
+    turns = server.model.turns
+    is_read = turns is not None and (tools is not None or turns.splits_reasoning)
+    return turns if is_read else None
+
+
+def _readers(
+    turns: Turns, tools: Calling | None, prompt: str
+) -> Callable[[], TurnReader]:
+    parallel = tools is None or tools.parallel
+    callable_tools = () if tools is None else tools.callable
+    return lambda: turns.reader(prompt, callable_tools, parallel=parallel)
+
+
+def _after_reasoning(
+    params: SamplingParams, turns: Turns | None, prompt: str
+) -> SamplingParams:
+    """Leaves the model its reasoning, whatever form its answer has."""
+    form = params.structured_outputs
+    if form is None or turns is None or not turns.may_reason(prompt):
+        return params
+    form = dataclasses.replace(form, after=thinking.END)
+    return dataclasses.replace(params, structured_outputs=form)

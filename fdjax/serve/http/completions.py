@@ -39,9 +39,11 @@ class _Completions:
         echo = self._echoes[index]
         return [self._part(index, echo, None, None)] if echo else []
 
-    def delta(self, index: int, chunk: Chunk) -> dict[str, Any]:
+    def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
+        if not (chunk.text or chunk.logprobs or chunk.finish_reason):
+            return []
         logprobs = self.logprobs(index, chunk)
-        return self._part(index, chunk.text or "", logprobs, chunk.finish_reason)
+        return [self._part(index, chunk.text or "", logprobs, chunk.finish_reason)]
 
     def _part(
         self, index: int, text: str, logprobs: Any, finish_reason: str | None

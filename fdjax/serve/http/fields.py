@@ -4,6 +4,7 @@ Pydantic would make an error of every wrong entry, and of each in every alternat
 body of some megabytes could ask for millions.
 """
 
+import re
 from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
@@ -13,18 +14,28 @@ from fdjax.serve.http.errors import ApiError, not_json
 from fdjax.serve.prompts import PlainPrompt
 
 
-def _text_of(name: str, value: object) -> str:
+def text_of(place: str, value: object) -> str:
     """A text that can be encoded.
+
+    Args:
+        place: where it stands, beginning with the field's name.
+        value: what stands there.
 
     Raises:
         ApiError: it is none; JSON can bring in lone surrogates.
     """
+    param = field_of(place)
     if not isinstance(value, str):
-        raise ApiError(f"{name} must be a text", param=name)
+        raise ApiError(f"{place} must be a text", param=param)
     try:
         return _whole(value)
     except UnicodeError as error:
-        raise not_json(str(error), param=name) from None
+        raise not_json(str(error), param=param) from None
+
+
+def field_of(place: str) -> str:
+    """The field that a place such as `tools[0].type` is in."""
+    return re.split(r"\W", place, maxsplit=1)[0]
 
 
 def _whole(text: str) -> str:
@@ -39,7 +50,7 @@ def _whole(text: str) -> str:
 
 def _prompts(value: object) -> list[PlainPrompt]:
     if isinstance(value, str):
-        return [_text_of("prompt", value)]
+        return [text_of("prompt", value)]
     entries = cast("list[Any]", value) if isinstance(value, list) else []
     if entries and set(map(type, entries)) == {int}:
         return [entries]
@@ -49,7 +60,7 @@ def _prompts(value: object) -> list[PlainPrompt]:
             param="prompt",
         )
     return [
-        _text_of("prompt", entry) if isinstance(entry, str) else _ids("prompt", entry)
+        text_of("prompt", entry) if isinstance(entry, str) else _ids("prompt", entry)
         for entry in entries
     ]
 
@@ -89,20 +100,20 @@ def _stops(value: object) -> list[str] | None:
     if value is None:
         return None
     entries = cast("list[Any]", value) if isinstance(value, list) else [value]
-    return [_text_of("stop", entry) for entry in entries]
+    return [text_of("stop", entry) for entry in entries]
 
 
 def _content(value: object) -> str:
     """A text, or OpenAI's list of parts, of which only texts are served."""
     if not isinstance(value, list):
-        return _text_of("messages", value)
+        return text_of("messages", value)
     texts: list[str] = []
     for part in cast("list[Any]", value):
         if not isinstance(part, dict) or {*part} != {"type", "text"}:  # pyright: ignore[reportUnknownArgumentType]  (checked here)
             raise ApiError(
                 "messages may have parts of type 'text' only", param="messages"
             )
-        texts.append(_text_of("messages", part["text"]))
+        texts.append(text_of("messages", part["text"]))
     return "".join(texts)
 
 

@@ -27,6 +27,7 @@ from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.prompts import Prompt
 from fdjax.serve.stream import Stream
+from fdjax.serve.turns.reader import TurnReader
 
 # nginx's status for a client that closed the connection; only logs see it.
 _CLIENT_CLOSED = 499
@@ -59,8 +60,8 @@ class Format(Protocol):
         """What a stream says of a sample before its first token."""
         ...
 
-    def delta(self, index: int, chunk: Chunk) -> dict[str, Any]:
-        """What a stream says of a chunk of a sample."""
+    def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
+        """What a stream says of a chunk of a sample, one event each."""
         ...
 
 
@@ -153,8 +154,8 @@ class Generation:
         try:
             async with contextlib.aclosing(self.chunks()) as chunks:
                 async for index, chunk in chunks:
-                    if chunk.text or chunk.logprobs or chunk.finish_reason:
-                        yield part(self.format.delta(index, chunk))
+                    for delta in self.format.deltas(index, chunk):
+                        yield part(delta)
         except Exception as error:  # the status is sent: only an event can tell
             told = error_of(error)
             if told.status == _FAILED:  # nobody else will tell of it
@@ -216,6 +217,7 @@ async def respond(
     prompts: Sequence[Prompt],
     params: SamplingParams,
     make_format: Callable[[Sequence[Stream]], Format],
+    make_reader: Callable[[], TurnReader] | None = None,
 ) -> Response:
     """Serves a request whose parameters are checked.
 
@@ -238,6 +240,7 @@ async def respond(
             tenant.origin(body.priority or 0, body.cache_salt or ""),
             charge=tenant.account.prompts,
             seconds=server.limits.seconds,
+            make_reader=make_reader,
         )
     except QuotaError:
         tenant.account.num_refused["max_queued_samples"] += 1

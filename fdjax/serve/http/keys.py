@@ -9,7 +9,9 @@ from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.tenants import attach
 
-WATCHED_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+WATCHED_PATHS = frozenset(
+    {"/health", "/health/live", "/health/ready", "/metrics", "/ping"}
+)
 # A browser that opens the page can send a password, and no other header. It would then
 # send it to every path unasked, on behalf of any site: so it counts for the page alone.
 PAGE = "/"

@@ -15,6 +15,7 @@ class Limits:
         n: samples of each prompt.
         samples: of all prompts together.
         messages: of a chat.
+        tools: that a chat's answer may call.
         logprobs: of all tokens of all samples.
         seconds: until the whole answer is there; `None` lets it take any time.
     """
@@ -26,5 +27,6 @@ class Limits:
     n: int = 128
     samples: int = 256
     messages: int = 4096
+    tools: int = 128
     logprobs: int = 2**19  # about 40 MB of JSON
     seconds: float | None = None

@@ -1,5 +1,6 @@
-"""Prometheus metrics under the names of vLLM, with the prefix `fdjax:`."""
+"""Prometheus metrics under the names of vLLM, with a prefix of their own."""
 
+import re
 import time
 from collections.abc import Sequence
 from typing import get_args
@@ -22,6 +23,10 @@ from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.outputs import FAILURES, Chunk
 from fdjax.serve.stream import Stream
 
+PREFIX = "fdjax"
+"""Of the names of metrics that are not of the process."""
+
+_OWN = re.compile(rb"^((?:# (?:HELP|TYPE) )?)%s:" % PREFIX.encode(), re.MULTILINE)
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
     300,
@@ -38,10 +43,14 @@ class Metrics:
         llm: it and its engine are looked at when somebody asks.
         model: the label `model_name`.
         keyring: whose tenants have metrics of their own.
+        prefix: of names, in place of `PREFIX`.
     """
 
-    def __init__(self, llm: AsyncLLM, model: str, keyring: Keyring) -> None:
+    def __init__(
+        self, llm: AsyncLLM, model: str, keyring: Keyring, *, prefix: str = PREFIX
+    ) -> None:
         self._registry = CollectorRegistry()
+        self._prefix = prefix
         self._model = model
         self._registry.register(
             EngineCollector(llm.statistics, lambda: llm.num_made, model)
@@ -133,7 +142,10 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
-        return generate_latest(self._registry)
+        text = generate_latest(self._registry)
+        if self._prefix == PREFIX:
+            return text
+        return _OWN.sub(rb"\1%s:" % self._prefix.encode(), text)
 
     def dropped(self, reason: Reason) -> None:
         """Counts a connection that the server closed."""

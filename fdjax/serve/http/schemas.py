@@ -17,8 +17,10 @@ from fdjax.serve.http.fields import (
     Tokens,
 )
 from fdjax.serve.http.forms import ResponseFormat, Structured
+from fdjax.serve.http.tool_fields import Calls, ToolChoice, Tools
 
 _INT32 = 2**31
+type Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 _NAMED_ALIKE = (
     "n",
     "temperature",
@@ -56,6 +58,12 @@ class Body(BaseModel):
         """Refuses the first unknown field: pydantic would list a million of them."""
         if isinstance(fields, dict):
             for name in cast("dict[Any, Any]", fields):
+                if str(name).startswith("guided_"):
+                    raise ApiError(
+                        f"{name[:100]} is not supported; use structured_outputs, as in "
+                        "vLLM since 0.12",
+                        param=name[:100],
+                    )
                 if name not in cls.model_fields:
                     raise ApiError(
                         f"{str(name)[:100]} is not supported; leave it out",
@@ -78,6 +86,8 @@ class SamplingBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Text | None = None
+    metadata: dict[Text, Text] | None = None
+    service_tier: Literal["auto", "default"] | None = None
     priority: Annotated[int, Field(ge=-_INT32, lt=_INT32)] | None = None
     cache_salt: Annotated[Text, Field(max_length=256)] | None = None
     temperature: float | None = None
@@ -157,19 +167,59 @@ class CompletionBody(SamplingBody):
 class Message(Body):
     """One turn of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: Text | None = None
+    reasoning: Text | None = None
+    reasoning_content: Text | None = None
+    tool_calls: Calls = None
+    tool_call_id: Text | None = None
 
-    def plain(self) -> dict[str, str]:
+    @model_validator(mode="after")
+    def _suits_its_role(self) -> Self:
+        for field, role in (
+            ("tool_calls", "assistant"),
+            ("reasoning", "assistant"),
+            ("reasoning_content", "assistant"),
+            ("tool_call_id", "tool"),
+        ):
+            if getattr(self, field) is not None and self.role != role:
+                raise ApiError(
+                    f"messages: {field} is for the role {role}, not {self.role}",
+                    param="messages",
+                )
+        if self.content is None and not self.tool_calls:
+            raise ApiError(
+                f"messages: content is missing, of the role {self.role}",
+                param="messages",
+            )
+        return self
+
+    def plain(self) -> dict[str, Any]:
         """The words that chat templates know."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": self.content}
+        reasoning = self.reasoning or self.reasoning_content
+        more = {
+            "name": self.name,
+            # Templates have either word.
+            "reasoning": reasoning,
+            "reasoning_content": reasoning,
+            "tool_calls": self.tool_calls,
+            "tool_call_id": self.tool_call_id,
+        }
+        given = {name: value for name, value in more.items() if value is not None}
+        return {"role": role, "content": self.content or "", **given}
 
 
 class ChatBody(SamplingBody):
     """A request to `/v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Effort | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -188,6 +238,16 @@ class ChatBody(SamplingBody):
         return self
 
     @property
+    def template_options(self) -> dict[str, Any]:
+        """What the chat template may look at, beside messages and tools."""
+        options: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            options["reasoning_effort"] = self.reasoning_effort
+        if self.reasoning_effort == "none":
+            options["enable_thinking"] = False
+        return options | (self.chat_template_kwargs or {})
+
+    @property
     def renamed(self) -> dict[str, str]:
         """See `SamplingBody.renamed`."""
         renamed = {"logprobs": "top_logprobs"} | super().renamed
@@ -204,6 +264,7 @@ class TokenizeBody(Body):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = (
         None
     )
+    tools: Tools = None
     add_special_tokens: bool | None = None
 
 

@@ -7,15 +7,22 @@ from types import MappingProxyType
 from typing import Any
 
 from fdjax.serve.async_llm import AsyncLLM
-from fdjax.serve.chat_template import ChatText
+from fdjax.serve.chat_template import ChatText, Message
 from fdjax.serve.http.aborts import Abortable
 from fdjax.serve.http.errors import ApiError, draining, stalled
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.limits import Limits
-from fdjax.serve.http.metrics import Metrics
+from fdjax.serve.http.metrics import PREFIX, Metrics
 from fdjax.serve.http.underway import Underway
+from fdjax.serve.turns.turns import Turns
 
 STALL_SECONDS = 300.0
+
+
+type Render = Callable[
+    [Sequence[Message], Sequence[Mapping[str, Any]] | None, Mapping[str, Any] | None],
+    ChatText,
+]
 
 
 @dataclass(frozen=True)
@@ -26,15 +33,17 @@ class ServedModel:
         names: it is asked for by any of them; the first one answers.
         vocab_size: tokens.
         max_model_len: longest sequence, prompt and output together.
-        chat: messages (role and content) to the text of a prompt; `None` where the
-            model has no tokenizer.
+        chat: messages, tools and options of a chat template to the text of a prompt;
+            `None` where the model has no tokenizer.
+        turns: how the model's answers to chats are read; `None` likewise.
         sampling: arguments of `SamplingParams` for what a request leaves open.
     """
 
     names: Sequence[str]
     vocab_size: int
     max_model_len: int
-    chat: Callable[[Sequence[dict[str, str]]], ChatText] | None
+    chat: Render | None
+    turns: Turns | None = None
     sampling: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -57,12 +66,13 @@ class Server:
         keyring: Keyring,
         *,
         stall_seconds: float = STALL_SECONDS,
+        metrics_prefix: str = PREFIX,
     ) -> None:
         self.llm = llm
         self.model = model
         self.limits = limits
         self.keyring = keyring
-        self.metrics = Metrics(llm, model.names[0], keyring)
+        self.metrics = Metrics(llm, model.names[0], keyring, prefix=metrics_prefix)
         self.created = int(time.time())
         self.draining = False
         self.abortable = Abortable()

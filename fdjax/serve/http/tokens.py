@@ -5,7 +5,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from fdjax.serve.http.answers import REFUSING, TextAnswer, TokensAnswer
-from fdjax.serve.http.chat import chat_tokens
+from fdjax.serve.http.calling import check_tools
+from fdjax.serve.http.chat import chat_prompt
 from fdjax.serve.http.errors import ApiError, refusals
 from fdjax.serve.http.schemas import DetokenizeBody, TokenizeBody
 from fdjax.serve.http.server import Server
@@ -56,7 +57,8 @@ async def _tokens(server: Server, body: TokenizeBody) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("give prompt or messages, and not both", param="prompt")
     if body.messages is not None:
-        return await chat_tokens(server, body.messages)
+        check_tools(server, body.tools)
+        return (await chat_prompt(server, body.messages, body.tools)).tokens
     plain = body.add_special_tokens is False
     return await _texts(server, "prompt").encode(
         body.prompt or "", "prompt", plain=plain

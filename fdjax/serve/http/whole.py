@@ -15,6 +15,7 @@ from fastapi.responses import StreamingResponse
 
 from fdjax.serve.http.encoding import encoded
 from fdjax.serve.outputs import Chunk, FinishText
+from fdjax.serve.turns.parts import Part
 
 PIECE_BYTES = 2**16
 """What is sent at once, but for the last chunk in it."""
@@ -29,12 +30,14 @@ class Result:
 
     Attributes:
         texts: of its chunks.
+        turn: parts of an assistant's turn, where it was read as one.
         columns: of its log-probabilities, the entries of each chunk as JSON; `None`
             where they were not asked for.
         finish_reason: set at the end.
     """
 
     texts: list[str] = field(default_factory=list[str])
+    turn: list[Part] = field(default_factory=list[Part])
     columns: dict[str, list[bytes]] | None = None
     finish_reason: FinishText | None = None
 
@@ -46,6 +49,7 @@ class Result:
     def add(self, chunk: Chunk, logprobs: Columns | None) -> None:
         """Takes the next chunk, and what an endpoint makes of its log-probabilities."""
         self.texts.append(chunk.text or "")
+        self.turn += chunk.parts or ()
         self.finish_reason = chunk.finish_reason
         if logprobs is None:
             return

@@ -12,9 +12,11 @@ from fdjax.serve.http.app import create_app
 from fdjax.serve.http.hosts import ANY
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.limits import Limits
+from fdjax.serve.http.metrics import PREFIX
 from fdjax.serve.http.server import STALL_SECONDS, ServedModel
 from fdjax.serve.loading import Loaded
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN, TextLimit
+from fdjax.serve.turns.turns import Turns
 
 
 def application(
@@ -22,11 +24,15 @@ def application(
     *,
     names: Sequence[str],
     allowed_hosts: Sequence[str] = (ANY,),
+    allowed_origins: Sequence[str] = (),
+    metrics_prefix: str = PREFIX,
     stall_seconds: float = STALL_SECONDS,
     sampling: Mapping[str, Any],
     limits: Limits | None = None,
     keyring: Keyring | None = None,
     max_bytes_per_token: int = MAX_BYTES_PER_TOKEN,
+    tool_call_parser: str | None = None,
+    reasoning_parser: str | None = None,
 ) -> tuple[FastAPI, AsyncLLM]:
     """An application over a model's engine, which from now on serves nothing else.
 
@@ -34,22 +40,35 @@ def application(
         loaded: the model.
         names: what the API calls it.
         allowed_hosts: see `create_app`.
+        allowed_origins: see `create_app`.
+        metrics_prefix: see `create_app`.
         stall_seconds: see `create_app`.
         sampling: arguments of `SamplingParams` for what requests leave open.
         limits: of one request; its body may be as long as texts may.
         keyring: see `create_app`.
         max_bytes_per_token: of a text as long as the model allows; longer ones are
             refused before they are tokenised.
+        tool_call_parser: see `Turns`.
+        reasoning_parser: see `Turns`.
+
+    Raises:
+        ConfigError: a parser is not known, or the chat template cannot be read.
 
     Returns:
         The application, and what whoever runs it closes at the end.
     """
     max_model_len, limits = loaded.engine.plan.max_model_len, limits or Limits()
-    chat = text_limit = None
+    chat = text_limit = turns = None
     if loaded.tokenizer is not None:
         template = ChatTemplate(loaded.settings.folder)
         template.start()
         chat = template.render
+        turns = Turns(
+            loaded.tokenizer,
+            template=template.text,
+            tool_call_parser=tool_call_parser,
+            reasoning_parser=reasoning_parser,
+        )
         text_limit = TextLimit.of(
             loaded.tokenizer,
             max_model_len=max_model_len,
@@ -65,6 +84,7 @@ def application(
         vocab_size=loaded.settings.config.embedding.vocab_size,
         max_model_len=max_model_len,
         chat=chat,
+        turns=turns,
         sampling=sampling,
     )
     app = create_app(
@@ -72,6 +92,8 @@ def application(
         model,
         keyring=keyring,
         allowed_hosts=allowed_hosts,
+        allowed_origins=allowed_origins,
+        metrics_prefix=metrics_prefix,
         stall_seconds=stall_seconds,
         limits=limits,
     )

@@ -1,18 +1,37 @@
 """What stands around the answers: keys, health, metrics, models, tokens."""
 
+import dataclasses
 import re
 
 import pytest
 
+import fdjax
 from fdjax.errors import EngineDeadError
 from tests.support.fake_engine import MAX_MODEL_LEN, FakeEngine
-from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENIZER, TOKENS, served
+from tests.support.http_server import (
+    CHAT,
+    MODEL,
+    PROMPT,
+    TEXT,
+    TOKENIZER,
+    TOKENS,
+    served,
+)
 
 pytestmark = pytest.mark.anyio
 
 COMPLETIONS = "/v1/completions"
-OPEN = ["/health", "/metrics"]
-CLOSED = ["/", "/v1/models", "/openapi.json", "/no/such", "/Health", "/health/"]
+OPEN = ["/health", "/ping", "/metrics"]
+CLOSED = [
+    "/",
+    "/v1/models",
+    "/v1/models/tales",
+    "/version",
+    "/openapi.json",
+    "/no/such",
+    "/Health",
+    "/health/",
+]
 WRONG = [
     {},
     {"authorization": "Bearer "},
@@ -174,3 +193,59 @@ async def test_the_openapi_document_names_the_fields():
     schemas = document["components"]["schemas"]
     assert "repetition_penalty" in schemas["ChatBody"]["properties"]
     assert schemas["CompletionBody"]["required"] == ["prompt"]
+
+
+async def test_one_model_whose_name_is_a_path():
+    model = dataclasses.replace(MODEL, names=("org/tales", "tales"))
+    with served(model=model) as server:
+        answers = [
+            (await server.get(f"/v1/models/{name}")).json() for name in model.names
+        ]
+        listed = (await server.get("/v1/models")).json()["data"]
+        missing = await server.get("/v1/models/org/no-such")
+    assert [answer["id"] for answer in answers] == ["org/tales", "tales"]
+    assert answers == listed
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+
+
+async def test_the_version():
+    with served() as server:
+        assert (await server.get("/version")).json() == {"version": fdjax.__version__}
+
+
+async def test_metrics_by_another_prefix():
+    with served() as server, served(metrics_prefix="vllm") as other:
+        usual = (await server.get("/metrics")).text
+        renamed = (await other.get("/metrics")).text
+    names = {line.split("{")[0] for line in usual.splitlines() if "fdjax:" in line}
+    assert len(names) > 50
+    found = {line.split("{")[0] for line in renamed.splitlines()}
+    assert {name.replace("fdjax:", "vllm:") for name in names} <= found
+    assert "fdjax:" not in renamed
+
+
+ORIGIN = "https://chat.example.com"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_let_in"), [((), False), ((ORIGIN,), True), (("*",), True)]
+)
+async def test_scripts_of_sites(allowed: tuple[str, ...], is_let_in: bool):
+    ask = {
+        "origin": ORIGIN,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization, content-type",
+    }
+    with served(api_keys=["first"], allowed_origins=allowed) as server:
+        async with server.client as client:
+            asked = await client.options("/v1/completions", headers=ask)
+            told = await client.get("/v1/models", headers={"origin": ORIGIN})
+            other = {"origin": "https://example.com"}
+            strange = await client.get("/v1/models", headers=other)
+    allow = "access-control-allow-origin"
+    assert (asked.status_code == 200) == is_let_in
+    assert told.status_code == 401, "a key is wanted all the same"
+    for answer in (asked, told):
+        assert (answer.headers.get(allow) in (ORIGIN, "*")) == is_let_in
+    assert (allow in strange.headers) == ("*" in allowed)

@@ -65,7 +65,8 @@ async def test_logprobs():
 async def test_parts_and_roles():
     seen: list[Any] = []
 
-    def chat(messages: Sequence[dict[str, str]]) -> ChatText:
+    def chat(messages: Sequence[dict[str, Any]], *more: Any) -> ChatText:
+        assert more == (None, None)
         seen.extend(messages)
         return ChatText("a", plain=True)
 
@@ -84,7 +85,7 @@ async def test_parts_and_roles():
 
 
 async def test_a_template_that_refuses():
-    def chat(messages: Sequence[dict[str, str]]) -> ChatText:
+    def chat(messages: Sequence[dict[str, Any]], *more: Any) -> ChatText:
         raise RequestError("messages do not suit: roles must alternate")
 
     with served(model=dataclasses.replace(MODEL, chat=chat)) as server:
