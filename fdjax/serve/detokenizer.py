@@ -60,6 +60,7 @@ class Detokenizer:
                 skip_special_tokens=params.skip_special_tokens,
                 spaces_between_special_tokens=params.spaces_between_special_tokens,
             )
+        self._tokenizer = tokenizer
         self._params = params
         self._new_stops = functools.partial(
             StopStrings, params.stop, included=params.include_stop_str_in_output
@@ -130,8 +131,13 @@ class Detokenizer:
         if increment.finish_reason != FinishReason.STOP or not increment.token_ids:
             return False
         named = _stop_token(increment, params) is not None
-        ends = named or not params.skip_special_tokens
+        ends = named or self._is_shown_end(increment.token_ids[-1])
         return ends and not params.include_stop_str_in_output
+
+    def _is_shown_end(self, token: int) -> bool:
+        """It is special, and would be text; a grammar may end with any other token."""
+        tokenizer, is_shown = self._tokenizer, not self._params.skip_special_tokens
+        return is_shown and tokenizer is not None and not tokenizer.decode([token])
 
     def _piece(self, token: int, stream: TextStream) -> str:
         marker = None if self._reader is None else self._reader.markers.get(token)

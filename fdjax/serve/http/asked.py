@@ -26,6 +26,8 @@ def check_size(server: Server, *, num_prompts: int, params: SamplingParams) -> N
     longest = server.model.max_model_len
     tokens = longest if params.max_tokens is None else min(params.max_tokens, longest)
     each = 1 + params.logprobs
+    if params.prompt_logprobs is not None:  # of a prompt as long as may be
+        tokens = longest
     count = n * num_prompts * tokens * each
     if count > limits.logprobs:
         raise ApiError(

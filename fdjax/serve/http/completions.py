@@ -23,9 +23,15 @@ class _Completions:
     id_prefix = "cmpl"
     whole = part = "text_completion"
 
-    def __init__(self, texts: TokenTexts, echoes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        texts: TokenTexts,
+        echoes: Sequence[str],
+        prompts: Sequence[Sequence[int]],
+    ) -> None:
         self._texts = texts
         self._echoes = echoes
+        self._prompts = prompts
         self._offsets = [0] * len(echoes)
 
     def choice(self, index: int, result: Result) -> dict[str, Any]:
@@ -58,8 +64,12 @@ class _Completions:
     def logprobs(self, index: int, chunk: Chunk) -> dict[str, list[Any]] | None:
         if chunk.logprobs is None:
             return None
+        token_ids, entries = chunk.token_ids, chunk.logprobs
+        if chunk.prompt_logprobs is not None:  # the prompt is part of the text
+            token_ids = [*self._prompts[index], *token_ids]
+            entries = [*chunk.prompt_logprobs, *entries]
         logprobs = completion_logprobs(
-            self._texts, chunk.token_ids, chunk.logprobs, offset=self._offsets[index]
+            self._texts, token_ids, entries, offset=self._offsets[index]
         )
         self._offsets[index] += sum(map(len, logprobs["tokens"]))
         return logprobs
@@ -79,10 +89,15 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
 
         def make_format(streams: Sequence[Stream]) -> _Completions:
             tokenizer = server.llm.tokenizer if body.echo else None
-            return _Completions(texts, _echoes(tokenizer, body, streams))
+            prompts = [stream.request.prompt for stream in streams]
+            return _Completions(texts, _echoes(tokenizer, body, streams), prompts)
 
         with refusals(CompletionBody.model_fields, **body.renamed):
-            defaults = {**server.model.sampling, "logprobs": body.logprobs}
+            defaults = {
+                **server.model.sampling,
+                "logprobs": body.logprobs,
+                "prompt_logprobs": body.logprobs if body.echo else None,
+            }
             return await respond(
                 request,
                 server,

@@ -31,7 +31,7 @@ class TokenTexts:
 def completion_logprobs(
     texts: TokenTexts,
     token_ids: Sequence[int],
-    logprobs: Sequence[Logprob],
+    logprobs: Sequence[Logprob | None],
     *,
     offset: int,
 ) -> dict[str, list[Any]]:
@@ -40,7 +40,7 @@ def completion_logprobs(
     Args:
         texts: of tokens.
         token_ids: the tokens.
-        logprobs: one each.
+        logprobs: one each; `None` for a prompt's first token.
         offset: characters of the text before them.
     """
     tokens = [texts.of(token) for token in token_ids]
@@ -50,9 +50,10 @@ def completion_logprobs(
         offset += len(token)
     return {
         "tokens": tokens,
-        "token_logprobs": [_finite(one.logprob) for one in logprobs],
+        "token_logprobs": [one and _finite(one.logprob) for one in logprobs],
         "top_logprobs": [
-            {texts.of(token): _finite(value) for token, value in one.top.items()}
+            one
+            and {texts.of(token): _finite(value) for token, value in one.top.items()}
             for one in logprobs
         ],
         "text_offset": offsets,

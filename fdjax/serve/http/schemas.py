@@ -35,6 +35,7 @@ _NAMED_ALIKE = (
     "stop",
     "stop_token_ids",
     "include_stop_str_in_output",
+    "skip_special_tokens",
     "ignore_eos",
     "max_tokens",
     "min_tokens",
@@ -102,6 +103,7 @@ class SamplingBody(Body):
     stop: Stops = None
     stop_token_ids: StopIds = None
     include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -155,11 +157,12 @@ class CompletionBody(SamplingBody):
     logprobs: int | None = None
 
     @model_validator(mode="after")
-    def _prompts_have_no_logprobs(self) -> Self:
-        if self.echo and self.logprobs is not None:
+    def _one_sample_has_the_prompts_logprobs(self) -> Self:
+        if self.echo and self.logprobs is not None and (self.n or 1) > 1:
             raise ApiError(
-                "logprobs of the prompt are not supported; leave out echo or logprobs",
-                param="logprobs",
+                f"n is {self.n}, but with echo and logprobs, a prompt's are told once; "
+                "use 1, or leave out echo or logprobs",
+                param="n",
             )
         return self
 

@@ -35,6 +35,10 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"choice": ["one", "two"]}}, "one|two"),
     ({"structured_outputs": {"json": SCHEMA}}, r'\{ ?"a" ?: ?"[xy]" ?\}'),
     ({"structured_outputs": {"regex": "[ab]{3}"}}, "[ab]{3}"),
+    (
+        {"structured_outputs": {"regex": "[ab]{3}"}, "skip_special_tokens": False},
+        "[ab]{3}",
+    ),
 ]
 
 

@@ -196,7 +196,7 @@ async def test_bad_messages_are_named(messages: Any):
     [
         (COMPLETIONS, {"logprobs": 21}, "logprobs"),
         (COMPLETIONS, {"logprobs": -1}, "logprobs"),
-        (COMPLETIONS, {"logprobs": 1, "echo": True}, "logprobs"),
+        (COMPLETIONS, {"logprobs": 1, "echo": True, "n": 2}, "n"),
         (COMPLETIONS, {"logprobs": True}, "logprobs"),
         (COMPLETIONS, {"prompt": ["Once"] * 8, "n": 3}, "n"),
         (CHATS, {"logprobs": 1}, "logprobs"),

@@ -1,6 +1,8 @@
 """The whole server over the shipped model: the same tokens, and no page lost."""
 
 import asyncio
+import dataclasses
+import json
 import re
 from collections.abc import Iterator
 
@@ -52,6 +54,33 @@ async def test_a_chat_works_without_a_template(llm: LLM, serving: Serving):
         "/v1/chat/completions", json=BODY | {"messages": messages}
     )
     assert response.json()["choices"][0]["message"]["content"] == expected.text
+
+
+async def test_an_echo_has_the_log_probabilities_of_its_prompt(
+    llm: LLM, serving: Serving
+):
+    params = dataclasses.replace(GREEDY, logprobs=2, prompt_logprobs=2)
+    (expected,) = llm.generate(PROMPTS[0], params)
+    assert expected.prompt_logprobs is not None and expected.logprobs is not None
+    body = BODY | {"prompt": PROMPTS[0], "echo": True, "logprobs": 2}
+    whole = (await serving[0].post("/v1/completions", json=body)).json()["choices"][0]
+    logprobs = whole["logprobs"]
+    assert whole["text"] == PROMPTS[0] + (expected.text or "")
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    told = [*expected.prompt_logprobs[1:], *expected.logprobs]
+    assert all(one is not None for one in told)
+    close = pytest.approx([one and one.logprob for one in told], abs=1e-4)
+    assert logprobs["token_logprobs"][1:] == close
+    assert {len(top) for top in logprobs["top_logprobs"][1:]} <= {2, 3}
+    assert len(logprobs["tokens"]) == len(logprobs["text_offset"]) == len(told) + 1
+    response = await serving[0].post("/v1/completions", json=body | {"stream": True})
+    events = [json.loads(line[6:]) for line in response.text.split("\n\n")[:-2]]
+    choices = [event["choices"][0] for event in events]
+    assert "".join(choice["text"] for choice in choices) == whole["text"]
+    pieces = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    assert [token for piece in pieces for token in piece["tokens"]] == logprobs[
+        "tokens"
+    ]
 
 
 async def test_cancelled_requests_leave_no_page_behind(llm: LLM, serving: Serving):
