@@ -19,18 +19,22 @@ from fdjax.errors import (
 from fdjax.version import __version__
 
 if TYPE_CHECKING:
+    from fdjax.generate.beam_params import BeamSearchParams
     from fdjax.generate.params import SamplingParams
     from fdjax.generate.softmax_counts import SoftmaxStatistics
     from fdjax.generate.structured import StructuredOutputs
     from fdjax.kernels.decode_attention.unified import UnifiedMax
     from fdjax.models.config import ModelConfig
     from fdjax.serve.async_llm import AsyncLLM
+    from fdjax.serve.beam_search import BeamSearchOutput
     from fdjax.serve.llm import LLM
     from fdjax.serve.outputs import Chunk, Completion, Output
 
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
     "CheckpointError",
     "Chunk",
     "Completion",
@@ -53,6 +57,8 @@ __all__ = [
 _HOMES = {
     "LLM": "fdjax.serve.llm",
     "AsyncLLM": "fdjax.serve.async_llm",
+    "BeamSearchOutput": "fdjax.serve.beam_search",
+    "BeamSearchParams": "fdjax.generate.beam_params",
     "Chunk": "fdjax.serve.outputs",
     "Completion": "fdjax.serve.outputs",
     "ModelConfig": "fdjax.models.config",

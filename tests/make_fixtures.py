@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 import fdjax.models
-from tests.support import hf_reference
+from tests.support import beam_cases, beam_models, hf_beams, hf_reference
 from tests.support.greedy import greedy
 from tests.support.hf_model import FIXTURES, TALES, HfModel
 from tests.support.hf_models import MODELS
@@ -89,6 +89,20 @@ def make_tales(folder: Path) -> None:
     replace(folder / "expected.safetensors", tensors, seed=None)
 
 
+def make_beams() -> None:
+    """Writes what transformers finds with beams, with the models of the others."""
+    names = {case.model for case in beam_models.questions()}
+    references = {
+        name: hf_reference.load(beam_models.folder_of(name)) for name in names
+    }
+    beam_models.write_expected(
+        [
+            hf_beams.answered(case, references[case.model])
+            for case in beam_models.questions()
+        ]
+    )
+
+
 def replace(path: Path, tensors: dict[str, np.ndarray], *, seed: int | None) -> None:
     """Writes a file of expected values and logs the difference to what it held."""
     old = load_file(path) if path.exists() else {}
@@ -131,6 +145,10 @@ def main() -> None:
             make(model, FIXTURES / model.name)
     if not chosen or TALES.name in chosen:
         make_tales(FIXTURES / TALES.name)
+    if not chosen or beam_cases.EXPECTED.stem in chosen:
+        beam_cases.write_expected([hf_beams.search(one) for one in beam_cases.cases()])
+    if not chosen or beam_models.EXPECTED.stem in chosen:
+        make_beams()
 
 
 if __name__ == "__main__":

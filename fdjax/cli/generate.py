@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fdjax.cli import progress
+from fdjax.cli.beams import BeamOptions, write_beams
 from fdjax.cli.errors import FAILED, reported, show_error
 from fdjax.cli.loading import load, sampling_defaults
 from fdjax.cli.options import (
@@ -61,6 +62,7 @@ def generate(
     ] = None,
     model: ModelOptions,
     sampling: SamplingOptions,
+    search: BeamOptions,
     json_lines: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -72,8 +74,12 @@ def generate(
         texts = [*(prompts or []), *(prompt or [])]
         all_prompts = gather(texts, prompt_file, prompt_ids or [])
         given = sampling.given(max_tokens=max_tokens, logprobs=logprobs)
+        beams = search.params(given)
         started = time.perf_counter()
         llm = load(model)
+        if beams is not None:
+            write_beams(llm, all_prompts, beams, json_lines=json_lines)
+            return
         params = _params(llm, model, given, len(all_prompts))
         seeds = [one.seed or 0 for one in params]
         watch = Stopwatch(time.perf_counter() - started)

@@ -6,20 +6,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fdjax.engine.beam_executor import BeamLaunch
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
+from fdjax.engine.group import Group
 from fdjax.engine.job import Job
 from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.pace import Pace
 from fdjax.engine.parking import Parking
-from fdjax.engine.request import Increment, Request, check_pages, make_request
+from fdjax.engine.request import (
+    Increment,
+    Request,
+    check_beams,
+    check_pages,
+    make_request,
+)
 from fdjax.engine.results import Launch, ending
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
 from fdjax.errors import ConfigError
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SERVING_PLANS, serving_plan
 from fdjax.generate.softmax_counts import SoftmaxStatistics
@@ -77,13 +86,13 @@ class Engine:
         self._softmax = SoftmaxWatch(
             num_heads=model.config.num_heads, num_layers=model.config.num_layers
         )
-        self._unread: deque[Launch] = deque()
+        self._unread: deque[Launch | BeamLaunch] = deque()
 
     def request(
         self,
         index: int,
         prompt: Sequence[int],
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         grammar: Grammar | None = None,
     ) -> Request:
         """A checked request.
@@ -99,6 +108,14 @@ class Engine:
             RequestError: the prompt or the parameters cannot be served, or the whole
                 KV array could not hold it.
         """
+        beams = None
+        if isinstance(params, BeamSearchParams):
+            beams, params = params, params.sampling
+            check_beams(
+                beams,
+                max_num_seqs=self.buckets.rows[-1],
+                batch_invariant=self.config.batch_invariant,
+            )
         request = make_request(
             index,
             prompt,
@@ -106,6 +123,7 @@ class Engine:
             vocab_size=self.config.embedding.vocab_size,
             max_model_len=self.plan.max_model_len,
             grammar=grammar,
+            beams=beams,
         )
         check_pages(request, self.plan.layout)
         return request
@@ -142,8 +160,12 @@ class Engine:
         Args:
             request: of `request`.
             origin: of the job; one of its own by default.
+
+        Raises:
+            RequestError: it is a beam search wider than its tenant may hold rows.
         """
         origin = origin or Origin()
+        self.scheduler.shares.check_rows(origin, request.num_rows)
         job = Job(
             request,
             origin,
@@ -151,6 +173,7 @@ class Engine:
             keys=PrefixKeys(self.plan.layout.page_size, origin.salt),
             tokens=list(request.prompt),
             matcher=request.matcher(),
+            group=Group(request.limited_beams) if request.beams else None,
         )
         self.scheduler.add(job)
         return job
@@ -190,6 +213,7 @@ class Engine:
         launched |= self._decode()
         # One less where a job is held: it misses one step, not two.
         ahead = LAUNCHES_AHEAD - self.scheduler.formed.any_held
+        ahead += LAUNCHES_AHEAD * len(self.scheduler.beams)  # a launch each
         while len(self._unread) > (ahead if launched else 0):
             increments += self._read(self._unread.popleft())
             launched = True
@@ -281,16 +305,15 @@ class Engine:
             now_s = time.monotonic()
             for job in admitted:
                 job.let_in(now_s)
-            running = (job.request.params for job in self.scheduler.running)
-            self.executor.use(serving_plan(running))
+            running = self.scheduler.running
+            rows = (job.request.params for job in running if job.group is None)
+            self.executor.use(serving_plan(rows))
 
     def _prefill(self) -> bool:
         room, called = self.buckets.step_tokens, False
         while chunks := self.scheduler.chunks(room):
             room -= sum(chunk.size for chunk in chunks)
-            launch = self.executor.prefill(chunks)
-            if launch is not None:
-                self._unread.append(launch)
+            self._unread += self.executor.prefill(chunks)
             called = True
         return called
 
@@ -298,7 +321,9 @@ class Engine:
         jobs = self.scheduler.reserve(self.executor.pace.steps)
         if jobs:
             self._unread.append(self.executor.decode(jobs))
-        return bool(jobs)
+        searches = self.scheduler.beams.reserve(self.scheduler.pool)
+        self._unread += map(self.executor.search, searches)
+        return bool(jobs or searches)
 
     def _make_room(self) -> list[tuple[Job, Increment]]:
         """Frees pages for the next launch and rows for others, by putting jobs back.
@@ -319,11 +344,12 @@ class Engine:
         self._parking.park()
         return increments
 
-    def _read(self, launch: Launch) -> list[tuple[Job, Increment]]:
+    def _read(self, launch: Launch | BeamLaunch) -> list[tuple[Job, Increment]]:
         increments = self.executor.read(launch)
         for job, increment in increments:
-            job.tokens += increment.token_ids
-            self.scheduler.remember(job)
+            if job.group is None:  # whose pages hold the prompt alone
+                job.tokens += increment.token_ids
+                self.scheduler.remember(job)
             if increment.finish_reason is not None:
                 self.scheduler.end(job)
             elif job.matcher is not None:

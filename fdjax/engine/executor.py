@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fdjax.engine.beam_executor import BeamExecutor, BeamLaunch
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
 from fdjax.engine.job import Chunk, Job
 from fdjax.engine.pace import Pace
@@ -28,7 +29,7 @@ from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
 from fdjax.kernels.paged import KVCache
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array
+from fdjax.notation import Array, Float, Int32
 
 
 class Executor:
@@ -54,6 +55,7 @@ class Executor:
         self._layout = plan.layout
         self._buckets = buckets
         self.programs = Programs(model, steps_per_launch=pace.most)
+        self.beams = BeamExecutor(model.config, self.programs, plan.layout, buckets)
         self.pace = pace
         self.plan = SERVING_PLANS[0]
         self._table = RowTable(
@@ -83,38 +85,24 @@ class Executor:
         sampling = _kept(self.progress.sampling, fresh.progress)
         self.progress = dataclasses.replace(self.progress, sampling=sampling)
 
-    def prefill(self, chunks: Sequence[Chunk]) -> Launch | None:
-        """Computes chunks, and samples the first tokens of the jobs that they complete.
+    def prefill(self, chunks: Sequence[Chunk]) -> list[Launch | BeamLaunch]:
+        """Computes chunks, and chooses the first tokens of the jobs that they complete.
 
         Returns:
-            The tokens, if there are any.
+            The tokens: of all rows together, and of each beam search.
         """
         for chunk in chunks:
             if (scored := chunk.job.scored) is not None and scored.num_missing:
                 stop = min(chunk.stop, chunk.job.num_prompt - 1)
                 scored.add(self.score(chunk.job, chunk.start, stop))
         logits, lengths = self._prefill(chunks)
-        if not any(chunk.is_last for chunk in chunks):
-            return None
-        rows = np.full(logits.shape[0], self._buckets.rows[-1], np.int32)
-        columns: list[tuple[Job, int]] = []
-        for place, chunk in enumerate(chunks):
-            if chunk.is_last and chunk.job.row is not None:
-                rows[place] = chunk.job.row
-                columns.append((chunk.job, place))
-        arrivals = self._state(
-            [chunk.job for chunk in chunks], num_rows=logits.shape[0]
-        )
-        self.rules, self.progress, sampled = self.programs.seat(
-            logits,
-            arrivals,
-            jax.device_put(rows),
-            lengths,
-            self.rules,
-            self.progress,
-            plan=self.plan,
-        )
-        return Launch(sampled, tuple(columns)).start_copy()
+        complete = [(n, c.job) for n, c in enumerate(chunks) if c.is_last]
+        launches: list[Launch | BeamLaunch] = [
+            self.beams.begin(job, logits, n) for n, job in complete if job.group
+        ]
+        if any(job.group is None for _, job in complete):
+            launches.append(self._seat(chunks, logits, lengths))
+        return launches
 
     def score(self, job: Job, start: int, stop: int) -> list[Piece]:
         """Scores what follows each of a job's tokens from `start` to `stop`.
@@ -160,7 +148,14 @@ class Executor:
         launched = self.pace.launched(int(steps.max()), began_s)
         return Launch(sampled, columns, launched).start_copy()
 
-    def read(self, launch: Launch) -> list[tuple[Job, Increment]]:
+    def search(self, job: Job) -> BeamLaunch:
+        """Runs a step of a beam search."""
+        self.pace.prefilled()
+        kv, launch = self.beams.step(job, self.kv)
+        self.progress = dataclasses.replace(self.progress, kv=kv)
+        return launch
+
+    def read(self, launch: Launch | BeamLaunch) -> list[tuple[Job, Increment]]:
         """Waits for a launch's tokens, and learns how long that takes."""
         waited = not launch.is_ready
         increments = list(launch.read())
@@ -196,7 +191,9 @@ class Executor:
             return SoftmaxStatistics(0, (0,) * self._config.num_layers)
         return self.progress.softmax.read(num_heads=self._config.num_heads)
 
-    def _prefill(self, chunks: Sequence[Chunk]) -> tuple[Array, Array]:
+    def _prefill(
+        self, chunks: Sequence[Chunk]
+    ) -> tuple[Float[Array, "A V"], Int32[Array, " A"]]:
         """Logits and lengths of each chunk's row."""
         num_rows = self._buckets.prefill_rows
         count = smallest_fitting(self._buckets.prefills, sum(c.size for c in chunks))
@@ -218,6 +215,32 @@ class Executor:
         logits, kv = self.programs.prefill(self.kv, *operands)
         self.progress = dataclasses.replace(self.progress, kv=kv)
         return logits, operands[1]
+
+    def _seat(
+        self,
+        chunks: Sequence[Chunk],
+        logits: Float[Array, "A V"],
+        lengths: Int32[Array, " A"],
+    ) -> Launch:
+        rows = np.full(logits.shape[0], self._buckets.rows[-1], np.int32)
+        columns: list[tuple[Job, int]] = []
+        for place, chunk in enumerate(chunks):
+            if chunk.is_last and chunk.job.row is not None and not chunk.job.group:
+                rows[place] = chunk.job.row
+                columns.append((chunk.job, place))
+        arrivals = self._state(
+            [chunk.job for chunk in chunks], num_rows=logits.shape[0]
+        )
+        self.rules, self.progress, sampled = self.programs.seat(
+            logits,
+            arrivals,
+            jax.device_put(rows),
+            lengths,
+            self.rules,
+            self.progress,
+            plan=self.plan,
+        )
+        return Launch(sampled, tuple(columns)).start_copy()
 
     def _allow(self, jobs: Sequence[Job]) -> list[int]:
         """Sends the masks of jobs that have one; the others' rows allow all tokens.

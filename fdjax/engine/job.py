@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from fdjax.engine.group import Group
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
@@ -24,7 +25,8 @@ class Job:
         keys: of its full pages.
         tokens: the prompt, and the output as far as it was read.
         pages: of the KV array, in order; empty while it waits.
-        row: of the batch; `None` while it waits.
+        row: of the batch; `None` while it waits. Beams have none: theirs is past the
+            end, where nothing is seated.
         num_prefilled: tokens whose keys and values prefill has launched, or that were
             found in the cache.
         turn: place in the order in which jobs were let in first; -1 before.
@@ -32,6 +34,7 @@ class Job:
         num_launched: tokens once everything launched is done; 0 before the first one
             was sampled.
         num_remembered: pages made findable.
+        group: the beams, where it is a beam search: its tokens are the prompt alone.
         matcher: says which tokens may come next; `None` lets all come.
         held: a token is on its way that its matcher has not seen: what may follow it is
             not known, and so no step can be launched ahead.
@@ -56,6 +59,7 @@ class Job:
     num_prefilled: int = 0
     num_launched: int = 0
     num_remembered: int = 0
+    group: Group | None = None
     matcher: Matcher | None = None
     held: bool = False
     ended: bool = False
@@ -92,8 +96,13 @@ class Job:
 
     @property
     def is_decoding(self) -> bool:
-        """Another step may make another token of it."""
-        return 0 < self.num_launched < self.limit and not self.held
+        """Another step of its row may make another token of it."""
+        return self._goes_on and self.group is None and not self.held
+
+    @property
+    def is_searching(self) -> bool:
+        """Another step of its beams may find more."""
+        return self._goes_on and self.group is not None
 
     @property
     def is_read(self) -> bool:
@@ -121,6 +130,12 @@ class Job:
         self.held = False
         if self.scored is not None:
             self.scored.wait()
+        if self.group is not None:
+            self.group.restart()
+
+    @property
+    def _goes_on(self) -> bool:
+        return 0 < self.num_launched < self.limit
 
 
 @dataclass(frozen=True)

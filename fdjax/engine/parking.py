@@ -29,8 +29,8 @@ class Parking:
         return len(self._parked)
 
     def ask(self, job: Job) -> None:
-        """Has a job parked by the next `park`, if it has not ended."""
-        if not job.ended:
+        """Has a job parked by the next `park`, if it has not ended and is not yet."""
+        if not job.ended and job not in self._parked:
             self._asked.add(job)
 
     def park(self) -> None:

@@ -8,6 +8,14 @@ import jax
 
 from fdjax.errors import ConfigError
 from fdjax.generate import rows
+from fdjax.generate.beam_loop import (
+    BeamPages,
+    BeamRun,
+    BeamStep,
+    beam_step,
+    begin_beams,
+)
+from fdjax.generate.beam_state import BeamRules
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.prompt_scores import PromptScores, score_tokens
@@ -83,6 +91,19 @@ class Programs:
                 num_steps=steps_per_launch,
             )
 
+        @partial(jax.jit, donate_argnums=(1, 3))
+        def run_beams(
+            weights: tuple[Array, ...],
+            kv: KVCache,
+            rules: BeamRules,
+            run: BeamRun,
+            pages: BeamPages,
+        ) -> tuple[KVCache, BeamRun, BeamStep]:
+            model = jax.tree.unflatten(structure, weights)
+            return beam_step(model, kv, rules, run, pages)
+
+        self._beams = run_beams
+        self.begin_beams = jax.jit(begin_beams, donate_argnums=3)
         self._prefill = run_prefill
         self._score = run_score
         self._decode = run_decode
@@ -144,6 +165,12 @@ class Programs:
             new if new.sharding == old.sharding else jax.device_put(new, old.sharding)
             for (_, new), old in zip(found, self._weights, strict=True)
         )
+
+    def beam_step(
+        self, kv: KVCache, rules: BeamRules, run: BeamRun, pages: BeamPages
+    ) -> tuple[KVCache, BeamRun, BeamStep]:
+        """See `fdjax.generate.beam_loop.beam_step`; `kv` and `run` are donated."""
+        return self._beams(self._weights, kv, rules, run, pages)
 
     def lower_decode(self, *operands: Any, plan: SamplingPlan) -> jax.stages.Lowered:
         """The program of `decode`, of arrays or their shapes, to look into."""

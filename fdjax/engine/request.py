@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fdjax.engine.matcher import Grammar, Matcher
 from fdjax.errors import RequestError
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.kv import KVLayout
@@ -54,6 +55,7 @@ class Request:
         params: how to continue it.
         max_tokens: longest output, once the model's own limit is counted in.
         grammar: what the output may be; `None` lets it be anything.
+        beams: the beam search that it is, if it is one.
     """
 
     index: int
@@ -61,6 +63,12 @@ class Request:
     params: SamplingParams
     max_tokens: int
     grammar: Grammar | None = None
+    beams: BeamSearchParams | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that it counts for while it runs."""
+        return 1 if self.beams is None else self.beams.beam_width
 
     @property
     def limited_params(self) -> SamplingParams:
@@ -78,6 +86,16 @@ class Request:
     def matcher(self) -> Matcher | None:
         """Of one output, at its beginning; `None` where it may be anything."""
         return None if self.grammar is None else self.grammar.matcher()
+
+    @property
+    def limited_beams(self) -> BeamSearchParams:
+        """`beams`, with the limits on its length that really hold; it has some."""
+        assert self.beams is not None, "asked of a beam search only"
+        return dataclasses.replace(
+            self.beams,
+            max_tokens=self.max_tokens,
+            min_tokens=min(self.beams.min_tokens, self.max_tokens),
+        )
 
     @property
     def num_kv_tokens(self) -> int:
@@ -105,6 +123,37 @@ class Increment:
     prompt_logprobs: list[Logprob | None] | None = None
 
 
+@dataclass(frozen=True)
+class Hypothesis:
+    """An output that a beam search has found.
+
+    Attributes:
+        token_ids: the one that ended it among them.
+        score: by which it was found: see `BeamSearchParams`.
+        cumulative_logprob: sum of the log-probabilities of its tokens, after biases and
+            penalties.
+        finish_reason: `STOP` or `LENGTH`.
+    """
+
+    token_ids: list[int]
+    score: float
+    cumulative_logprob: float
+    finish_reason: FinishReason
+
+
+@dataclass(slots=True)
+class Found(Increment):
+    """The only increment of a beam search, at its end.
+
+    Its tokens and its reason are those of the best hypothesis.
+
+    Attributes:
+        hypotheses: the best first; none where the search failed.
+    """
+
+    hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
+
+
 def make_request(
     index: int,
     prompt: Sequence[int],
@@ -113,6 +162,7 @@ def make_request(
     vocab_size: int,
     max_model_len: int,
     grammar: Grammar | None = None,
+    beams: BeamSearchParams | None = None,
 ) -> Request:
     """Checks a prompt against the model's limits.
 
@@ -142,7 +192,27 @@ def make_request(
         )
     room = max_model_len - len(prompt)
     wanted = room if params.max_tokens is None else params.max_tokens
-    return Request(index, tuple(prompt), params, min(wanted, room), grammar)
+    return Request(index, tuple(prompt), params, min(wanted, room), grammar, beams)
+
+
+def check_beams(
+    beams: BeamSearchParams, *, max_num_seqs: int, batch_invariant: bool
+) -> None:
+    """Refuses searches that an engine cannot run.
+
+    Raises:
+        RequestError: it is wider than the batch, or its bits are to be its own.
+    """
+    if beams.beam_width > max_num_seqs:
+        raise RequestError(
+            f"beam_width is {beams.beam_width}, but max_num_seqs is {max_num_seqs} and "
+            "each beam counts as one; lower beam_width, or raise max_num_seqs"
+        )
+    if batch_invariant:
+        raise RequestError(
+            "beam_width asks for a beam search, which batch_invariant has none of; "
+            "load the model without it"
+        )
 
 
 def check_pages(request: Request, layout: KVLayout) -> None:
@@ -151,10 +221,14 @@ def check_pages(request: Request, layout: KVLayout) -> None:
     Raises:
         RequestError: it needs more pages than there are.
     """
-    needed = layout.pages_for(request.num_kv_tokens)
+    needed, remedy = layout.pages_for(request.num_kv_tokens), "lower max_tokens"
+    if request.beams is not None:
+        own = layout.pages_for(request.max_tokens - 1)
+        needed = layout.pages_for(len(request.prompt)) + request.num_rows * own
+        remedy += " or beam_width"
     if needed > layout.num_pages:
         raise RequestError(
             f"prompt {request.index} and its output need {needed} pages of "
             f"{layout.page_size} tokens, but there are {layout.num_pages}; shorten the "
-            "prompt, or lower max_tokens"
+            f"prompt, or {remedy}"
         )

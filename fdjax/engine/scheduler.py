@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fdjax.engine.beam_jobs import BeamJobs
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.formed import FormedJobs
 from fdjax.engine.job import Chunk, Job
@@ -45,6 +46,7 @@ class Scheduler:
         self.pool = pool
         self.running: list[Job] = []
         self.formed = FormedJobs()
+        self.beams = BeamJobs(page_size)
         self.num_preemptions = 0
         self.num_queried_tokens = self.num_cached_tokens = 0
         self._buckets = buckets
@@ -97,10 +99,11 @@ class Scheduler:
         admitted: list[Job] = []
         self._kept_out = None
         while job := self.waiting.peek():
-            found = self._found(job) if self._rows else []
+            has_rows = job.request.num_rows <= len(self._rows)
+            found = self._found(job) if has_rows else []
             if found is None:
                 break
-            if not self._rows or not self._seat(job, found):
+            if not has_rows or not self._seat(job, found):
                 self._kept_out = job
                 break
             admitted.append(job)
@@ -143,10 +146,10 @@ class Scheduler:
     def lacking(self, num_steps: int) -> bool:
         """Whether pages are too few for `num_steps` more steps of all decoding jobs."""
         most = self._pages_for(num_steps) + 1
-        if most * len(self.running) <= self.pool.num_free:
+        if most * self._rows.num_held <= self.pool.num_free:
             return False
         wanted = sum(self._missing(job, num_steps) for job in self._decoding())
-        return wanted > self.pool.num_free
+        return wanted + self.beams.missing() > self.pool.num_free
 
     def preempt(self) -> Job:
         """Puts the running job that is last in order back into the queue.
@@ -252,20 +255,22 @@ class Scheduler:
             return False
         self.pool.share(found)
         missing = self._pages_for(len(job.tokens)) - len(found)
-        # Room for one more page of each job that runs already, or it would be put back
-        # as soon as it is let in.
-        if missing + len(self.running) > self.pool.num_free and self.running:
+        # Room for one more page of each row that is held already, and for the first
+        # ones of beams, or it would be put back as soon as it is let in.
+        crowd = self._rows.num_held + (job.group.width if job.group else 0)
+        if missing + crowd > self.pool.num_free and self.running:
             self.pool.give_back(found)
             return False
         job.pages = [*found, *self.pool.take(missing)]
         job.num_prefilled = len(found) * self._page_size
         job.num_remembered = len(found)
         job.num_let_in = len(job.tokens)
-        job.row = self._rows.take()
+        job.row = self._rows.take(job)
         self.waiting.pop()
         self.waiting.seated(job)
         self.running.append(job)
         self.formed.add(job)
+        self.beams.add(job)
         for key in job.keys.keys[len(found) :]:
             self._coming.setdefault(key, job)
         self.num_queried_tokens += len(job.tokens) if self._caching else 0
@@ -284,10 +289,11 @@ class Scheduler:
         assert job.row is not None
         for key in job.keys.keys:
             self._arrived(key, job)
-        self.pool.give_back(job.pages)
-        self._rows.give_back(job.row)
+        self.pool.give_back(job.pages + (job.group.held if job.group else []))
+        self._rows.give_back(job)
         self.running.remove(job)
         self.formed.remove(job)
+        self.beams.remove(job)
         self.waiting.unseated(job)
 
     def _put_back(self, job: Job) -> Job:

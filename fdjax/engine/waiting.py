@@ -91,12 +91,12 @@ class WaitingJobs:
         return job
 
     def seated(self, job: Job) -> None:
-        """Counts a row that a job has got."""
-        self._count(job.origin, 1)
+        """Counts the rows that a job has got."""
+        self._count(job.origin, job.request.num_rows)
 
     def unseated(self, job: Job) -> None:
-        """Counts a row that a job has given up."""
-        self._count(job.origin, -1)
+        """Counts the rows that a job has given up."""
+        self._count(job.origin, -job.request.num_rows)
 
     def outweighing(self, running: Iterable[Job], waiting: Job) -> list[Job]:
         """The jobs that should give up their rows for another's sake.

@@ -13,6 +13,15 @@ MAX_BEAMS = 512
 
 type EarlyStopping = bool | Literal["never"]
 
+# What a search has in common with sampling, which checks it.
+_COMMON = (
+    "max_tokens",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "logit_bias",
+    "repetition_penalty",
+)
 _WIDTH = Interval(1, MAX_BEAMS)
 _LENGTH_PENALTY = Interval(-10, 10)
 
@@ -79,23 +88,28 @@ class BeamSearchParams:
                 f"temperature is {shown(self.temperature)}, but a beam search draws "
                 "nothing; use 0"
             )
-        _ = self.sampling  # checks all that the two have in common
+        for name in _COMMON:
+            self._set(name, getattr(self.sampling, name))
+
+    def samples(self) -> "list[BeamSearchParams]":
+        """Itself: its outputs come of one search, as samples come of many draws."""
+        return [self]
 
     @cached_property
     def sampling(self) -> SamplingParams:
         """What a search has in common with sampling."""
-        return SamplingParams(
-            temperature=0.0,
-            max_tokens=self.max_tokens,
-            min_tokens=self.min_tokens,
-            stop_token_ids=self.stop_token_ids,
-            ignore_eos=self.ignore_eos,
-            logit_bias=self.logit_bias,
-            repetition_penalty=self.repetition_penalty,
-        )
+        common: dict[str, Any] = {name: getattr(self, name) for name in _COMMON}
+        return SamplingParams(temperature=0.0, **common)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+
+def num_outputs(params: SamplingParams | BeamSearchParams) -> int:
+    """How many outputs a prompt has."""
+    if isinstance(params, BeamSearchParams) and params.n is None:
+        return params.beam_width
+    return params.n or 1
 
 
 def _check_early_stopping(value: object) -> None:

@@ -3,6 +3,7 @@
 from fdjax.layers.attention import SelfAttention
 from fdjax.layers.batch import (
     Batch,
+    beam_batch,
     decode_batch,
     packed_batch,
     prefill_batch,
@@ -22,6 +23,7 @@ __all__ = [
     "Normalisation",
     "PositionTable",
     "SelfAttention",
+    "beam_batch",
     "decode_batch",
     "packed_batch",
     "prefill_batch",

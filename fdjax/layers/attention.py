@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fdjax.config import Alibi, Attention, Rope
+from fdjax.kernels.beam_attention import beam_attention
 from fdjax.kernels.decode_attention import UnifiedMax, decode_attention
 from fdjax.kernels.paged import KVCache
 from fdjax.kernels.prefill_attention import prefill_attention
@@ -126,6 +127,18 @@ class SelfAttention(nnx.Module):
                 unified=self.unified,
             )
             return out, jnp.sum(counts, axis=-1)
+        if batch.beams is not None:
+            out = beam_attention(
+                q,
+                kv.layer(self.layer),
+                batch.pages,
+                batch.beams,
+                self.slopes,
+                scale=spec.scale,
+                soft_cap=spec.soft_cap,
+                window=spec.window,
+            )
+            return out, jnp.zeros(batch.pages.num_rows, jnp.int32)
         out = prefill_attention(
             q,
             kv.layer(self.layer),

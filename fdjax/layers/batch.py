@@ -1,7 +1,11 @@
 """What one forward pass reads and writes besides weights: tokens, places and pages."""
 
+import dataclasses
 from typing import Literal
 
+import jax.numpy as jnp
+
+from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.paged import PageView
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree, static
@@ -17,17 +21,21 @@ class Batch:
         slots: where each token's key and value go, `page * Z + slot`; negative or
             past the end writes nothing.
         pages: the rows, from which `positions` and `slots` follow.
-        phase: "prefill" (any number of tokens a row) or "decode" (one).
+        phase: "prefill" (any number of tokens a row), "decode" (one), or "beams" (one,
+            of rows that are beams).
         wanted: tokens whose hidden states are wanted, fewer than `T`; `None`: all.
             The last layer computes nothing but keys and values for the others.
+        beams: the groups of rows that are beams, whose `pages` begin at the prompts'
+            ends; else `None`.
     """
 
     tokens: Int32[Array, " T"]
     positions: Int32[Array, " T"]
     slots: Int32[Array, " T"]
     pages: PageView
-    phase: Literal["prefill", "decode"] = static()
+    phase: Literal["prefill", "decode", "beams"] = static()
     wanted: Int32[Array, " U"] | None = None
+    beams: BeamView | None = None
 
 
 def select(
@@ -78,10 +86,28 @@ def decode_batch(
     return _batch(tokens, pages, "decode", page_size)
 
 
+def beam_batch(
+    tokens: Int32[Array, " B"],
+    lengths: Int32[Array, " B"],
+    page_table: Int32[Array, "B W"],
+    beams: BeamView,
+    *,
+    page_size: int,
+) -> Batch:
+    """One new token a beam, after the `lengths` that it already has past its prompt."""
+    pages = PageView.decoding(page_table, lengths + 1)
+    batch = _batch(tokens, pages, "beams", page_size)
+    before = jnp.repeat(
+        beams.prompt_lengths, beams.width, total_repeat_length=tokens.shape[0]
+    )
+    positions = batch.positions + before
+    return dataclasses.replace(batch, positions=positions, beams=beams)
+
+
 def _batch(
     tokens: Int32[Array, " T"],
     pages: PageView,
-    phase: Literal["prefill", "decode"],
+    phase: Literal["prefill", "decode", "beams"],
     page_size: int,
 ) -> Batch:
     """Positions and slots are found once, for all layers."""

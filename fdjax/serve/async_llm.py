@@ -12,6 +12,7 @@ from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError, RequestTimeoutError
+from fdjax.generate.beam_params import BeamSearchParams, num_outputs
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.bad_words import in_tokens
@@ -118,7 +119,7 @@ class AsyncLLM:
     async def generate(
         self,
         prompt: Prompt,
-        sampling_params: SamplingParams,
+        sampling_params: SamplingParams | BeamSearchParams,
         request_id: str | None = None,
         *,
         priority: int = 0,
@@ -158,7 +159,7 @@ class AsyncLLM:
     async def start(
         self,
         prompts: Sequence[Prompt],
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         origin: Origin | None = None,
         *,
         charge: Callable[[int], AbstractContextManager[None]] | None = None,
@@ -218,26 +219,29 @@ class AsyncLLM:
     async def _claimed(
         self,
         prompts: Sequence[Prompt],
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         origin: Origin,
         charge: Callable[[int], AbstractContextManager[None]] | None,
         deadline_s: float | None,
         make_reader: Callable[[], TurnReader] | None,
     ) -> list[Stream]:
         """Starts prompts; where the queue is full, nothing of them is read."""
-        num_samples = len(prompts) * params.n
+        n = num_outputs(params)
+        num_samples = len(prompts) * n
         load = Load(1, num_samples, num_samples)
         with self._thread.claim(load, origin) as claim:
             calls = await self._calls(prompts, params)
             num_tokens = sum(len(call.prompt) for call in calls)
             with charge(num_tokens) if charge else contextlib.nullcontext():
-                return await self._start(calls, origin, claim, deadline_s, make_reader)
+                return await self._start(
+                    calls, n, origin, claim, deadline_s, make_reader
+                )
 
     async def _calls(
-        self, prompts: Sequence[Prompt], params: SamplingParams
+        self, prompts: Sequence[Prompt], params: SamplingParams | BeamSearchParams
     ) -> list[Call]:
         """The prompts read."""
-        if params.bad_words:
+        if isinstance(params, SamplingParams) and params.bad_words:
             params = await asyncio.to_thread(in_tokens, params, self.tokenizer)
         grammar, samples = await self._grammar(params), params.samples()
         return [
@@ -248,17 +252,22 @@ class AsyncLLM:
     async def _start(
         self,
         calls: Sequence[Call],
+        n: int,
         origin: Origin,
         claim: Claim,
         deadline_s: float | None,
         make_reader: Callable[[], TurnReader] | None,
     ) -> list[Stream]:
-        loop, n = asyncio.get_running_loop(), len(calls[0].samples)
-        tickets = [Ticket(loop) for call in calls for _ in call.samples]
+        loop, of_job = asyncio.get_running_loop(), n // len(calls[0].samples)
+        tickets = [Ticket(loop) for _ in calls for _ in range(n)]
+        owners = tickets[::of_job]  # of a search's outputs one has those of the others
+        for place, owner in enumerate(owners):
+            owner.others = tickets[place * of_job + 1 : (place + 1) * of_job]
         try:
-            requests = await asyncio.wrap_future(
-                self._thread.add(calls, tickets, origin, claim)
+            taken = await asyncio.wrap_future(
+                self._thread.add(calls, owners, origin, claim)
             )
+            requests = [request for request in taken for _ in range(of_job)]
             return [
                 Stream(
                     self._thread,
@@ -280,9 +289,13 @@ class AsyncLLM:
             self._thread.abort(tickets)
             raise
 
-    async def _grammar(self, params: SamplingParams) -> TokenGrammar | None:
+    async def _grammar(
+        self, params: SamplingParams | BeamSearchParams
+    ) -> TokenGrammar | None:
         """Compiled while the other tasks go on."""
-        if params.structured_outputs is None or self._grammars is None:
+        if isinstance(params, BeamSearchParams) or params.structured_outputs is None:
+            return None
+        if self._grammars is None:
             return None
         try:
             async with asyncio.timeout(_GRAMMAR_SECONDS):

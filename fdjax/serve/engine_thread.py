@@ -17,6 +17,7 @@ from fdjax.engine.request import Increment, Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.engine.step_clock import StepClock
 from fdjax.errors import EngineDeadError
+from fdjax.generate.params import SamplingParams
 from fdjax.serve.claims import Claim, Claims
 from fdjax.serve.serving_engine import ServingEngine
 from fdjax.serve.tickets import Call, Ticket, post
@@ -95,7 +96,8 @@ class EngineThread:
 
         Args:
             calls: the prompts of one request.
-            tickets: one for each sample of the first prompt, then of the next.
+            tickets: one for each sample of the first prompt, then of the next; of a
+                beam search one, which has those of its other outputs.
             origin: of them all.
             claim: their room, which they have from now on by themselves.
 
@@ -194,7 +196,8 @@ class EngineThread:
         """Of each sample; the prompt is checked, and kept, once."""
         first, *others = call.samples
         request = self._engine.request(call.index, call.prompt, first, call.grammar)
-        return [request, *(request.sampled(params) for params in others)]
+        samples = (one for one in others if isinstance(one, SamplingParams))
+        return [request, *map(request.sampled, samples)]
 
     def _abort(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
@@ -209,18 +212,21 @@ class EngineThread:
         """Hands increments over, all those of one loop by one call."""
         batches: dict[Any, list[tuple[Ticket, Increment]]] = defaultdict(list)
         for job, increment in increments:
-            self.num_made += len(increment.token_ids)
             ticket = self._tickets.get(job)
             if ticket is None:  # aborted while the step was under way
+                self.num_made += len(increment.token_ids)
                 continue
-            ticket.admitted_s = job.admitted_s
-            ticket.num_put += len(increment.token_ids)
+            shares = ticket.shared(increment)
+            for one, part in shares:
+                self.num_made += len(part.token_ids)
+                one.admitted_s = job.admitted_s
+                one.num_put += len(part.token_ids)
             if increment.finish_reason is not None:
                 del self._tickets[job]
             elif ticket.num_unread > MOST_UNREAD and not ticket.parked:
                 ticket.parked = True
                 self._engine.park(job)
-            batches[ticket.loop].append((ticket, increment))
+            batches[ticket.loop] += shares
         for loop, batch in batches.items():
             if not post(loop, batch):
                 self._abort([ticket for ticket, _ in batch])

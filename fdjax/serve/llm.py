@@ -9,10 +9,12 @@ from typing import Any
 from fdjax import device
 from fdjax.engine.limits import Limit, QueueLimits
 from fdjax.errors import RequestError
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.serve import compilation_cache
+from fdjax.serve.beam_search import BeamSearchOutput
 from fdjax.serve.chats import Chat, Chats
 from fdjax.serve.generation_config import default_sampling
 from fdjax.serve.loading import load_model
@@ -231,6 +233,26 @@ class LLM:
         by this call; that the queue is full, by the first `next`, which queues them.
         """
         return self._offline.run(self._prepare(prompts, sampling_params))
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams | Sequence[BeamSearchParams],
+    ) -> list[BeamSearchOutput]:
+        """Searches for the most likely continuations; returns when all have ended.
+
+        Args:
+            prompts: as for `generate`.
+            params: for all prompts, or one each.
+
+        Returns:
+            One output a prompt, in their order.
+
+        Raises:
+            RequestError: a prompt or parameter cannot be served; nothing has run then.
+            QueueFullError: more prompts than may wait.
+        """
+        return self._offline.search(prompts, params, self.tokenizer)
 
     def warm_up(
         self,

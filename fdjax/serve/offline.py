@@ -11,8 +11,10 @@ from fdjax.engine.job import Job
 from fdjax.engine.request import Request
 from fdjax.engine.runs import Runs
 from fdjax.errors import RequestError
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.bad_words import in_tokens
+from fdjax.serve.beam_search import BeamSearchOutput, search
 from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.grammars import Grammars
 from fdjax.serve.outputs import Chunk, Completion, Output
@@ -106,6 +108,23 @@ class Offline:
             sample.add(job, chunk)
             yield chunk
 
+    def search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams | Sequence[BeamSearchParams],
+        tokenizer: Tokenizer | None,
+    ) -> list[BeamSearchOutput]:
+        """See `LLM.beam_search`."""
+        many, outputs = _as_list(prompts), list[BeamSearchOutput]()
+        each, requests = _per_prompt(params, len(many), "params"), list[Request]()
+        for index, (given, one) in enumerate(zip(many, each, strict=True)):
+            token_ids = token_ids_of(plain(given, index), index, tokenizer)
+            requests.append(self._engine.request(index, token_ids, one))
+            text = text_of(given)
+            outputs.append(BeamSearchOutput(index, text, requests[-1].prompt))
+        search(self._runs, tokenizer, requests, outputs)
+        return outputs
+
     def _samples(
         self, requests: Sequence[Request], text: str | None, tokenizer: Tokenizer | None
     ) -> list[Sample]:
@@ -136,14 +155,13 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
 
 
-def _per_prompt(
-    params: SamplingParams | Sequence[SamplingParams], count: int
-) -> list[SamplingParams]:
-    if isinstance(params, SamplingParams):
+def _per_prompt[P: (SamplingParams, BeamSearchParams)](
+    params: P | Sequence[P], count: int, name: str = "sampling_params"
+) -> list[P]:
+    if isinstance(params, SamplingParams | BeamSearchParams):
         return [params] * count
     if len(params) != count:
         raise RequestError(
-            f"{count} prompts but {len(params)} sampling_params; give one for all, or "
-            "one each"
+            f"{count} prompts but {len(params)} {name}; give one for all, or one each"
         )
     return list(params)

@@ -8,6 +8,7 @@ from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Request
 from fdjax.engine.statistics import EngineStatistics
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 
 
@@ -21,7 +22,7 @@ class ServingEngine(Protocol):
         self,
         index: int,
         prompt: Sequence[int],
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         grammar: Grammar | None = None,
     ) -> Request:
         """A checked request; `RequestError` where it cannot be served."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdjax.engine.matcher import Grammar
-from fdjax.engine.request import Increment
+from fdjax.engine.request import Found, Increment
 from fdjax.errors import EngineDeadError
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 
 
@@ -24,7 +25,7 @@ class Call:
 
     index: int
     prompt: Sequence[int]
-    samples: Sequence[SamplingParams]
+    samples: Sequence[SamplingParams] | Sequence[BeamSearchParams]
     grammar: Grammar | None = None
 
 
@@ -41,6 +42,7 @@ class Ticket:
         num_put: tokens that the engine's thread has sent to the inbox.
         num_taken: tokens that were read from it.
         parked: the engine makes no more of it until all were read.
+        others: of a beam search, those who wait for its next best outputs.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -52,11 +54,26 @@ class Ticket:
     num_put: int = 0
     num_taken: int = 0
     parked: bool = False
+    others: "list[Ticket]" = field(default_factory=list["Ticket"])
 
     @property
     def num_unread(self) -> int:
         """Tokens on their way to whoever reads the inbox."""
         return self.num_put - self.num_taken
+
+    def shared(self, increment: Increment) -> "list[tuple[Ticket, Increment]]":
+        """What has come, to whom: the outputs of a beam search go to one each."""
+        if not isinstance(increment, Found):
+            return [(self, increment)]
+        index, reason = increment.index, increment.finish_reason
+        outputs = [
+            Increment(index, one.token_ids, None, one.finish_reason)
+            for one in increment.hypotheses
+        ]
+        tickets = [self, *self.others]
+        lacking = len(tickets) - len(outputs)
+        outputs += [Increment(index, [], None, reason) for _ in range(lacking)]
+        return list(zip(tickets, outputs, strict=True))
 
     def take(self, increment: Increment) -> bool:
         """Counts what was read; whether the engine should go on with a parked job."""

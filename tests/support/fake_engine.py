@@ -10,7 +10,8 @@ from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Logprob, Request, make_request
 from fdjax.engine.statistics import EngineStatistics
-from fdjax.errors import QueueFullError
+from fdjax.errors import QueueFullError, RequestError
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.generate.stopping import FinishReason
@@ -80,10 +81,12 @@ class FakeEngine:
         self,
         index: int,
         prompt: Sequence[int],
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         grammar: Grammar | None = None,
     ) -> Request:
         self._enter()
+        if not isinstance(params, SamplingParams):
+            raise RequestError("beam_width is for engines that can search")
         return make_request(
             index,
             prompt,

@@ -1,5 +1,6 @@
 """Beam search by transformers, over made-up log-probabilities. Needs torch."""
 
+import dataclasses
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import transformers
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from tests.support.beam_cases import VOCAB_SIZE, BeamCase, Found, logprobs
+from tests.support.beam_models import ModelCase
 
 
 class _Table(transformers.PreTrainedModel, transformers.GenerationMixin):
@@ -68,3 +70,37 @@ def search(case: BeamCase) -> Found:
         tokens = sequence[len(case.prompt) : len(case.prompt) + len(parents)]
         found.tokens.append([int(token) for token in tokens])
     return found
+
+
+@torch.no_grad()  # pyright: ignore[reportUntypedFunctionDecorator]  (the same)
+def answered(case: ModelCase, model: Any) -> ModelCase:
+    """A case with what transformers finds.
+
+    Args:
+        case: one of `beam_models.questions`.
+        model: of `hf_reference.load`.
+    """
+    params = case.params
+    ids = torch.tensor([case.prompt])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        num_beams=params["beam_width"],
+        num_return_sequences=params["beam_width"],
+        max_new_tokens=params["max_tokens"],
+        length_penalty=params["length_penalty"],
+        early_stopping=params["early_stopping"],
+        repetition_penalty=params.get("repetition_penalty", 1.0),
+        eos_token_id=case.ends,
+        pad_token_id=0,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    tokens: list[list[int]] = []
+    for sequence, indices in zip(out.sequences, out.beam_indices, strict=True):
+        count = int((indices >= 0).sum())
+        own = sequence[len(case.prompt) : len(case.prompt) + count]
+        tokens.append([int(token) for token in own])
+    scores = [float(score) for score in out.sequences_scores]
+    return dataclasses.replace(case, tokens=tokens, scores=scores)

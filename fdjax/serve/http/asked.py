@@ -1,18 +1,23 @@
 """What a request asks for as a whole, checked before any of it waits."""
 
+from fdjax.generate.beam_params import BeamSearchParams, num_outputs
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.server import Server
 
 
-def check_size(server: Server, *, num_prompts: int, params: SamplingParams) -> None:
+def check_size(
+    server: Server, *, num_prompts: int, params: SamplingParams | BeamSearchParams
+) -> None:
     """Refuses what no server should hold at once.
 
     Raises:
         ApiError: there are too many prompts, samples, or log-probabilities.
     """
-    limits, n = server.limits, params.n
+    limits, n = server.limits, num_outputs(params)
+    width = params.beam_width if isinstance(params, BeamSearchParams) else 1
     for name, count, limit in (
+        ("beam_width", width, limits.n),
         ("prompt", num_prompts, limits.prompts),
         ("n", n, limits.n),
         ("n", n * num_prompts, limits.samples),
@@ -21,7 +26,7 @@ def check_size(server: Server, *, num_prompts: int, params: SamplingParams) -> N
             raise ApiError(
                 f"{name} asks for {count} at once; ask for at most {limit}", param=name
             )
-    if params.logprobs is None:
+    if isinstance(params, BeamSearchParams) or params.logprobs is None:
         return
     longest = server.model.max_model_len
     tokens = longest if params.max_tokens is None else min(params.max_tokens, longest)

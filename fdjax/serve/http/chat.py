@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import check_depth
 from fdjax.serve.http.answers import EVENTS, REFUSING, ChatAnswer
@@ -206,9 +207,11 @@ def _readers(
 
 
 def _after_reasoning(
-    params: SamplingParams, turns: Turns | None, prompt: str
-) -> SamplingParams:
+    params: SamplingParams | BeamSearchParams, turns: Turns | None, prompt: str
+) -> SamplingParams | BeamSearchParams:
     """Leaves the model its reasoning, whatever form its answer has."""
+    if isinstance(params, BeamSearchParams):
+        return params
     form = params.structured_outputs
     if form is None or turns is None or not turns.may_reason(prompt):
         return params

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from fdjax.errors import QueueFullError, QuotaError
+from fdjax.generate.beam_params import BeamSearchParams, num_outputs
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.http.asked import check_size
 from fdjax.serve.http.errors import DONE, error_of, event, failed
@@ -215,7 +216,7 @@ async def respond(
     body: SamplingBody,
     *,
     prompts: Sequence[Prompt],
-    params: SamplingParams,
+    params: SamplingParams | BeamSearchParams,
     make_format: Callable[[Sequence[Stream]], Format],
     make_reader: Callable[[], TurnReader] | None = None,
 ) -> Response:
@@ -228,7 +229,7 @@ async def respond(
         RequestTimeoutError: its time was over before the engine had it.
         EngineDeadError: the engine has failed.
     """
-    started, n = time.monotonic(), params.n
+    started, n = time.monotonic(), num_outputs(params)
     record_of(request.scope).model = body.model or server.model.names[0]
     check_size(server, num_prompts=len(prompts), params=params)
     server.check_open()

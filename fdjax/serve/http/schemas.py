@@ -4,8 +4,10 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import StructuredOutputs
+from fdjax.serve.http.beams import BEAM_FIELDS, UNLIKE_BEAMS, beam_params, refuse_beams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.fields import (
     Bias,
@@ -107,6 +109,10 @@ class SamplingBody(Body):
     ignore_eos: bool | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
+    use_beam_search: bool | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     response_format: ResponseFormat = None
     structured_outputs: Structured = None
 
@@ -135,10 +141,11 @@ class SamplingBody(Body):
             return {}
         return {"structured_outputs": "response_format"}
 
-    def sampling(self, defaults: dict[str, Any]) -> SamplingParams:
+    def sampling(self, defaults: dict[str, Any]) -> SamplingParams | BeamSearchParams:
         """The parameters, in the engine's words.
 
         Raises:
+            ApiError: fields of beam search and of sampling are mixed.
             RequestError: a value is out of range.
         """
         given = {name: getattr(self, name) for name in _NAMED_ALIKE}
@@ -146,6 +153,15 @@ class SamplingBody(Body):
         form = self.response_format or self.structured_outputs
         if form is not None:
             given["structured_outputs"] = StructuredOutputs(**form)
+        of_beams = {name: getattr(self, name) for name in BEAM_FIELDS}
+        of_beams = {
+            name: value for name, value in of_beams.items() if value is not None
+        }
+        if self.use_beam_search:
+            asked = {name: defaults.get(name) for name in UNLIKE_BEAMS}
+            asked = {name: value for name, value in asked.items() if value is not None}
+            return beam_params(asked | given | of_beams, defaults)
+        refuse_beams(of_beams)
         return SamplingParams(**defaults | given)
 
 

@@ -1,0 +1,128 @@
+"""`fdjax generate --beams`: the most likely continuations instead of drawn ones."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fdjax.cli import progress
+from fdjax.cli.errors import FAILED, show_error
+from fdjax.cli.results import Result, empty_results
+from fdjax.cli.writer import TextWriter, emit
+from fdjax.errors import RequestError
+
+if TYPE_CHECKING:
+    from fdjax.cli.prompts import Prompt
+    from fdjax.generate.beam_params import BeamSearchParams
+    from fdjax.serve.beam_search import BeamSearchOutput
+    from fdjax.serve.llm import LLM
+
+_PANEL = "Beam search"
+_EARLY: dict[str, Any] = {"false": False, "true": True, "never": "never"}
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamOptions:
+    """What to search for; without `beams` there is no search."""
+
+    beams: Annotated[
+        int | None,
+        typer.Option(
+            help="Search with so many beams and write the best text found.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    length_penalty: Annotated[
+        float,
+        typer.Option(
+            help="Above 0 prefers long texts, below 0 short ones.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 1.0
+    early_stopping: Annotated[
+        Literal["false", "true", "never"],
+        typer.Option(
+            help="Whether as many texts as beams are enough.", rich_help_panel=_PANEL
+        ),
+    ] = "false"
+
+    def params(self, given: dict[str, Any]) -> "BeamSearchParams | None":
+        """What to search for.
+
+        Args:
+            given: arguments of `SamplingParams` that were asked for.
+
+        Raises:
+            typer.BadParameter: a value is out of range, or a search knows no such.
+        """
+        from fdjax.generate.beam_params import BeamSearchParams
+
+        if self.beams is None:
+            return None
+        known = {one.name for one in dataclasses.fields(BeamSearchParams)}
+        unknown = sorted(given.keys() - known)
+        if unknown:
+            option = "--" + unknown[0].replace("_", "-")
+            raise typer.BadParameter(
+                f"{option} is for drawn texts, and --beams draws none; leave out one"
+            )
+        try:
+            return BeamSearchParams(
+                **given,
+                beam_width=self.beams,
+                length_penalty=self.length_penalty,
+                early_stopping=_EARLY[self.early_stopping],
+            )
+        except RequestError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+def write_beams(
+    llm: "LLM",
+    prompts: "Sequence[Prompt]",
+    params: "BeamSearchParams",
+    *,
+    json_lines: bool,
+) -> None:
+    """Searches, and writes what was found: the best texts, or all as JSON.
+
+    Raises:
+        typer.Exit: a search has failed; the others are written.
+    """
+    with progress.Waiting("searching"):
+        outputs = llm.beam_search(list(prompts), params)
+    if json_lines:
+        for output in outputs:
+            emit(json.dumps(_fields(output), ensure_ascii=True) + "\n")
+    else:
+        writer = TextWriter(_best(llm, prompts, outputs))
+        writer.update()
+        writer.close()
+    failures = {one.failure.message for one in outputs if one.failure is not None}
+    for message in sorted(failures):
+        show_error(message)
+    if failures:
+        raise typer.Exit(FAILED)
+
+
+def _best(
+    llm: "LLM", prompts: "Sequence[Prompt]", outputs: "Sequence[BeamSearchOutput]"
+) -> list[Result]:
+    results = empty_results(llm, prompts, [0] * len(prompts))
+    for result, output in zip(results, outputs, strict=True):
+        result.finish_reason = "error"
+        if output.sequences:
+            best = output.sequences[0]
+            result.token_ids, result.text = best.token_ids, best.text
+            result.finish_reason = best.finish_reason
+    return results
+
+
+def _fields(output: "BeamSearchOutput") -> dict[str, Any]:
+    return {
+        "prompt": output.prompt,
+        "prompt_token_ids": list(output.prompt_token_ids),
+        "beams": [dataclasses.asdict(one) for one in output.sequences],
+    }

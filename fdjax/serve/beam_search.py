@@ -1,0 +1,91 @@
+"""Beam searches of an `LLM`: from prompts to texts, the most likely ones first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fdjax.engine.request import Found, Hypothesis, Increment, Request
+from fdjax.engine.runs import Runs
+from fdjax.serve.detokenizer import Detokenizer
+from fdjax.serve.outputs import FAILURES, Failure, FinishText
+from fdjax.serve.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class BeamSequence:
+    """One output that a search has found.
+
+    Attributes:
+        token_ids: the tokens made, the one that ended them included.
+        text: their text, special tokens and a stop token left out; `None` without a
+            tokenizer.
+        score: by which it was found: see `BeamSearchParams`.
+        cum_logprob: sum of the log-probabilities of its tokens, after biases and
+            penalties.
+        finish_reason: "stop" or "length".
+    """
+
+    token_ids: list[int]
+    text: str | None
+    score: float
+    cum_logprob: float
+    finish_reason: FinishText | None
+
+
+@dataclass
+class BeamSearchOutput:
+    """What a search has found for one prompt.
+
+    Attributes:
+        index: place of the prompt in the call.
+        prompt: the prompt's text, where it was given as text.
+        prompt_token_ids: the prompt's tokens.
+        sequences: `n` outputs, the best first; none where the search failed.
+        failure: why it has.
+    """
+
+    index: int
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    sequences: list[BeamSequence] = field(default_factory=list[BeamSequence])
+    failure: Failure | None = None
+
+
+def search(
+    runs: Runs,
+    tokenizer: Tokenizer | None,
+    requests: Sequence[Request],
+    outputs: Sequence[BeamSearchOutput],
+) -> None:
+    """Runs searches to their ends and fills their outputs.
+
+    Args:
+        runs: of the engine.
+        tokenizer: of the model.
+        requests: searches, checked by the engine; `index` is that of their output.
+        outputs: one for each.
+
+    Raises:
+        QueueFullError: more than may wait.
+    """
+    for job, increment in runs.follow(runs.add(requests)):
+        assert isinstance(increment, Found)
+        output = outputs[increment.index]
+        output.sequences += [
+            _sequence(tokenizer, job.request, one) for one in increment.hypotheses
+        ]
+        reason = increment.finish_reason
+        output.failure = None if reason is None else FAILURES.get(reason)
+
+
+def _sequence(
+    tokenizer: Tokenizer | None, request: Request, found: Hypothesis
+) -> BeamSequence:
+    whole = Increment(request.index, found.token_ids, None, found.finish_reason)
+    chunk = Detokenizer(tokenizer, request).chunk(whole)
+    return BeamSequence(
+        found.token_ids,
+        chunk.text,
+        found.score,
+        found.cumulative_logprob,
+        chunk.finish_reason,
+    )

@@ -1,0 +1,258 @@
+"""Beam searches in an engine: transformers' results, and nobody's harm."""
+
+import dataclasses
+import functools
+import random
+from collections.abc import Sequence
+
+import jax
+import pytest
+
+from fdjax.engine.engine import Engine
+from fdjax.engine.job import Job
+from fdjax.engine.origin import Origin
+from fdjax.engine.request import Found, Hypothesis, Increment
+from fdjax.errors import RequestError
+from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.stopping import FinishReason
+from tests.support import beam_models
+from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
+from tests.support.soak import is_idle
+
+SEARCH = BeamSearchParams(beam_width=3, max_tokens=12, ignore_eos=True)
+PAGE = 8
+
+
+def engine_of(**options: int) -> Engine:
+    """Of one layer: what is tested here is who holds what."""
+    return tiny_engine(
+        shallow_model(), page_size=PAGE, **({"max_num_seqs": 4} | options)
+    )
+
+
+def ask(
+    engine: Engine, prompt: Sequence[int], params: BeamSearchParams = SEARCH
+) -> Job:
+    return engine.add(engine.request(0, prompt, params))
+
+
+def finish(engine: Engine) -> dict[Job, Increment]:
+    """Steps until nothing is left to do; the last increment of each job."""
+    last: dict[Job, Increment] = {}
+    while engine.has_work:
+        last.update(engine.step())
+    return last
+
+
+def tokens_of(found: Increment) -> list[list[int]]:
+    assert isinstance(found, Found)
+    return [one.token_ids for one in found.hypotheses]
+
+
+def alone(prompt: Sequence[int], params: BeamSearchParams = SEARCH) -> list[Hypothesis]:
+    """What a search finds in an engine of its own."""
+    engine = engine_of()
+    job = ask(engine, prompt, params)
+    found = finish(engine)[job]
+    assert isinstance(found, Found) and is_idle(engine)
+    return found.hypotheses
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[list[int]]]:
+    return [[one.token_ids for one in alone(prompt)] for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "bloom", "mistral_window"])
+def test_finds_what_transformers_finds(name: str):
+    """RoPE, ALiBi, windows that the prompt does not fit into, and capped scores."""
+    engine = tiny_engine(beam_models.model_of(name), max_model_len=64)
+    for case in beam_models.expected(name):
+        beam_models.assert_same(beam_models.find(engine, case), case)
+    assert is_idle(engine)
+
+
+def test_searches_and_ordinary_requests_do_not_see_each_other(
+    expected: list[list[list[int]]],
+):
+    engine = engine_of(max_num_seqs=8)
+    others = run(engine, PROMPTS, GREEDY)
+    jobs = [ask(engine, prompt) for prompt in PROMPTS[:2]]
+    beside = [engine.add(engine.request(0, prompt, GREEDY)) for prompt in PROMPTS]
+    outputs: dict[Job, list[int]] = {job: [] for job in beside}
+    last: dict[Job, Increment] = {}
+    while engine.has_work:
+        for job, increment in engine.step():
+            last[job] = increment
+            if job in outputs:
+                outputs[job] += increment.token_ids
+    assert [tokens_of(last[job]) for job in jobs] == expected[:2]
+    assert list(outputs.values()) == others
+    assert is_idle(engine)
+
+
+def test_a_search_waits_until_all_of_its_rows_are_free(
+    expected: list[list[list[int]]],
+):
+    engine = engine_of()
+    jobs = [ask(engine, prompt) for prompt in PROMPTS]
+    while engine.has_work:
+        running = engine.scheduler.running
+        assert sum(job.request.num_rows for job in running) <= 4
+        for job, increment in engine.step():
+            assert tokens_of(increment) == expected[jobs.index(job)]
+    assert is_idle(engine)
+
+
+def test_pages_are_those_of_the_papers_equation():
+    """The prompt once, and a beam's own tokens but the last: Eq. (3)."""
+    engine = engine_of()
+    job, most = ask(engine, PROMPTS[2]), 0
+    pool = engine.scheduler.pool
+    while engine.has_work:
+        engine.step()
+        if job.row is not None:
+            most = max(most, pool.num_pages - pool.num_free)
+    prompt, own = -(-len(PROMPTS[2]) // PAGE), -(-(SEARCH.max_tokens or 0) // PAGE)
+    assert most == prompt + SEARCH.beam_width * own
+    assert is_idle(engine)
+
+
+def test_without_pages_a_search_is_put_back_whole_and_finds_the_same(
+    expected: list[list[list[int]]],
+):
+    """Room for one search and a little: of two, one begins anew."""
+    engine = engine_of(num_pages=10, max_num_seqs=6)
+    jobs = [ask(engine, prompt) for prompt in PROMPTS[:2]]
+    found = finish(engine)
+    assert [tokens_of(found[job]) for job in jobs] == expected[:2]
+    assert engine.scheduler.num_preemptions > 0
+    assert is_idle(engine)
+
+
+def test_prefixes_are_shared_and_long_prompts_come_in_chunks():
+    prompt = [*range(3, 23)]
+    found = alone(prompt)
+    engine = engine_of(max_batched_tokens=16, max_model_len=64)
+    for hits in (0, 16):
+        engine.scheduler.num_cached_tokens = 0
+        job = ask(engine, prompt)
+        assert tokens_of(finish(engine)[job]) == [one.token_ids for one in found]
+        assert engine.scheduler.num_cached_tokens == hits
+    assert is_idle(engine)
+
+
+def test_pages_of_responses_are_found_by_nobody(engine_tokens: int = 12):
+    engine = engine_of(max_model_len=64)
+    job = ask(engine, PROMPTS[1])
+    (best, *_) = tokens_of(finish(engine)[job])
+    assert len(best) == engine_tokens
+    whole = [*PROMPTS[1], *best]
+    other = engine.add(engine.request(0, whole, GREEDY))
+    finish(engine)
+    assert other.ended and engine.scheduler.num_cached_tokens == PAGE
+    assert is_idle(engine)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_search_that_is_aborted_gives_every_page_back(
+    steps: int, expected: list[list[list[int]]]
+):
+    engine = engine_of()
+    job = ask(engine, PROMPTS[0])
+    for _ in range(steps):
+        engine.step()
+    engine.abort(job)
+    assert is_idle(engine)
+    after = ask(engine, PROMPTS[1])
+    assert tokens_of(finish(engine)[after]) == expected[1]
+
+
+def test_a_search_that_is_parked_begins_anew(expected: list[list[list[int]]]):
+    engine = engine_of()
+    job = ask(engine, PROMPTS[0])
+    for _ in range(4):
+        engine.step()
+    engine.park(job)
+    engine.step()
+    assert not engine.has_work and is_idle(engine)
+    engine.resume(job)
+    assert tokens_of(finish(engine)[job]) == expected[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_comes_and_goes_every_search_finds_its_own(seed: int):
+    """Few pages; searches of all widths and requests, aborted, parked and put back."""
+    rng, engine = random.Random(seed), engine_of(num_pages=13, max_num_seqs=6)
+    wanted: dict[Job, list[list[int]]] = {}
+    parked: list[Job] = []
+    last: dict[Job, Increment] = {}
+    for _ in range(60):
+        match rng.choice(["search", "ask", "abort", "park", "resume", "step", "step"]):
+            case "search":
+                place, width = rng.randrange(3), rng.choice((1, 2, 4))
+                params = dataclasses.replace(SEARCH, beam_width=width, n=width)
+                wanted[ask(engine, PROMPTS[place], params)] = _known(place, width)
+            case "ask":
+                engine.add(engine.request(0, rng.choice(PROMPTS), GREEDY))
+            case "abort" if wanted:
+                job = rng.choice([*wanted])
+                engine.abort(job)
+                if job not in last:
+                    del wanted[job]
+            case "park" if wanted:
+                parked.append(rng.choice([*wanted]))
+                engine.park(parked[-1])
+            case "resume" if parked:
+                engine.resume(parked.pop())
+            case _:
+                last.update(engine.step())
+    for job in parked:
+        engine.resume(job)
+    last |= finish(engine)
+    assert {job: tokens_of(last[job]) for job in wanted} == wanted
+    assert is_idle(engine)
+
+
+@functools.cache
+def _known(place: int, width: int) -> list[list[int]]:
+    params = dataclasses.replace(SEARCH, beam_width=width, n=width)
+    return [one.token_ids for one in alone(PROMPTS[place], params)]
+
+
+def test_steps_after_the_first_search_of_a_shape_compile_nothing():
+    engine = engine_of()
+    ask(engine, PROMPTS[0])
+    finish(engine)
+    longer = dataclasses.replace(SEARCH, length_penalty=2.0, n=1, early_stopping=True)
+    with jax.no_tracing(True):
+        ask(engine, PROMPTS[1], longer)
+        finish(engine)
+    assert is_idle(engine)
+
+
+def test_what_never_fits_is_refused_with_the_remedy():
+    engine = engine_of(num_pages=6)
+    with pytest.raises(RequestError, match=r"beam_width is 5, but max_num_seqs is 4 "):
+        engine.request(0, [1], BeamSearchParams(beam_width=5))
+    with pytest.raises(RequestError, match=r"8 pages of .* 6; .* max_tokens or beam_w"):
+        engine.request(0, [1] * 9, SEARCH)
+
+
+def test_a_search_wider_than_its_tenant_may_hold_rows_is_refused():
+    engine = engine_of()
+    request = engine.request(0, PROMPTS[0], SEARCH)
+    with pytest.raises(RequestError, match=r"beam_width is 3, .* of 'a' is 2"):
+        engine.add(request, Origin(tenant="a", max_running=2))
+    assert not engine.has_work
+
+
+def test_weights_that_are_no_numbers_end_a_search_with_an_error():
+    model = shallow_model()
+    broken = jax.tree.map(lambda x: x * float("nan"), model)
+    engine = tiny_engine(broken, page_size=PAGE)
+    job = ask(engine, PROMPTS[0])
+    found = finish(engine)[job]
+    assert found.finish_reason == FinishReason.NON_FINITE
+    assert tokens_of(found) == []
+    assert is_idle(engine)

@@ -1,0 +1,120 @@
+"""`use_beam_search`: the outputs of one search are the choices of an answer."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fdjax import BeamSearchParams, RequestError, SamplingParams
+from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.schemas import CompletionBody
+from tests.support import beam_models
+from tests.support.beam_models import ModelCase
+from tests.support.engines import tiny_engine
+from tests.support.http_server import served
+
+pytestmark = pytest.mark.anyio
+
+
+def params_of(defaults: dict[str, Any] | None = None, **fields: Any) -> Any:
+    body = CompletionBody.model_validate({"prompt": "Once"} | fields)
+    return body.sampling({"logprobs": body.logprobs} | (defaults or {}))
+
+
+def asked(case: ModelCase, **fields: Any) -> dict[str, Any]:
+    words = case.params | {"stop_token_ids": case.ends, "ignore_eos": True}
+    return {"prompt": case.prompt, "use_beam_search": True} | words | fields
+
+
+@pytest.fixture(scope="module")
+def case() -> ModelCase:
+    return beam_models.expected("tales-5m")[-1]
+
+
+async def test_choices_are_what_transformers_finds(case: ModelCase):
+    """Whole and streamed, in the order of their scores."""
+    model = beam_models.model_of("tales-5m")
+    engine: Any = tiny_engine(model, max_model_len=64)
+    with served(engine) as server:
+        assert server.llm.tokenizer is not None
+        made = [beam_models.shown(one, case) for one in case.tokens]
+        texts = [server.llm.tokenizer.decode(one) for one in made]
+        whole = await server.post("/v1/completions", asked(case, n=4))
+        assert whole.status_code == 200, whole.text
+        choices = whole.json()["choices"]
+        assert [one["text"].strip() for one in choices] == [t.strip() for t in texts]
+        assert [one["index"] for one in choices] == [0, 1, 2, 3]
+        count = sum(map(len, case.tokens))
+        assert whole.json()["usage"]["completion_tokens"] == count
+        best = await server.post("/v1/completions", asked(case))
+        assert [one["text"] for one in best.json()["choices"]] == [choices[0]["text"]]
+        stream = await server.post("/v1/completions", asked(case, n=2, stream=True))
+        events = stream.text.split("\n\n")[:-2]
+        parts = [json.loads(one.removeprefix("data: ")) for one in events]
+        streamed = ["", ""]
+        for part in parts:
+            (choice,) = part["choices"]
+            streamed[choice["index"]] += choice["text"]
+        assert streamed == [one["text"] for one in choices[:2]]
+
+
+def test_fields_are_those_of_beam_search_params():
+    given: dict[str, Any] = {
+        "use_beam_search": True, "beam_width": 5, "n": 2, "length_penalty": 0.5,
+        "early_stopping": "never", "max_tokens": 9, "stop_token_ids": [3],
+        "temperature": 0.0, "top_p": 1.0, "stop": [], "repetition_penalty": 1.1,
+    }  # fmt: skip
+    assert params_of(**given) == BeamSearchParams(
+        beam_width=5,
+        n=2,
+        length_penalty=0.5,
+        early_stopping="never",
+        max_tokens=9,
+        stop_token_ids=(3,),
+        repetition_penalty=1.1,
+    )
+
+
+def test_without_a_width_n_is_the_width():
+    found = params_of(use_beam_search=True, n=4)
+    assert (found.beam_width, found.n) == (4, 4)
+    found = params_of(use_beam_search=True, beam_width=4)
+    assert (found.beam_width, found.n) == (4, 1)
+
+
+def test_what_a_model_recommends_for_draws_is_no_matter():
+    found = params_of({"temperature": 0.6, "top_p": 0.9}, use_beam_search=True, n=2)
+    assert isinstance(found, BeamSearchParams)
+
+
+def test_without_beams_nothing_changes():
+    assert params_of(use_beam_search=False) == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"beam_width": 4}, "beam_width"),
+        ({"length_penalty": 1.0}, "length_penalty"),
+        ({"early_stopping": False}, "early_stopping"),
+        ({"use_beam_search": True, "top_p": 0.5}, "top_p"),
+        ({"use_beam_search": True, "seed": 1}, "seed"),
+        ({"use_beam_search": True, "stop": "a"}, "stop"),
+        ({"use_beam_search": True, "logprobs": 0}, "logprobs"),
+        (
+            {"use_beam_search": True, "structured_outputs": {"choice": ["a"]}},
+            "structured_outputs",
+        ),
+    ],
+)
+def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], param: str):
+    with pytest.raises(ApiError, match=param) as told:
+        params_of(**fields)
+    assert told.value.body["error"]["param"] == param
+
+
+def test_more_outputs_than_beams_are_refused():
+    with pytest.raises(RequestError, match="n is 5 but beam_width is 4"):
+        params_of(use_beam_search=True, beam_width=4, n=5)
+    with pytest.raises(RequestError, match=r"temperature is 0\.5, but a beam search"):
+        params_of(use_beam_search=True, temperature=0.5)

@@ -1,0 +1,52 @@
+"""`LLM.beam_search`: texts and scores, as transformers finds them."""
+
+import pytest
+
+from fdjax import LLM, BeamSearchParams, RequestError
+from tests.support import beam_models
+
+
+def test_tales_are_those_of_transformers(llm: LLM):
+    case = next(
+        one
+        for one in beam_models.expected("tales-5m")
+        if one.params["beam_width"] == 4 and one.params["length_penalty"] == 1
+    )
+    (output,) = llm.beam_search({"prompt_token_ids": case.prompt}, case.search_params)
+    assert [one.token_ids for one in output.sequences] == case.tokens
+    scores = [one.score for one in output.sequences]
+    assert scores == pytest.approx(case.scores, rel=beam_models.TOLERANCE)
+    for one in output.sequences:
+        assert one.cum_logprob == pytest.approx(one.score * len(one.token_ids))
+        assert llm.tokenizer is not None and one.text
+        shown = llm.tokenizer.decode(beam_models.shown(one.token_ids, case))
+        assert one.text.strip() == shown.strip()
+        assert one.finish_reason == (
+            "stop" if one.token_ids[-1] in case.ends else "length"
+        )
+
+
+def test_several_prompts_have_parameters_of_their_own(llm: LLM):
+    params = [
+        BeamSearchParams(beam_width=4, max_tokens=6),
+        BeamSearchParams(beam_width=2, max_tokens=3, n=1, ignore_eos=True),
+    ]
+    first, second = llm.beam_search(["The king", [5, 6, 7]], params)
+    assert (first.index, first.prompt, second.prompt) == (0, "The king", None)
+    assert (len(first.sequences), len(second.sequences)) == (4, 1)
+    assert second.prompt_token_ids == (5, 6, 7)
+    assert len(second.sequences[0].token_ids) == 3
+
+
+def test_one_beam_takes_the_likeliest_token_each_time(llm: LLM):
+    from fdjax import SamplingParams
+
+    (output,) = llm.beam_search("The fox", BeamSearchParams(beam_width=1, max_tokens=9))
+    (greedy,) = llm.generate("The fox", SamplingParams(temperature=0.0, max_tokens=9))
+    assert output.sequences[0].text == greedy.text
+
+
+def test_as_many_parameters_as_prompts(llm: LLM):
+    params = [BeamSearchParams(beam_width=2)] * 3
+    with pytest.raises(RequestError, match="2 prompts but 3 params"):
+        llm.beam_search(["A", "B"], params)
