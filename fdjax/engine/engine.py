@@ -148,10 +148,12 @@ class Engine:
             QueueFullError: it may later; `QuotaError` where it is the tenant's limit.
             RequestError: it may never.
         """
-        shares, tenant = self.scheduler.shares, origin.tenant if origin else ""
+        of_tenant = None
         if origin is not None:
+            shares = self.scheduler.shares
             shares.check(origin, more.samples, claimed=own.samples)
-        of_tenant = shares.of(tenant).waiting.plus(own) if tenant else None
+            if origin.leaves_room:
+                of_tenant = shares.of(origin.tenant).waiting.plus(own)
         self.limits.check(self.scheduler.load.plus(claimed), more, of_tenant)
 
     def add(self, request: Request, origin: Origin | None = None) -> Job:

@@ -13,6 +13,7 @@ class Origin:
         salt: jobs of different salts share no keys and values.
         max_running: jobs of the tenant that may hold a row; `None` is no limit.
         max_queued: jobs of the tenant that may wait for one; `None` is no limit.
+        leaves_room: there are other tenants: of the queue it may not take the last.
     """
 
     tenant: str = ""
@@ -20,3 +21,4 @@ class Origin:
     salt: bytes = b""
     max_running: int | None = None
     max_queued: int | None = None
+    leaves_room: bool = False

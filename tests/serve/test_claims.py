@@ -11,7 +11,7 @@ from fdjax.engine.origin import Origin
 from fdjax.serve.claims import Claims
 from tests.support.engines import tiny_engine
 
-FLOOD, HONEST = Origin(tenant="flood"), Origin(tenant="honest")
+FLOOD, HONEST = (Origin(tenant=name, leaves_room=True) for name in ("flood", "honest"))
 ONE = Load(1, 1, 1)
 
 
@@ -31,6 +31,15 @@ def test_a_flood_of_one_tenant_leaves_room_to_another(claims: Claims):
         with pytest.raises(QueueFullError, match="8 samples of your key wait"):
             kept.enter_context(claims.claim(ONE, HONEST))
     assert not claims._of_tenants, "all was given back"
+
+
+def test_who_is_alone_may_take_all(claims: Claims):
+    alone = Origin(tenant="alone")
+    with contextlib.ExitStack() as kept:
+        for _ in range(80):
+            kept.enter_context(claims.claim(ONE, alone))
+        with pytest.raises(QueueFullError, match="80 samples wait, and 80 may"):
+            kept.enter_context(claims.claim(ONE, alone))
 
 
 def test_a_tenants_own_limit_counts_what_is_on_its_way(claims: Claims):

@@ -18,6 +18,11 @@ from fdjax.serve.http.underway import is_stream
 # Of a request's line and headers; nginx takes about as much.
 HEAD_BYTES = 32 * 2**10
 
+# Taken in at once. Each chunk of a body costs 20 us, however small: a body may have so
+# many ends of lines (two a chunk), and one more for so many of its bytes.
+_SLICE_BYTES = 4 * 2**10
+_LINE_ENDS = 2048
+_BYTES_PER_LINE_END = 64
 _PROBE_S = 0.1
 # Of a stream of events; whoever reads it skips it.
 _COMMENT = b":\n\n"
@@ -61,6 +66,8 @@ class Connection(H11Protocol):
         self._num_served = 0
         self._last_words = False
         self._streams = False
+        self._counted: Any = None
+        self._num_line_ends = self._num_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -81,9 +88,12 @@ class Connection(H11Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._last_words:
-            return
-        super().data_received(data)
+        for at in range(0, len(data), _SLICE_BYTES):
+            if self._last_words or self.transport.is_closing():
+                return
+            part = data[at : at + _SLICE_BYTES]
+            super().data_received(part)
+            self._count_chunks(part)
         if not self._num_served:
             self._await_head()
 
@@ -143,6 +153,7 @@ class Connection(H11Protocol):
         try:
             if _head_bytes(scope) > HEAD_BYTES:
                 raise _head_too_long()
+            _check_one_length(scope)
             self._crowd.begin(self, scope["path"])
             await self._application(cast(Any, scope), receive, cast(Any, sending))
         except ApiError as error:
@@ -170,6 +181,24 @@ class Connection(H11Protocol):
         if event is not None and not self.flow.write_paused:
             self.transport.write(self.conn.send(event) or b"")
         self.loop.call_later(wait_s, self._probe, 2 * wait_s)
+
+    def _count_chunks(self, part: bytes) -> None:
+        """Refuses a body of very many chunks, which would hold up all others."""
+        if self.conn.their_state is not h11.SEND_BODY:
+            return
+        if self.scope is not self._counted:
+            self._counted, self._num_line_ends, self._num_bytes = self.scope, 0, 0
+        if not any(name == b"transfer-encoding" for name, _ in self.headers):
+            return
+        self._num_line_ends += part.count(b"\r\n")
+        self._num_bytes += len(part)
+        allowed = _LINE_ENDS + self._num_bytes // _BYTES_PER_LINE_END
+        if self._num_line_ends > allowed:
+            text = (
+                f"the body has more than {allowed // 2} chunks in {self._num_bytes} "
+                "bytes; send larger ones"
+            )
+            self._say(ApiError(text, code="chunks_too_small"))
 
     def _await_head(self) -> None:
         if self._head_timer is None and not self.transport.is_closing():
@@ -214,7 +243,8 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.write_eof()
         self._last_words = True
-        if self._num_served:  # whoever reads the wrong body has no client any more
+        # Whoever reads the wrong body, or will, has no client any more.
+        if self.cycle and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self._await_head()
@@ -223,6 +253,16 @@ class Connection(H11Protocol):
 def _head_bytes(scope: Scope) -> int:
     fields = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     return fields + len(scope["raw_path"]) + len(scope["query_string"])
+
+
+def _check_one_length(scope: Scope) -> None:
+    """Refuses a head with two lengths of its body: a proxy may believe the other."""
+    names = {name for name, _ in scope["headers"]}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise ApiError(
+            "the head has Content-Length and Transfer-Encoding; send one of them",
+            headers={"Connection": "close"},
+        )
 
 
 def _head_too_long() -> ApiError:

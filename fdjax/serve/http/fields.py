@@ -13,6 +13,10 @@ from fdjax.generate.fields import MAX_BIASED
 from fdjax.serve.http.errors import ApiError, not_json
 from fdjax.serve.prompts import PlainPrompt
 
+MAX_ENTRIES = 4096
+"""Of prompts, of parts of a message, and of stop strings. Where limits of a server are
+higher, this one still holds: to walk a million entries would hold up all others."""
+
 
 def text_of(place: str, value: object) -> str:
     """A text that can be encoded.
@@ -61,8 +65,21 @@ def _prompts(value: object) -> list[PlainPrompt]:
         )
     return [
         text_of("prompt", entry) if isinstance(entry, str) else _ids("prompt", entry)
-        for entry in entries
+        for entry in _few("prompt", entries)
     ]
+
+
+def _few(name: str, entries: list[Any]) -> list[Any]:
+    """Entries that may be walked.
+
+    Raises:
+        ApiError: there are too many.
+    """
+    if len(entries) > MAX_ENTRIES:
+        raise ApiError(
+            f"{name} has {len(entries)} entries; use at most {MAX_ENTRIES}", param=name
+        )
+    return entries
 
 
 def _ids(name: str, value: object) -> list[int]:
@@ -100,7 +117,7 @@ def _stops(value: object) -> list[str] | None:
     if value is None:
         return None
     entries = cast("list[Any]", value) if isinstance(value, list) else [value]
-    return [text_of("stop", entry) for entry in entries]
+    return [text_of("stop", entry) for entry in _few("stop", entries)]
 
 
 def _content(value: object) -> str:
@@ -108,7 +125,7 @@ def _content(value: object) -> str:
     if not isinstance(value, list):
         return text_of("messages", value)
     texts: list[str] = []
-    for part in cast("list[Any]", value):
+    for part in _few("messages", cast("list[Any]", value)):
         if not isinstance(part, dict) or {*part} != {"type", "text"}:  # pyright: ignore[reportUnknownArgumentType]  (checked here)
             raise ApiError(
                 "messages may have parts of type 'text' only", param="messages"

@@ -95,13 +95,14 @@ class Keyring:
     def _read(self) -> None:
         keys = [*self._keys, *(read_keys(self.file) if self.file else [])]
         check_distinct(keys)
-        opened = [(key.digests, self._opened(key.tenant)) for key in keys]
+        several = len({key.tenant.name for key in keys}) > 1
+        opened = [(key.digests, self._opened(key.tenant, several)) for key in keys]
         self.tenants = {tenant.name: tenant for _, tenant in opened}
         self._owners = [
             (digest, tenant) for digests, tenant in opened for digest in digests
         ]
 
-    def _opened(self, tenant: Tenant) -> Tenant:
+    def _opened(self, tenant: Tenant, several: bool) -> Tenant:
         """With the account that it has, or a new one."""
         known = self.tenants.get(tenant.name)
         account = known.account if known else Account(tenant.name, self._clock)
@@ -110,4 +111,5 @@ class Keyring:
             tenant,
             may_prioritise=tenant.may_prioritise or self._may_prioritise,
             account=account,
+            among_others=several,
         )

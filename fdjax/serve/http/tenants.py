@@ -21,6 +21,7 @@ class Tenant:
         quotas: how much they may use.
         cache_salt: tenants of one share cached prefixes; `None` shares with nobody.
         account: what they have used.
+        among_others: there are keys of other names.
     """
 
     name: str = ""
@@ -30,6 +31,7 @@ class Tenant:
     account: Account = field(
         default_factory=lambda: Account(""), compare=False, repr=False
     )
+    among_others: bool = False
 
     def origin(self, priority: int, salt: str) -> Origin:
         """On whose behalf the jobs of a request are that asks for these.
@@ -49,6 +51,7 @@ class Tenant:
             salt=self._salt(salt),
             max_running=self.quotas.max_running_samples,
             max_queued=self.quotas.max_queued_samples,
+            leaves_room=self.among_others,
         )
 
     def _salt(self, asked: str) -> bytes:

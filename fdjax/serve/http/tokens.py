@@ -41,6 +41,12 @@ def router(server: Server) -> APIRouter:
         server.check_model(body.model)
         size = server.model.vocab_size
         ids = body.tokens
+        if len(ids) > server.model.max_model_len:
+            raise ApiError(
+                f"tokens has {len(ids)} ids, but max_model_len is "
+                f"{server.model.max_model_len}; send fewer at once",
+                param="tokens",
+            )
         if ids and not 0 <= min(ids) <= max(ids) < size:
             wrong = next(token for token in ids if not 0 <= token < size)
             raise ApiError(

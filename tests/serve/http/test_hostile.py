@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import re
 from typing import Any
 
 import httpx2
@@ -262,6 +263,31 @@ async def test_what_is_no_json_has_a_code(content: bytes, param: str | None):
     with served() as server:
         error = await refused(server, COMPLETIONS, content)
     assert (error["code"], error["param"]) == ("invalid_json", param)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (COMPLETIONS, {"prompt": [[]] * MANY}, "prompt"),
+        (COMPLETIONS, PROMPT | {"stop": ["a"] * MANY}, "stop"),
+        (
+            CHATS,
+            {"messages": [{"role": "user", "content": [{}] * MANY}]},
+            "messages",
+        ),
+        ("/detokenize", {"tokens": [5] * (MAX_MODEL_LEN + 1)}, "tokens"),
+    ],
+)
+async def test_more_entries_than_may_be_walked(
+    path: str, fields: dict[str, Any], param: str
+):
+    with served() as server:
+        answer = await server.post(path, fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert re.search(
+        rf"{param} has \d+ (entries; use at most 4096|ids, but)", str(error)
+    )
 
 
 async def test_a_hundred_thousand_unknown_fields():
