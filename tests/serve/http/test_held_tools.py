@@ -63,7 +63,7 @@ def arguments_of(answer: Any) -> list[str]:
         ({"type": "function", "function": {"name": "walk"}}, {"walk"}),
         ({"type": "function", "function": {"name": "wait"}}, {"wait"}),
     ],
-    ids=str,
+    ids=["required", "walk", "wait"],
 )
 async def test_calls_suit_their_schemas(
     client: openai.AsyncOpenAI, choice: Any, names: set[str]
