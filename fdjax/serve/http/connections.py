@@ -198,7 +198,11 @@ class Connection(H11Protocol):
                 f"the body has more than {allowed // 2} chunks in {self._num_bytes} "
                 "bytes; send larger ones"
             )
-            self._say(ApiError(text, code="chunks_too_small"))
+            if self.cycle.response_complete:  # refused already, for want of a key
+                self.loop.call_soon(self._crowd.drop, self, "head")
+                self._last_words = True
+            else:
+                self._say(ApiError(text, code="chunks_too_small"))
 
     def _await_head(self) -> None:
         if self._head_timer is None and not self.transport.is_closing():

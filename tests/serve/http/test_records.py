@@ -133,7 +133,7 @@ async def test_a_fault_in_a_stream_has_its_traceback_in_the_log(
     def fails(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("fdjax.serve.http.chat._Chat.delta", fails)
+    monkeypatch.setattr("fdjax.serve.http.chat._Chat.deltas", fails)
     with served(FakeEngine(TOKENS)) as server:
         response = await server.post("/v1/chat/completions", CHAT | {"stream": True})
     assert "the server failed; its log says why" in response.text
