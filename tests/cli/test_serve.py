@@ -28,7 +28,7 @@ from tests.support.load import load
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
 OPTIONS = (
     "serve", "--no-warm-up", "--max-model-len", "64", "--max-num-seqs", "2",
-    "--served-model-name", "tales", "--max-queued-requests", "64",
+    "--served-model-name", "tales", "--max-queued-requests", "80",
     "--max-queued-tokens", "0", "--log-format", "json",
 )  # fmt: skip
 FDJAX = (sys.executable, "-m", "fdjax")
@@ -164,7 +164,7 @@ def test_a_server_serves_until_it_is_told_to_stop(failed: str, programs: pathlib
                 answers = [request.result().json() for request in waiting]
         assert [answer["choices"] for answer in answers] == [first["choices"]] * 4
         assert process.wait(timeout=30) == 0
-        limits = "64 requests, 4096 samples and any number of tokens may wait"
+        limits = "80 requests, 4096 samples and any number of tokens may wait"
         assert limits in log.read_text()
         lines = requests_in(log.read_text())
         served = [line for line in lines if line["path"] == "/v1/completions"]
