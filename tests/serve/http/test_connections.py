@@ -240,6 +240,25 @@ async def test_a_body_of_tiny_chunks_is_refused():
         await still_serves(port)
 
 
+async def test_who_was_refused_may_send_no_more_of_them():
+    """Nobody reads them, and they would cost as much."""
+    with served(api_keys=["secret"]) as server, listening(server.app) as port:
+        async with connection(port) as (reader, writer):
+            writer.write(request("Transfer-Encoding: chunked\r\n"))
+            assert await status_of(reader) == 401
+            with contextlib.suppress(ConnectionError):
+                for _ in range(20):
+                    writer.write(b"1\r\n \r\n" * 1000)
+                    await writer.drain()
+            async with asyncio.timeout(5):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            with contextlib.suppress(ConnectionError):
+                writer.close()
+                await writer.wait_closed()
+        assert await dropped_for(server, "head") == 1
+
+
 async def test_some_tiny_chunks_are_taken():
     body = json.dumps(PROMPT).encode()
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
