@@ -107,11 +107,10 @@ class FastTokenizer:
         """See `Tokenizer.stream`."""
         if skip_special_tokens:
             return TextStream(self._tokenizer.decode, prompt)
-        decode = partial(self._tokenizer.decode, skip_special_tokens=False)
-        if spaces_between_special_tokens:
-            return TextStream(decode, prompt)
-        added = self._tokenizer.get_added_tokens_decoder()
-        return TightStream(decode, prompt, _special(added))
+        added = self._tokenizer.get_added_tokens_decoder
+        return _shown(
+            self._tokenizer.decode, prompt, added, spaces_between_special_tokens
+        )
 
     def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # The calls for a batch let other threads of Python go on, those for one do not.
@@ -171,17 +170,32 @@ class SlowTokenizer:
         """See `Tokenizer.stream`."""
         if skip_special_tokens:
             return TextStream(self.decode, prompt)
-        decode = partial(self._tokenizer.decode, skip_special_tokens=False)
-        if spaces_between_special_tokens:
-            return TextStream(decode, prompt)
-        return TightStream(
-            decode, prompt, _special(self._tokenizer.added_tokens_decoder)
+        return _shown(
+            self._tokenizer.decode,
+            prompt,
+            lambda: self._tokenizer.added_tokens_decoder,
+            spaces_between_special_tokens,
         )
 
 
 def _piece(decode: Callable[[list[int]], str], token_id: int) -> str:
     """Text of a token that is not the first: some tokenizers strip a text's start."""
     return decode([token_id, token_id])[len(decode([token_id])) :]
+
+
+def _shown(
+    decode: Callable[..., str],
+    prompt: Sequence[int],
+    added: Callable[[], Any],
+    spaces: bool,
+) -> TextStream:
+    """A stream with special tokens in it."""
+    shown = partial(decode, skip_special_tokens=False)
+    return (
+        TextStream(shown, prompt)
+        if spaces
+        else TightStream(shown, prompt, _special(added()))
+    )
 
 
 def _special(added: Mapping[int, Any]) -> dict[int, str]:
