@@ -16,10 +16,18 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.decode_attention import SCHEMES, microseconds, program
+from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.decode_attention import DecodeAttention
-from fdjax.kernels.paged import KVCache, PagedAttention, PageView, ScoreSpec
+from fdjax.kernels.paged import (
+    KVCache,
+    PagedAttention,
+    PageView,
+    ScoreSpec,
+    SharedPrefixes,
+)
 from fdjax.kernels.prefill_attention import OP as PREFILL
 from fdjax.kernels.prefill_attention import PrefillAttention
+from fdjax.kernels.shared_prefix import find_groups, plan_prefixes
 from fdjax.notation import Array
 
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
@@ -78,7 +86,9 @@ CASES = (
 def page_table(rows: Rows) -> tuple[np.ndarray[Any, Any], int]:
     """Pages in random order, the leading ones of a group the same, and their number."""
     needed = [-(-length // PAGE_SIZE) for length in rows.lengths]
-    total, shared = sum(needed), rows.shared // PAGE_SIZE
+    shared = rows.shared // PAGE_SIZE
+    repeated = shared * (len(needed) - len(needed) // rows.groups)
+    total = sum(needed) - repeated
     pages = iter(np.random.default_rng(0).permutation(total).tolist())
     table = np.full((len(needed), max(needed)), total, np.int32)
     for row, count in enumerate(needed):
@@ -87,6 +97,19 @@ def page_table(rows: Rows) -> tuple[np.ndarray[Any, Any], int]:
         table[row, :kept] = table[first, :kept]
         table[row, kept:count] = [next(pages) for _ in range(count - kept)]
     return table, total
+
+
+def prefixes_of(rows: Rows, table: np.ndarray[Any, Any]) -> SharedPrefixes | None:
+    """What the rows share, as an engine would find it; `None` where that is nothing."""
+    groups = find_groups(table, rows.lengths, page_size=PAGE_SIZE)
+    if not groups:
+        return None
+    return plan_prefixes(
+        groups,
+        rows=len(rows.lengths),
+        num_kv_heads=KV_HEADS,
+        group=Q_HEADS // KV_HEADS,
+    )
 
 
 def draw(rows: Rows) -> PagedAttention:
@@ -103,7 +126,7 @@ def draw(rows: Rows) -> PagedAttention:
     kv = KVCache.page_major(cache).layer(0)
     scores = ScoreSpec(None, HEAD_DIM**-0.5, None, None)
     if rows.new == 1:
-        view = PageView.decoding(jnp.asarray(table), lengths)
+        view = PageView.decoding(jnp.asarray(table), lengths, prefixes_of(rows, table))
         return DecodeAttention(q, kv, view, scores, unified=None)
     view = PageView.packed(jnp.asarray(table), lengths, lengths - rows.new)
     return PrefillAttention(q, kv, view, scores)
@@ -141,19 +164,65 @@ def measure(rows: Rows) -> dict[str, Any]:
     }
 
 
+# Rows that decode, beside a chunk of a prompt that is half done.
+MIXED = "60x1016+2048@2048"
+MIXED_ROWS = (Rows("60x1016", (1016,) * 60), Rows("2048@2048", (4096,), new=2048))
+
+
+def mixed_program() -> Any:
+    """For each layer, rows that decode and then a chunk."""
+
+    def every_layer(decode: DecodeAttention, chunk: PrefillAttention) -> list[Array]:
+        caches = decode.kv.cache, chunk.kv.cache
+        outs: list[Array] = []
+        for layer in range(min(cache.num_layers for cache in caches)):
+            here, there = (cache.layer(layer) for cache in caches)
+            outs.append(DECODE(dataclasses.replace(decode, kv=here))[0])
+            outs.append(PREFILL(dataclasses.replace(chunk, kv=there)))
+        return outs
+
+    return jax.jit(every_layer)
+
+
+def measure_mixed() -> dict[str, Any]:
+    """As `measure`, with the times of both alone."""
+    alone = [measure(rows)["us"] for rows in MIXED_ROWS]
+    decode, chunk = map(draw, MIXED_ROWS)
+    run = mixed_program()
+    layers = min(call.kv.cache.num_layers for call in (decode, chunk))
+    single = dataclasses.replace(
+        decode, kv=KVCache.page_major(decode.kv.cache.array[:1, :layers]).layer(0)
+    )
+    repeats = microseconds(lambda _: run(decode, chunk), single, calls=48)
+    us = statistics.median(repeats)
+    return {
+        "case": MIXED,
+        "us": round(us, 2),
+        "alone_us": alone,
+        "flashinfer_us": None,
+        "spread": round((max(repeats) - min(repeats)) / us, 4),
+        **results.provenance(),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--cases", help="names, with commas between; all by default")
     options = parser.parse_args()
     out = options.out or results.RESULTS / results.device_slug() / "attention.json"
-    chosen = options.cases.split(",") if options.cases else [c.name for c in CASES]
+    names = [*(case.name for case in CASES), MIXED]
+    chosen = options.cases.split(",") if options.cases else names
     rows: list[dict[str, Any]] = []
     for case in CASES:
         if case.name in chosen:
             rows.append(measure(case))
             print(rows[-1], flush=True)
             results.write(out, rows)
+    if MIXED in chosen:
+        rows.append(measure_mixed())
+        print(rows[-1], flush=True)
+        results.write(out, rows)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from benchmarks.svg import WIDTH, bar, drawing, text, upright
-from benchmarks.tables import Row, paired, shape
+from benchmarks.tables import LOADS, PERCENTILES, Row, loaded, paired, shape
 
 _LEFT, _RIGHT, _TOP = 110, 20, 78
 _BAR = 16
+_FIELD = (380, 176)
+"""Width and height of one of four drawings in one."""
 _LAYER = (8, 1024)
 """The step whose layer is drawn."""
 _KINDS = (
@@ -34,9 +36,7 @@ def _decode_parts(
     yield text(
         0, 38, "the time to read weights and KV once / the time taken", kind="faint"
     )
-    yield bar(_LEFT, 48, 10, 10, kind="a") + text(_LEFT + 16, 57, "fdjax")
-    engine = pairs[0][1]["engine"]
-    yield bar(_LEFT + 76, 48, 10, 10, kind="b") + text(_LEFT + 92, 57, engine)
+    yield from _legend(_LEFT, pairs[0][1]["engine"])
     for percent in range(0, 101, 25):
         x = _LEFT + span * percent / 100
         yield upright(x, _TOP - 8, height - 22)
@@ -53,6 +53,54 @@ def _decode_parts(
             yield text(
                 _LEFT + span * share - 6, top + 12.5, told, kind="on", anchor="end"
             )
+
+
+def load(rows: Sequence[Row], peers: Sequence[Row]) -> str:
+    """How long tokens are waited for under load, beside another engine.
+
+    One field for each load and each measure, and each by its own scale.
+    """
+    title = "Conversations with Llama-3-8B on an H200: how long tokens take"
+    return drawing(_TOP + 2 * _FIELD[1], title, _load_parts(rows, peers, title))
+
+
+def _load_parts(rows: Sequence[Row], peers: Sequence[Row], title: str) -> Iterator[str]:
+    yield text(0, 18, title, kind="title")
+    told = "half, 90 % and 99 % of requests have it within this time; less is better"
+    yield text(0, 38, told, kind="faint")
+    for row_of_fields, name in enumerate(LOADS):
+        pair = loaded(rows, peers, name)
+        if not row_of_fields:
+            yield from _legend(0, pair[1]["engine"])
+        for column, (measure, words) in enumerate(
+            (("ttft_ms", "to the first token"), ("tpot_ms", "for each token after it"))
+        ):
+            x, y = column * _FIELD[0], _TOP + row_of_fields * _FIELD[1]
+            yield text(x, y + 12, f"{LOADS[name]}: {words}")
+            yield from _field(x, y + 22, [one[measure] for one in pair])
+
+
+def _field(x: float, y: float, values: Sequence[Sequence[float]]) -> Iterator[str]:
+    """Bars of two engines for each percentile; the longest has the field's width."""
+    span = _FIELD[0] - 150
+    longest = max(value for one in values for value in one)
+    for place, name in enumerate(PERCENTILES):
+        top = y + place * (2 * _BAR + 12)
+        yield text(x + 30, top + _BAR + 4, name, kind="faint", anchor="end")
+        for number, (one, kind) in enumerate(zip(values, "ab", strict=True)):
+            width, at = span * one[place] / longest, top + number * (_BAR + 2)
+            yield bar(x + 38, at, width, _BAR, kind=kind)
+            told = _milliseconds(one[place])
+            yield text(x + 44 + width, at + 12.5, told, kind="faint")
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.3g} ms"
+
+
+def _legend(x: float, engine: str) -> Iterator[str]:
+    yield bar(x, 48, 10, 10, kind="a") + text(x + 16, 57, "fdjax")
+    yield bar(x + 76, 48, 10, 10, kind="b") + text(x + 92, 57, engine)
 
 
 def layer(rows: Sequence[Row]) -> str:

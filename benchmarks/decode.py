@@ -27,6 +27,7 @@ from fdjax.engine.programs import Programs
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
+from fdjax.generate.rows import Arrivals, RowTokens
 from fdjax.generate.sampling_state import SamplingState, init_state
 from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.kernels.decode_attention import UnifiedMax
@@ -99,24 +100,29 @@ class Bench:
 
     def prefill(self) -> None:
         """Runs all prompts, samples their first tokens, and waits for the last."""
+        nobody = jnp.zeros(self.case.batch, jnp.int32)
         for part, start, stop in prefill_calls(self.case):
             count = part.stop - part.start
-            lengths = jnp.full(count, stop, jnp.int32)
-            logits, kv = self.programs.prefill(
-                self.progress.kv,
+            call = RowTokens(
                 self.prompts[part, start:stop].reshape(-1),
-                lengths,
-                self.page_table[part],
-                jnp.full(count, start, jnp.int32),
+                nobody.at[part].set(start),
+                nobody.at[part].set(stop),
+                jnp.arange(part.start, part.stop, dtype=jnp.int32),
+                nobody.astype(bool),
+                self.page_table,
             )
-            self.progress = dataclasses.replace(self.progress, kv=kv)
+            self.progress, hidden = self.programs.extend(self.progress, call)
             if stop < self.case.context:
                 continue
-            self.rules, self.progress, _ = self.programs.seat(
-                logits,
+            arrivals = Arrivals(
                 self._state(count),
                 jnp.arange(part.start, part.stop, dtype=jnp.int32),
-                lengths,
+                jnp.full(count, stop, jnp.int32),
+            )
+            self.rules, self.progress, _ = self.programs.sample(
+                hidden,
+                call.decodes,
+                arrivals,
                 self.rules,
                 self.progress,
                 plan=self.plan,
@@ -218,7 +224,7 @@ def _layout(model: Decoder, case: Case) -> KVLayout:
     return model.config.kv_layout(
         num_pages=case.batch * pages_per_row,
         page_size=PAGE_SIZE,
-        dtype=model.embed.weight[...].dtype,
+        dtype=model.embed.weight.get_value().dtype,
     )
 
 

@@ -33,6 +33,7 @@ from fdjax.kernels.decoder_stack.config import GEMV, Cuts
 from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.paged import KVCache, PageView
+from fdjax.kernels.weight import Dense, Weight
 from fdjax.notation import Array
 
 PAGE_SIZE = 16
@@ -71,12 +72,12 @@ def draw_layers(sizes: Sizes) -> tuple[LayerWeights, ...]:
         keys = jax.random.split(jax.random.key(index), 4)
         return LayerWeights(
             attention_norm=ones,
-            qkv=_noise(keys[0], shape=(columns, sizes.hidden)),
+            qkv=Dense(_noise(keys[0], shape=(columns, sizes.hidden))),
             qkv_bias=None,
-            out=_noise(keys[1], shape=(sizes.hidden, mixed)),
+            out=Dense(_noise(keys[1], shape=(sizes.hidden, mixed))),
             mlp_norm=ones,
-            up=_noise(keys[2], shape=(2 * sizes.intermediate, sizes.hidden)),
-            down=_noise(keys[3], shape=(sizes.hidden, sizes.intermediate)),
+            up=Dense(_noise(keys[2], shape=(2 * sizes.intermediate, sizes.hidden))),
+            down=Dense(_noise(keys[3], shape=(sizes.hidden, sizes.intermediate))),
         )
 
     return tuple(layer(index) for index in range(sizes.layers))
@@ -141,7 +142,7 @@ def attention_cuts(case: Case, sizes: Sizes) -> list[attention_config.Config]:
     ]
 
 
-def product_cuts(rows: int, weight: Array, *, gated: bool) -> list[tuple[int, ...]]:
+def product_cuts(rows: int, weight: Weight, *, gated: bool) -> list[tuple[int, ...]]:
     """Cuts of one product: shapes of blocks, and how much their rings hold."""
     cuts: list[tuple[int, ...]] = []
     shapes = itertools.product((1, 2), (1, 2), (48, 56, 64), (1, 2), RINGS)

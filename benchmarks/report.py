@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import charts, tables
+from benchmarks import beam_memory, charts, kernel_tables, tables
 from benchmarks.results import RESULTS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
@@ -28,34 +28,57 @@ def of(name: str) -> list[dict[str, Any]]:
     return load_rows(H200 / f"{name}.json")
 
 
+def _attention(*, shared: bool) -> list[dict[str, Any]]:
+    """Attention of steps that decode, with prefixes that rows share or without."""
+    decoding = (row for row in of("attention") if "tflop_s" not in row)
+    return [row for row in decoding if ("shared" in row["case"]) == shared]
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "decode": lambda: tables.decode(of("decode")),
     "beside": lambda: tables.beside(of("decode"), of("peers")),
     "whole": lambda: tables.whole(of("serving"), of("start"), of("peers")),
+    "online": lambda: tables.online(of("serving_online"), of("peers")),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
     "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
-    "decode_attention": lambda: tables.attention(of("decode_attention")),
-    "attention": lambda: tables.unequal(of("attention")),
-    "matmul": lambda: tables.products(of("matmul")),
-    "draw": lambda: tables.draws(of("draw")),
+    "decode_attention": lambda: kernel_tables.attention(of("decode_attention")),
+    "attention": lambda: kernel_tables.unequal(_attention(shared=False)),
+    "shared_prefix": lambda: kernel_tables.unequal(_attention(shared=True)),
+    "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
+    "matmul": lambda: kernel_tables.products(of("matmul")),
+    "draw": lambda: kernel_tables.draws(of("draw")),
+    "decoder_stack": lambda: kernel_tables.chains(of("decoder_stack")),
 }
 """What makes each block, by the name in its marker."""
 
 PAGES = {
     "README.md": ("beside",),
     "docs/index.md": ("beside",),
-    "docs/performance.md": ("decode", "beside", "whole", "models", "ablation", "cpu"),
+    "docs/performance.md": (
+        "decode",
+        "beside",
+        "whole",
+        "online",
+        "models",
+        "ablation",
+        "cpu",
+    ),
     "docs/kernels/attention_plan.md": ("attention",),
+    "docs/kernels/shared_prefix.md": ("shared_prefix",),
+    "docs/kernels/prefill_attention.md": ("prefill_attention",),
     "docs/kernels/decode_attention.md": ("decode_attention",),
     "docs/kernels/matmul.md": ("matmul",),
     "docs/kernels/draw.md": ("draw",),
+    "docs/kernels/decoder_stack.md": ("decoder_stack",),
 }
 """The blocks of each page."""
 
 CHARTS: dict[str, Callable[[], str]] = {
     "docs/plots/decode-h200.svg": lambda: charts.decode(of("decode"), of("peers")),
+    "docs/plots/load-h200.svg": lambda: charts.load(of("serving_online"), of("peers")),
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
+    "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),
 }
 """What draws each chart, by its file."""
 

@@ -13,6 +13,7 @@ long the engine's thread is busy in a step is measured too; for the rest it wait
 import argparse
 import pathlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ import numpy as np
 from benchmarks import results
 from fdjax import LLM, SamplingParams
 from fdjax.engine.engine import Engine
+from fdjax.engine.results import Launch
+from fdjax.engine.sequence import Chunk
 from fdjax.generate.masks import num_words
 from fdjax.generate.stopping import FinishReason
 
@@ -75,6 +78,10 @@ class Anything:
     def advance(self, token_id: int) -> None:
         """Any may follow."""
 
+    def fork(self) -> "Anything":
+        """For any output."""
+        return self
+
 
 def constrained(
     llm: LLM, *, rows: int, formed: int, inputs: int, steps: int
@@ -93,7 +100,7 @@ def constrained(
             engine.add(engine.request(rows + i, prompt, greedy(steps * 4), grammar))
             for i, prompt in enumerate(prompts[rows:])
         ]
-        while any(not job.output for job in [*free, *bound]):
+        while any(not sequence.output for sequence in [*free, *bound]):
             engine.step()
         for _ in range(4):
             engine.step()
@@ -101,8 +108,8 @@ def constrained(
         while len(free[0].tokens) < before + steps:
             engine.step()
         seconds = time.perf_counter() - begin
-        for job in [*free, *bound]:
-            engine.abort(job)
+        for sequence in [*free, *bound]:
+            engine.abort(sequence)
         return seconds / (len(free[0].tokens) - before)
 
     per_token(formed)  # compiles
@@ -116,17 +123,61 @@ def constrained(
     }
 
 
+def mixed_step(llm: LLM, *, rows: int, inputs: int, tokens: int) -> dict[str, Any]:
+    """A step of `rows` rows, of so many tokens of a prompt, and of both in one call."""
+    engine, count = llm.engine, 16
+    executor, scheduler = engine.executor, engine.scheduler
+    for index, prompt in enumerate(prompts_of(llm, rows, inputs)):
+        engine.add(engine.request(index, prompt, greedy(count * 4 + 64)))
+    while scheduler.num_decoding < rows:
+        engine.step()
+    (prompt,) = prompts_of(llm, 1, tokens + 1)
+    sequence = engine.add(engine.request(rows, prompt, greedy(1)))
+    scheduler.admit()
+    chunk = Chunk(sequence, 0, tokens)  # the prompt never ends: it is computed again
+
+    def ms(launch: Callable[[], Launch]) -> float:
+        launch().wait()
+        begin = time.perf_counter()
+        last = [launch() for _ in range(count)][-1]
+        last.wait()
+        return (time.perf_counter() - begin) / count * 1e3
+
+    def call(decoding: bool, chunks: list[Chunk]) -> Launch:
+        sequences = scheduler.reserve(1) if decoding else []
+        if not chunks:
+            return executor.decode(sequences)
+        (launch,) = executor.extend(sequences, chunks)
+        assert isinstance(launch, Launch)
+        return launch
+
+    decode = ms(lambda: call(True, []))
+    alone = ms(lambda: call(False, [chunk]))
+    both = ms(lambda: call(True, [chunk]))
+    for one in [*scheduler.running]:
+        engine.abort(one)
+    return {
+        "batch": rows,
+        "input_tokens": inputs,
+        "prompt_tokens": tokens,
+        "ms_decode": round(decode, 3),
+        "ms_prompt": round(alone, 3),
+        "ms_both": round(both, 3),
+        "of_the_longer": round(both / max(decode, alone), 3),
+    }
+
+
 def host_share(llm: LLM, *, rows: int, inputs: int, steps: int) -> dict[str, Any]:
     """Of a decode step of `rows` rows that all run."""
     engine = llm.engine
     prompts = prompts_of(llm, rows, inputs)
     # Tokens that were launched and not read are the device's, not the host's time.
     params = greedy(steps * 16)
-    jobs = [
+    sequences = [
         engine.add(engine.request(i, prompt, params))
         for i, prompt in enumerate(prompts)
     ]
-    while any(not job.output for job in jobs):
+    while any(not sequence.output for sequence in sequences):
         engine.step()
     launches = steps // engine.executor.programs.steps_per_launch
     before = _launched_only(engine, launches)
@@ -134,8 +185,8 @@ def host_share(llm: LLM, *, rows: int, inputs: int, steps: int) -> dict[str, Any
     per_step = wall * rows / made
     # Sequences grow, and steps with them: the mean is that of the steps between.
     device = (before + _launched_only(engine, launches)) / 2
-    for job in jobs:
-        engine.abort(job)
+    for sequence in sequences:
+        engine.abort(sequence)
     return {
         "batch": rows,
         "ms_per_step": round(per_step * 1e3, 3),
@@ -161,8 +212,8 @@ def _decode(engine: Engine, launches: int) -> tuple[float, float, int]:
 def _launched_only(engine: Engine, launches: int) -> float:
     """Seconds a step of launches ahead of everything; their tokens are lost."""
     num_steps = engine.executor.programs.steps_per_launch
-    jobs = engine.scheduler.reserve(num_steps)
-    launch = engine.executor.decode(jobs)
+    sequences = engine.scheduler.reserve(num_steps)
+    launch = engine.executor.decode(sequences)
     launch.wait()
     begin = time.perf_counter()
     for _ in range(launches):
@@ -212,8 +263,9 @@ def main() -> None:
         llm, rows=arguments.max_num_seqs, inputs=arguments.inputs, steps=64
     )
     grammars = constrained(llm, rows=56, formed=8, inputs=arguments.inputs, steps=64)
-    rows = [*rows[1:], share | common, grammars | common]
-    print(*rows[-2:], sep="\n", flush=True)
+    both = mixed_step(llm, rows=64, inputs=arguments.inputs, tokens=512)
+    rows = [*rows[1:], share | common, grammars | common, both | common]
+    print(*rows[-3:], sep="\n", flush=True)
     results.write(out, rows)
 
 

@@ -132,6 +132,44 @@ def _range(rows: Sequence[Row], name: str, form: str) -> str:
     return f"{values[0]:{form}} to {values[-1]:{form}}"
 
 
+LOADS = {"conv-20": "20 a second", "conv-512": "512 at once"}
+"""Loads of conversations, by their names in the results."""
+PERCENTILES = ("p50", "p90", "p99")
+
+
+def online(rows: Sequence[Row], peers: Sequence[Row]) -> str:
+    """First tokens and those after them under two loads, beside another engine's."""
+    pairs = {load: loaded(rows, peers, load) for load in LOADS}
+    measures = {"ttft_ms": "first token, ms", "tpot_ms": "each after it, ms"}
+    (_, peer), *_ = pairs.values()
+    header = ("load", f"p50 / p90 / p99 of the {measures['ttft_ms']}", peer["engine"],
+              measures["tpot_ms"], peer["engine"], "requests/s", peer["engine"],
+              "commit")  # fmt: skip
+    cells = (
+        (
+            LOADS[load],
+            *(
+                " / ".join(
+                    f"{value:,.{1 if value < 10 else 0}f}" for value in one[name]
+                )
+                for name in measures
+                for one in (row, other)
+            ),
+            *(f"{one['requests_per_s']:.1f}" for one in (row, other)),
+            row["commit"],
+        )
+        for load, (row, other) in pairs.items()
+    )
+    return markdown(header, cells)
+
+
+def loaded(rows: Sequence[Row], peers: Sequence[Row], load: str) -> tuple[Row, Row]:
+    """What a load was served like: prompts beside decoding, and by another engine."""
+    (row,) = (row for row in rows if row["load"] == load and row["mixed_steps"])
+    (peer,) = (peer for peer in peers if peer.get("load") == load)
+    return row, peer
+
+
 def by_batch(rows: Sequence[Row], first: str) -> str:
     """Milliseconds a step: a line for each value of a field, a column a batch."""
     batches = sorted({row["batch"] for row in rows})
@@ -145,76 +183,6 @@ def by_batch(rows: Sequence[Row], first: str) -> str:
             for name, found in lines.items()
         ),
     )
-
-
-def attention(rows: Sequence[Row]) -> str:
-    """One layer's decode attention over rows of one length, by scheme."""
-    lines: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        lines.setdefault(shape(row), {})[row["scheme"]] = row
-    header = (
-        "batch x context", "unified, µs", "synchronised", "FlashInfer", "GB/s",
-        "of the ceiling", "commit",
-    )  # fmt: skip
-    cells = (
-        (
-            name,
-            f"{found['unified']['us']:.1f}",
-            f"{found['synchronised']['us']:.1f}",
-            f"{found['synchronised']['flashinfer_us']:.1f}",
-            f"{found['synchronised']['gb_s']:,}",
-            f"{found['synchronised']['fraction_of_ceiling']:.0%}",
-            found["synchronised"]["commit"],
-        )
-        for name, found in lines.items()
-    )
-    return markdown(header, cells)
-
-
-def products(rows: Sequence[Row]) -> str:
-    """One product alone: ours, cuBLAS's, and the time of its bytes."""
-    sizes = sorted({row["m"] for row in rows})
-    lines: dict[str, dict[int, str]] = {}
-    for row in rows:
-        told = f"{row['ours_us']:.1f} / {row['cublas_us']:.1f} / {row['floor_us']:.1f}"
-        lines.setdefault(f"{row['shape']} [{row['n']}, {row['k']}]", {})[row["m"]] = (
-            told
-        )
-    return markdown(
-        ("µs: ours / cuBLAS / floor", *(f"M = {m}" for m in sizes)),
-        ((name, *(found[m] for m in sizes)) for name, found in lines.items()),
-    )
-
-
-def draws(rows: Sequence[Row]) -> str:
-    """One draw: the kernel's and XLA's time, by what is asked for."""
-    counts = sorted({row["rows"] for row in rows})
-    lines: dict[str, dict[int, str]] = {}
-    for row in rows:
-        name = row["asked"] + (", peaked" if row["logits"] == "peaked" else "")
-        xla = row.get("reference_us")
-        told = f"{row['cuda_us']:.1f}" + ("" if xla is None else f" / {xla:,.1f}")
-        lines.setdefault(name, {})[row["rows"]] = told
-    return markdown(
-        ("µs: kernel / XLA", *(f"{count} rows" for count in counts)),
-        ((name, *(found.get(c, "") for c in counts)) for name, found in lines.items()),
-    )
-
-
-def unequal(rows: Sequence[Row]) -> str:
-    """One layer's attention over rows of unequal length."""
-    header = ("rows", "fdjax, µs", "FlashInfer", "GB/s", "commit")
-    cells = (
-        (
-            row["case"].replace("+", " + "),
-            f"{row['us']:.1f}",
-            f"{row['flashinfer_us']:.1f}" if row.get("flashinfer_us") else "",
-            f"{row['gb_s']:,}" if row.get("gb_s") else "",
-            row["commit"],
-        )
-        for row in rows
-    )
-    return markdown(header, cells)
 
 
 def on_a_cpu(rows: Sequence[Row]) -> str:

@@ -21,12 +21,14 @@ from fdjax.version import __version__
 if TYPE_CHECKING:
     from fdjax.generate.beam_params import BeamSearchParams
     from fdjax.generate.params import SamplingParams
+    from fdjax.generate.pooling_params import PoolingParams
     from fdjax.generate.softmax_counts import SoftmaxStatistics
     from fdjax.generate.structured import StructuredOutputs
     from fdjax.kernels.decode_attention.unified import UnifiedMax
     from fdjax.models.config import ModelConfig
     from fdjax.serve.async_llm import AsyncLLM
     from fdjax.serve.beam_search import BeamSearchOutput
+    from fdjax.serve.embedding import EmbeddingOutput, ScoreOutput
     from fdjax.serve.llm import LLM
     from fdjax.serve.outputs import Chunk, Completion, Output
 
@@ -39,13 +41,16 @@ __all__ = [
     "Chunk",
     "Completion",
     "ConfigError",
+    "EmbeddingOutput",
     "EngineDeadError",
     "MemoryBudgetError",
     "ModelConfig",
     "Output",
+    "PoolingParams",
     "QueueFullError",
     "RequestError",
     "SamplingParams",
+    "ScoreOutput",
     "SoftmaxStatistics",
     "StructuredOutputs",
     "UnifiedMax",
@@ -61,9 +66,12 @@ _HOMES = {
     "BeamSearchParams": "fdjax.generate.beam_params",
     "Chunk": "fdjax.serve.outputs",
     "Completion": "fdjax.serve.outputs",
+    "EmbeddingOutput": "fdjax.serve.embedding",
     "ModelConfig": "fdjax.models.config",
     "Output": "fdjax.serve.outputs",
+    "PoolingParams": "fdjax.generate.pooling_params",
     "SamplingParams": "fdjax.generate.params",
+    "ScoreOutput": "fdjax.serve.embedding",
     "SoftmaxStatistics": "fdjax.generate.softmax_counts",
     "StructuredOutputs": "fdjax.generate.structured",
     "UnifiedMax": "fdjax.kernels.decode_attention.unified",

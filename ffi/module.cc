@@ -16,7 +16,8 @@
   X(decode_attention)            \
   X(decoder_stack)               \
   X(draw)                        \
-  X(prefill_attention)
+  X(prefill_attention)           \
+  X(shared_prefix)
 #else
 #define FDJAX_CUDA_OPERATIONS(X)
 #endif

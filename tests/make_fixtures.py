@@ -92,9 +92,7 @@ def make_tales(folder: Path) -> None:
 def make_beams() -> None:
     """Writes what transformers finds with beams, with the models of the others."""
     names = {case.model for case in beam_models.questions()}
-    references = {
-        name: hf_reference.load(beam_models.folder_of(name)) for name in names
-    }
+    references = {name: hf_beams.reference_of(name) for name in names}
     beam_models.write_expected(
         [
             hf_beams.answered(case, references[case.model])

@@ -1,8 +1,10 @@
 """Thousands of random requests through few pages: `python -m tests.soak`.
 
 The engine is that of the tests (a random Llama of one layer, float32) with six pages,
-once with prefix caching and once without. Fails if the tokens of a request are not what
-it gives by itself, or if a page is not free at the end.
+once with prefix caching and once without. Requests take the likeliest tokens, draw,
+draw with penalties and log-probabilities, or have a grammar, all beside each other and
+beside prompts; with `--beams`, most are beam searches. Fails if the tokens of a request
+are not what it gives by itself, or if a page is not free at the end.
 
 With `--hostile`, random attacks on `fdjax serve` instead, beside honest requests, for
 10 minutes or `--seconds`, in turns with quiet. Fails if an honest request is not
@@ -37,12 +39,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--beams", action="store_true")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--seconds", type=float, default=600.0)
     arguments = parser.parse_args()
     if arguments.hostile:
         return hostile(seconds=arguments.seconds, seed=arguments.seed)
-    return few_pages(num_requests=arguments.requests, seed=arguments.seed)
+    return few_pages(
+        num_requests=arguments.requests, seed=arguments.seed, beams=arguments.beams
+    )
 
 
 def hostile(*, seconds: float, seed: int) -> int:
@@ -77,32 +82,39 @@ def hostile(*, seconds: float, seed: int) -> int:
     return int(not well or status != 0)
 
 
-def few_pages(*, num_requests: int, seed: int) -> int:
+def few_pages(*, num_requests: int, seed: int, beams: bool) -> int:
     """Runs an engine with prefix caching, and one without."""
     from tests.support.engines import shallow_model, tiny_engine
-    from tests.support.soak import is_idle, soak
+    from tests.support.soak import STYLES, WIDTHS, is_idle, soak
 
     failed = False
     for caching in (True, False):
         engine = tiny_engine(
             shallow_model(),
-            num_pages=6,
+            num_pages=20 if beams else 6,
+            page_size=4 if beams else 8,
             steps_per_launch=2,
             max_batched_tokens=16,
             prefix_caching=caching,
         )
         start = time.monotonic()
-        done = soak(engine, num_requests=num_requests, seed=seed)
+        asked = WIDTHS if beams else STYLES
+        done = soak(engine, num_requests=num_requests, seed=seed, asked=asked)
         seconds, idle = time.monotonic() - start, is_idle(engine)
         scheduler = engine.scheduler
-        preemptions, cached = scheduler.num_preemptions, scheduler.num_cached_tokens
+        preemptions, cached = (
+            scheduler.num_preemptions,
+            scheduler.prefixes.num_cached_tokens,
+        )
         differing = list(done.differing(engine))
         failed |= bool(differing) or not idle or not is_idle(engine)
         print(
             f"prefix caching {caching}: {len(done.outputs)} requests and "
-            f"{done.num_aborted} aborted in {seconds:.1f} s; {preemptions} were put "
-            f"back, {cached} tokens found; {len(differing)} differ from the request "
-            f"alone; every page free: {idle}",
+            f"{done.num_aborted} aborted in {seconds:.1f} s, {done.num_searches} "
+            f"searches among them; {done.num_mixed} calls had prompts and rows that "
+            f"decode; {preemptions} were put back, {cached} tokens found, "
+            f"{scheduler.beams.num_dead} pages of beams given back early; "
+            f"{len(differing)} differ from the request alone; every page free: {idle}",
             flush=True,
         )
     return int(failed)

@@ -134,12 +134,38 @@ def test_the_manifest_fits_together():
     assert claim == objects["PersistentVolumeClaim"]["metadata"]["name"]
 
 
+@pytest.mark.anyio
+async def test_the_server_behind_nginx_answers_to_the_names_it_is_asked_by():
+    """The tutorial's, and for `/metrics` that of `proxy_pass`."""
+    site = (DEPLOY / "nginx.conf").read_text()
+    (name,) = re.findall(r"server_name (\S+);", site)
+    to = re.findall(r"proxy_pass http://(\S+);", site)
+    tutorial = (ROOT / "docs" / "tutorials" / "nginx.md").read_text()
+    allowed = re.findall(r"--allowed-hosts (\S+)", tutorial)
+    with served(allowed_hosts=allowed) as server:
+        for host in (name, *to):
+            answer = await server.get("/metrics", headers={"host": host})
+            assert answer.status_code == 200, host
+        answer = await server.get("/metrics", headers={"host": "other.example.com"})
+        assert answer.status_code == 421
+
+
 def test_what_is_copied_into_an_image_is_there():
     lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     assert lines[0] == "**"
     kept = [line[1:] for line in lines if line.startswith("!")]
     assert {"fdjax", "ffi", "pyproject.toml", "constraints.txt"} <= {*kept}
     assert all((ROOT / name).exists() for name in kept)
+
+
+def test_an_image_is_built_with_what_the_extension_needs():
+    """Headers and a compiler; and it runs as the user that owns its folders."""
+    lines = (DEPLOY / "Dockerfile").read_text()
+    assert re.search(r"install .* g\+\+ .*python3-dev", lines)
+    (user,) = re.findall(r"--uid (\d+)", lines)
+    pod = _objects()["Deployment"]["spec"]["template"]["spec"]
+    assert re.findall(r"^USER (\d+)", lines, re.MULTILINE) == [user]
+    assert pod["securityContext"]["runAsUser"] == int(user)
 
 
 def test_files_that_name_each_other_exist():

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import report, tables
+from benchmarks import kernel_tables, report, tables
 from fdjax.errors import to_install
-from tests import gpu_record, modules_page
+from tests import gpu_record, modules_page, programs_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -143,6 +143,33 @@ def test_a_step_stands_beside_the_other_engine_of_its_shape():
     assert "25% to 25% faster than from other, at up to 75%" in lines[4]
 
 
+def test_loads_are_those_with_prompts_beside_decoding():
+    row: dict[str, Any] = {"requests_per_s": 17.0, "commit": "abc1234"}
+    row |= {"ttft_ms": [20.8, 96.2, 1220.4], "tpot_ms": [5.8, 11.1, 25.6]}
+    rows = [
+        row | {"load": load, "mixed_steps": mixed, "requests_per_s": rate}
+        for load in tables.LOADS
+        for mixed, rate in ((False, 16.0), (True, 17.0))
+    ]
+    peers = [one | {"engine": "other"} for one in rows if one["mixed_steps"]]
+    lines = tables.online(rows, peers).splitlines()
+    first, later = "21 / 96 / 1,220", "5.8 / 11 / 26"
+    cells = f"{first} | {first} | {later} | {later} | 17.0 | 17.0 | abc1234"
+    assert lines[2:] == [f"| {told} | {cells} |" for told in tables.LOADS.values()]
+
+
+def test_prompts_have_a_table_of_their_own():
+    row: dict[str, Any] = {"us": 1034.8, "flashinfer_us": 1018.0, "spread": 0.16}
+    rows = [
+        row | {"case": "prefill-8x1024", "tflop_s": 531, "commit": "abc1234"},
+        row | {"case": "64@32704", "tflop_s": 427, "commit": "abc1234"},
+        row | {"case": "64x1016", "gb_s": 3952},
+    ]
+    lines = kernel_tables.prefills(rows).splitlines()
+    assert lines[2] == "| 8 x 1,024 | 1,034.8 | 531 | 1,018 | 16% | abc1234 |"
+    assert [line.split(" | ")[0] for line in lines[3:]] == ["| 64 after 32,704"]
+
+
 def test_a_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
         report.rewritten("no table here", "decode", "block")
@@ -168,6 +195,11 @@ def test_links_lead_to_files(page: Path):
 def test_the_page_of_modules_is_generated():
     text = modules_page.PAGE.read_text()
     assert text == modules_page.page(text), "run `python -m tests.modules_page`"
+
+
+def test_the_table_of_buffers_is_generated():
+    text = programs_page.PAGE.read_text()
+    assert text == programs_page.page(text), "run `python -m tests.programs_page`"
 
 
 def test_a_module_of_each_depth_stands_on_its_page():

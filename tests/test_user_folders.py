@@ -6,7 +6,7 @@ import pwd
 
 import pytest
 
-from fdjax.cli import serve
+from fdjax.cli import loading
 from fdjax.serve import compilation_cache
 from fdjax.user_folders import NoHomeError, user_folder
 
@@ -44,7 +44,7 @@ def test_no_home():
 def test_without_a_home_a_server_keeps_no_programs_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ):
-    serve._keep_programs(None)
+    loading.keep_programs()
     assert "programs are not kept" in caplog.text
     assert "has no home" in caplog.text
     assert not compilation_cache.is_configured()

@@ -9,14 +9,14 @@ import typer
 
 from fdjax.cli import progress
 from fdjax.cli.errors import FAILED, show_error
-from fdjax.cli.results import Result, empty_results
+from fdjax.cli.results import Result, empty_results, logprobs_by_token
 from fdjax.cli.writer import TextWriter, emit
 from fdjax.errors import RequestError
 
 if TYPE_CHECKING:
     from fdjax.cli.prompts import Prompt
     from fdjax.generate.beam_params import BeamSearchParams
-    from fdjax.serve.beam_search import BeamSearchOutput
+    from fdjax.serve.beam_search import BeamSearchOutput, BeamSequence
     from fdjax.serve.llm import LLM
 
 _PANEL = "Beam search"
@@ -48,6 +48,25 @@ class BeamOptions:
         ),
     ] = "false"
 
+    num_beam_groups: Annotated[
+        int,
+        typer.Option(
+            help="Groups of beams that avoid each other's tokens.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 1
+    diversity_penalty: Annotated[
+        float,
+        typer.Option(help="By how much they do.", rich_help_panel=_PANEL),
+    ] = 0.0
+    show_best: Annotated[
+        bool,
+        typer.Option(
+            help="On stderr, the best text so far with each step, and its score.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
+
     def params(self, given: dict[str, Any]) -> "BeamSearchParams | None":
         """What to search for.
 
@@ -74,6 +93,8 @@ class BeamOptions:
                 beam_width=self.beams,
                 length_penalty=self.length_penalty,
                 early_stopping=_EARLY[self.early_stopping],
+                num_beam_groups=self.num_beam_groups,
+                diversity_penalty=self.diversity_penalty,
             )
         except RequestError as error:
             raise typer.BadParameter(str(error)) from None
@@ -85,14 +106,23 @@ def write_beams(
     params: "BeamSearchParams",
     *,
     json_lines: bool,
+    show_best: bool,
 ) -> None:
     """Searches, and writes what was found: the best texts, or all as JSON.
+
+    Args:
+        llm: the model.
+        prompts: texts or token ids.
+        params: what to search for.
+        json_lines: all that was found, with scores.
+        show_best: the best so far on stderr, as the search goes on.
 
     Raises:
         typer.Exit: a search has failed; the others are written.
     """
     with progress.Waiting("searching"):
-        outputs = llm.beam_search(list(prompts), params)
+        on_best = _show_best if show_best else None
+        outputs = llm.beam_search(list(prompts), params, on_best=on_best)
     if json_lines:
         for output in outputs:
             emit(json.dumps(_fields(output), ensure_ascii=True) + "\n")
@@ -105,6 +135,12 @@ def write_beams(
         show_error(message)
     if failures:
         raise typer.Exit(FAILED)
+
+
+def _show_best(index: int, best: "BeamSequence") -> None:
+    """A line of its own, marked: the last one need not be the text found."""
+    text = json.dumps(best.text or best.token_ids, ensure_ascii=False)
+    typer.echo(f"[best so far of prompt {index}, {best.score:.4f}] {text}", err=True)
 
 
 def _best(
@@ -124,5 +160,14 @@ def _fields(output: "BeamSearchOutput") -> dict[str, Any]:
     return {
         "prompt": output.prompt,
         "prompt_token_ids": list(output.prompt_token_ids),
-        "beams": [dataclasses.asdict(one) for one in output.sequences],
+        "beams": [_beam(one) for one in output.sequences],
     }
+
+
+def _beam(found: "BeamSequence") -> dict[str, Any]:
+    fields = dict(vars(found))
+    if found.logprobs is None:
+        del fields["logprobs"]
+    else:
+        fields["logprobs"] = logprobs_by_token(found.token_ids, found.logprobs)
+    return fields

@@ -9,7 +9,7 @@ import typer
 from fdjax.cli import chat_commands, line_reader, progress
 from fdjax.cli.conversation import Conversation
 from fdjax.cli.errors import reported
-from fdjax.cli.loading import load, sampling_defaults
+from fdjax.cli.loading import keep_programs, load, sampling_defaults
 from fdjax.cli.options import (
     DebugOption,
     ModelArgument,
@@ -46,7 +46,8 @@ def chat(
     with reported(debug=debug), line_reader.history():
         model = model.named(name)
         given = sampling.given(max_tokens=max_tokens)
-        llm = load(model)
+        keep_programs()
+        llm = load(model, for_chat=True)
         chosen = sampling_defaults(llm.folder, model) | given
         chosen.setdefault("seed", secrets.randbits(31))
         conversation = Conversation(llm, chosen, system=system)

@@ -12,7 +12,7 @@ import typer
 from fdjax.cli import progress
 from fdjax.cli.beams import BeamOptions, write_beams
 from fdjax.cli.errors import FAILED, reported, show_error
-from fdjax.cli.loading import load, sampling_defaults
+from fdjax.cli.loading import keep_programs, load, sampling_defaults
 from fdjax.cli.options import (
     DebugOption,
     JsonOption,
@@ -76,9 +76,16 @@ def generate(
         given = sampling.given(max_tokens=max_tokens, logprobs=logprobs)
         beams = search.params(given)
         started = time.perf_counter()
+        keep_programs()
         llm = load(model)
         if beams is not None:
-            write_beams(llm, all_prompts, beams, json_lines=json_lines)
+            write_beams(
+                llm,
+                all_prompts,
+                beams,
+                json_lines=json_lines,
+                show_best=search.show_best,
+            )
             return
         params = _params(llm, model, given, len(all_prompts))
         seeds = [one.seed or 0 for one in params]

@@ -71,6 +71,13 @@ def inspect(
             "GPU, as 63x512,32768.",
         ),
     ] = None,
+    program: Annotated[
+        bool,
+        typer.Option(
+            "--program",
+            help="Instead: a step's instructions, and the buffers they work in.",
+        ),
+    ] = False,
     plot: Annotated[
         pathlib.Path | None,
         typer.Option(dir_okay=False, help="With --plan, a picture; needs matplotlib."),
@@ -84,22 +91,26 @@ def inspect(
     does not fit is shown too, with what would, and the status is 1.
     """
     with reported(debug=debug):
+        sizes = {
+            "--budget": budget is not None,
+            "--max-model-len": max_model_len is not None,
+            "--max-num-seqs": max_num_seqs is not None,
+        }
         if plan is not None:
-            unread = {
+            others = {
+                "--program": program,
                 "--json": json_report,
-                "--budget": budget is not None,
                 "--device": device != "here",
                 "--dtype": dtype != "auto",
-                "--max-model-len": max_model_len is not None,
-                "--max-num-seqs": max_num_seqs is not None,
             }
-            for option, given in unread.items():
-                if given:
-                    raise typer.BadParameter(
-                        f"--plan shows attention on an H200, and has no {option}; "
-                        "leave one out"
-                    )
+            _refuse({**sizes, **others}, "--plan shows attention on an H200")
             _show_plan(model, revision, plan, plot, page_size=page_size)
+            return
+        if program:
+            others = {"--plot": plot is not None}
+            _refuse({**sizes, **others}, "--program is for any number of tokens")
+            with _planning_for(device):
+                _show_program(model, revision, dtype, as_json=json_report)
             return
         if plot is not None:
             raise typer.BadParameter("--plot draws a plan; say --plan, as 63x512,32768")
@@ -126,6 +137,31 @@ def inspect(
             show(report)
         if report.problem is not None:
             raise MemoryBudgetError(report.problem)
+
+
+def _refuse(options: dict[str, bool], because: str) -> None:
+    """Refuses the first option that is given.
+
+    Raises:
+        BadParameter: one is.
+    """
+    for option, given in options.items():
+        if given:
+            raise typer.BadParameter(f"{because}, and has no {option}; leave one out")
+
+
+def _show_program(
+    model: str, revision: str | None, dtype: str, *, as_json: bool
+) -> None:
+    from fdjax.cli.programs import report_program, show_program
+    from fdjax.serve.setup import Settings
+
+    place = configuration(model, revision)
+    report = report_program(Settings.of(place, dtype=dtype, softmax="synchronised"))
+    if as_json:
+        emit(json.dumps(dataclasses.asdict(report), indent=2) + "\n")
+    else:
+        show_program(report)
 
 
 def _show_plan(

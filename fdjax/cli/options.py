@@ -53,6 +53,8 @@ MaxNumSeqsOption = Annotated[
 MemoryFractionOption = Annotated[
     float,
     typer.Option(
+        "--memory-fraction",
+        "--gpu-memory-utilization",  # vLLM's word
         min=0.01,
         max=0.99,
         help="Share of the device's memory to use.",

@@ -53,11 +53,18 @@ class Result:
         if self.error is None:
             del fields["error"]
         if self.logprobs is not None:
-            fields["logprobs"] = [
-                {"token_id": token, "logprob": entry.logprob, "top": entry.top}
-                for token, entry in zip(self.token_ids, self.logprobs, strict=True)
-            ]
+            fields["logprobs"] = logprobs_by_token(self.token_ids, self.logprobs)
         return fields
+
+
+def logprobs_by_token(
+    token_ids: Sequence[int], logprobs: "Sequence[Logprob]"
+) -> list[dict[str, Any]]:
+    """Log-probabilities as JSON has them."""
+    return [
+        {"token_id": token, "logprob": entry.logprob, "top": entry.top}
+        for token, entry in zip(token_ids, logprobs, strict=True)
+    ]
 
 
 def empty_results(

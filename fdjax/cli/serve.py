@@ -16,9 +16,10 @@ from fdjax.cli.choices import one_of
 from fdjax.cli.connection_options import ConnectionOptions
 from fdjax.cli.errors import FAILED, reported
 from fdjax.cli.key_options import KeyOptions
-from fdjax.cli.loading import load, sampling_defaults
+from fdjax.cli.loading import keep_programs, load, sampling_defaults
 from fdjax.cli.options import DebugOption, ModelArgument, ModelOptions, command
 from fdjax.cli.request_options import RequestOptions
+from fdjax.cli.step_options import StepOptions
 from fdjax.errors import ConfigError, to_install
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN
 
@@ -91,6 +92,7 @@ def serve(
     connections: ConnectionOptions,
     model: ModelOptions,
     requests: RequestOptions,
+    steps: StepOptions,
     debug: DebugOption = False,
 ) -> None:
     """Serve a model over HTTP, in the words of OpenAI's API.
@@ -116,8 +118,8 @@ def serve(
         logging.config.dictConfig(logs.log_config(log_format))
         traces.start_export()
         if compilation_cache:
-            _keep_programs(compilation_cache_dir)
-        llm = load(model, **requests.waiting())
+            keep_programs(compilation_cache_dir)
+        llm = load(model, **requests.waiting(), **steps.settings())
         _LOGGER.info("%s", llm.engine.limits)
         sampling = sampling_defaults(llm.folder, model)
         if warm_up:
@@ -163,6 +165,7 @@ def _end_in(seconds: float) -> None:
 def _check_extra() -> None:
     try:
         import fastapi
+        import jinja2
         import llguidance
         import prometheus_client
         import uvicorn
@@ -170,7 +173,7 @@ def _check_extra() -> None:
         raise ConfigError(
             f"fdjax serve needs {error.name}; {to_install('serve')}"
         ) from error
-    del fastapi, llguidance, prometheus_client, uvicorn
+    del fastapi, jinja2, llguidance, prometheus_client, uvicorn
 
 
 def _warm_up(llm: "LLM", *, for_people: bool) -> None:
@@ -186,16 +189,3 @@ def _warm_up(llm: "LLM", *, for_people: bool) -> None:
     gc.freeze()
     if not for_people:
         _LOGGER.info("%d programs ready after %.1f s", count, time.monotonic() - start)
-
-
-def _keep_programs(folder: pathlib.Path | None) -> None:
-    """Uses the folder that was asked for; else the user's, if it can be used."""
-    from fdjax.serve import compilation_cache
-
-    if folder is not None:
-        compilation_cache.use(folder)
-    elif not compilation_cache.is_configured():
-        try:
-            compilation_cache.use(compilation_cache.default_folder())
-        except ConfigError as error:  # a home that is read-only is no reason to stop
-            _LOGGER.warning("programs are not kept: %s", error)

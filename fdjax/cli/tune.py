@@ -21,7 +21,7 @@ from fdjax.cli.writer import emit
 from fdjax.version import __version__
 
 if TYPE_CHECKING:
-    from fdjax.kernels.matmul.tuning import Profile, Weight
+    from fdjax.kernels.matmul.tuning import Profile, WeightSpec
 
 _MEASURED_WITH = (
     "microseconds of one product in a graph, each after the end of the one before"
@@ -95,16 +95,16 @@ def _parse_ms(text: str) -> list[int]:
 
 def _weights(
     models: Sequence[str], revision: str | None, *, dtype: str
-) -> "list[Weight]":
+) -> "list[WeightSpec]":
     """The weights of all models, each shape once."""
-    from fdjax.models.products import products
+    from fdjax.models.linears import linears
     from fdjax.serve.setup import Settings
 
-    found: dict[tuple[int, int], Weight] = {}
+    found: dict[tuple[int, int], WeightSpec] = {}
     for model in models:
         place = configuration(model, revision)
         settings = Settings.of(place, dtype=dtype, softmax="synchronised")
-        for weight in products(settings.config, dtype=settings.dtype):
+        for weight in linears(settings.config, dtype=settings.dtype):
             shape = weight.n, weight.k
             # Tiles for a gate serve a plain product too, and not the other way round.
             if shape not in found or (weight.gated and not found[shape].gated):
@@ -112,7 +112,7 @@ def _weights(
     return list(found.values())
 
 
-def _tunable(weights: "Sequence[Weight]", ms: Sequence[int]) -> "list[Weight]":
+def _tunable(weights: "Sequence[WeightSpec]", ms: Sequence[int]) -> "list[WeightSpec]":
     """The weights that A or B serves, and a note on each that one does not.
 
     Raises:
@@ -141,7 +141,7 @@ def _tunable(weights: "Sequence[Weight]", ms: Sequence[int]) -> "list[Weight]":
 
 
 def _measure(
-    weights: "Sequence[Weight]", ms: Sequence[int], path: pathlib.Path
+    weights: "Sequence[WeightSpec]", ms: Sequence[int], path: pathlib.Path
 ) -> "list[Profile]":
     """Every row is written as soon as it is there."""
     import datetime

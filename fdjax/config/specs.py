@@ -95,8 +95,8 @@ class Attention:
         positions: how positions enter here; `None`: not at all (OPT adds them to the
             embedded tokens).
         window: sliding window in tokens, `None` for full attention.
-        qkv_bias: the fused QKV product adds a bias.
-        out_bias: the output product adds a bias.
+        qkv_bias: the linear map to q, k and v adds a bias.
+        out_bias: the output map adds a bias.
         qk_norm: normalisation of each query and key head before RoPE (Qwen3).
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)` (Gemma 2).
     """
@@ -118,12 +118,12 @@ type AttentionPart = Attention
 
 @dataclass(frozen=True)
 class Mlp:
-    """A feed-forward part of an up product, an activation and a down product.
+    """A feed-forward part of an up map, an activation and a down map, both linear.
 
     Attributes:
         size: intermediate size, `F`.
-        activation: applied to the up product.
-        bias: both products add a bias.
+        activation: applied to what the up map gives.
+        bias: both maps add a bias.
     """
 
     size: int
@@ -132,18 +132,18 @@ class Mlp:
 
     @property
     def up_size(self) -> int:
-        """Columns of the up product."""
+        """Columns that the up map gives."""
         return self.size
 
 
 @dataclass(frozen=True)
 class GatedMlp:
-    """A feed-forward part whose down product takes `activation(gate) * up`.
+    """A feed-forward part whose down map takes `activation(gate) * up`.
 
     Attributes:
         size: intermediate size, `F`.
         activation: applied to the gate.
-        bias: both products add a bias.
+        bias: both maps add a bias.
     """
 
     size: int
@@ -152,7 +152,7 @@ class GatedMlp:
 
     @property
     def up_size(self) -> int:
-        """Columns of gate and up, which are one product."""
+        """Columns of gate and up, which are one linear map."""
         return 2 * self.size
 
 

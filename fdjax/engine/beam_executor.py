@@ -4,19 +4,23 @@ import functools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 
 from fdjax import device
+from fdjax.engine.beam_programs import BeamProgram, Key, Kind, Prepared
 from fdjax.engine.buckets import Buckets, smallest_fitting
-from fdjax.engine.job import Job
+from fdjax.engine.group import Group
 from fdjax.engine.page_table import page_table
 from fdjax.engine.programs import Programs
-from fdjax.engine.request import Found, Increment
-from fdjax.engine.results import copy_ahead
-from fdjax.generate.beam_loop import BeamPages, BeamStep
-from fdjax.generate.beam_state import init_beams, stop_ids
+from fdjax.engine.request import Found, Increment, Request
+from fdjax.engine.results import copy_ahead, ending
+from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.beam_loop import BeamPages, BeamRun, BeamStep, Judgement
+from fdjax.generate.beam_state import BeamState, init_beams, stop_ids
+from fdjax.generate.masks import num_words
 from fdjax.generate.plan import plan_of
 from fdjax.generate.stopping import FinishReason
 from fdjax.kernels.paged import KVCache
@@ -32,16 +36,16 @@ class BeamLaunch:
     """A step of a search on its way from the device, as `Launch` is for rows.
 
     Attributes:
-        job: the search.
+        sequence: the search.
         step: what it says.
         stop_ids: tokens that end its beams.
     """
 
-    job: Job
+    sequence: EngineSequence
     step: BeamStep
     stop_ids: set[int]
 
-    steps = None
+    steps = timed = None
 
     @property
     def is_ready(self) -> bool:
@@ -52,21 +56,26 @@ class BeamLaunch:
         """Waits for it."""
         jax.block_until_ready(self.step)
 
-    def read(self) -> Iterator[tuple[Job, Increment]]:
-        """Waits for it; something comes of the last one alone."""
-        step, job = jax.device_get(self.step), self.job
-        if job.ended or job.group is None:
+    def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
+        """Waits for it; something comes of the last one, or of all if asked for."""
+        step, sequence = jax.device_get(self.step), self.sequence
+        if sequence.ended or sequence.group is None:
             return
-        job.group.take(step)
-        reason = FinishReason(int(step.finished[0]))
-        if reason == FinishReason.RUNNING:
-            return
-        found = []
-        if reason == FinishReason.STOP:
-            found = job.group.found(step, self.stop_ids)
+        group, index = sequence.group, sequence.request.index
+        group.take(step, self.stop_ids)
+        codes = {FinishReason(code) for code in step.finished.tolist()}
+        if FinishReason.NON_FINITE in codes:
+            yield sequence, ending(sequence.request, FinishReason.NON_FINITE)
+        elif FinishReason.RUNNING not in codes:
+            found = group.found(step, self.stop_ids)
+            tokens = found[0].token_ids if found else []
             reason = found[0].finish_reason if found else FinishReason.LENGTH
-        tokens = found[0].token_ids if found else []
-        yield job, Found(job.request.index, tokens, None, reason, hypotheses=found)
+            logprobs = found[0].logprobs if found else None
+            if group.params.logprobs is not None:
+                logprobs = logprobs or []
+            yield sequence, Found(index, tokens, logprobs, reason, hypotheses=found)
+        elif group.params.stream_best and (best := group.best(step, self.stop_ids)):
+            yield sequence, Found(index, [], None, None, hypotheses=best)
 
 
 class BeamExecutor:
@@ -91,69 +100,188 @@ class BeamExecutor:
         self._layout = layout
         self._buckets = buckets
 
-    def begin(self, job: Job, logits: Float[Array, "A V"], place: int) -> BeamLaunch:
+    def begin(
+        self, sequence: EngineSequence, logits: Float[Array, "A V"], place: int
+    ) -> BeamLaunch:
         """Chooses first tokens, from the logits of the prompt's last.
 
         Args:
-            job: whose prompt is in the KV array.
+            sequence: whose prompt is in the KV array.
             logits: of prompts.
             place: which of them is its.
         """
-        assert job.group is not None
-        params, layout = job.group.params, self._layout
+        group = sequence.group
+        assert group is not None
         _warn_once()
-        plan = plan_of([params.sampling])
-        pages = self._width(layout.pages_for(job.request.max_tokens))
-        state = init_beams(
-            [params],
-            [job.request.prompt],
-            width=smallest_fitting(self._buckets.rows, job.group.width),
-            limit=pages * layout.page_size,
-            vocab_size=self._config.embedding.vocab_size,
-            eos_token_ids=self._config.eos_token_ids,
-            num_stop_ids=plan.num_stop_ids,
-            num_biased=plan.num_biased,
-            penalties=plan.penalties,
-        )
-        job.group.rules = state.rules
-        places = jax.device_put(np.array([place], np.int32))
-        job.group.run, step = self._programs.begin_beams(
-            logits, places, state.rules, state.progress
-        )
-        return self._launched(job, step)
+        state = self._state(sequence.request)
+        group.rules = state.rules
+        places = np.full(group.params.num_beam_groups, place, np.int32)
+        operands = logits, jax.device_put(places), state.rules, state.progress
+        if group.judges is None:
+            group.run, step = self._run(group, "begin", operands)
+        else:
+            allowed = jax.device_put(group.judges.first_mask()[None])
+            judged = *operands, allowed
+            group.run, step = self._run(group, "begin_judged", judged)
+        return self._launched(sequence, step)
 
-    def step(self, job: Job, kv: KVCache) -> tuple[KVCache, BeamLaunch]:
-        """Feeds the beams' tokens and chooses the next; `kv` is donated."""
-        group = job.group
+    def step(self, sequence: EngineSequence, kv: KVCache) -> tuple[KVCache, BeamLaunch]:
+        """Feeds the beams' tokens and chooses the next; `kv` is donated.
+
+        Where candidates are judged, it chooses among them first.
+        """
+        group = sequence.group
         assert group is not None
         assert group.rules is not None and group.run is not None
-        absent = self._layout.num_pages
-        prompt = page_table(
-            [job.pages],
-            num_rows=1,
-            width=self._width(len(job.pages)),
-            num_pages=absent,
-        )
-        own = page_table(
-            group.pages,
-            num_rows=group.run.tokens.shape[1],
-            width=self._width(len(group.pages[0])),
-            num_pages=absent,
-        )
-        lengths = np.array([job.num_prompt], np.int32)
-        pages = BeamPages(*jax.device_put((prompt, lengths, own[None])))
-        kv, group.run, step = self._programs.beam_step(
-            kv, group.rules, group.run, pages
-        )
-        return kv, self._launched(job, step)
+        weights, rules, run = self._programs.weights, group.rules, group.run
+        if group.judges is None:
+            operands = weights, kv, rules, run, self._pages(sequence, group)
+            kv, group.run, step = self._run(group, "step", operands)
+            return kv, self._launched(sequence, step)
+        judgement = group.judgement
+        assert judgement is not None
+        if sequence.num_launched > sequence.limit:
+            step = self._run(group, "end_judged", (rules, run, judgement))
+        else:
+            operands = weights, kv, rules, run, self._pages(sequence, group), judgement
+            kv, group.run, step = self._run(group, "judged_step", operands)
+        return kv, self._launched(sequence, step)
 
-    def _launched(self, job: Job, step: BeamStep) -> BeamLaunch:
+    def prepared(
+        self, request: Request, kv: KVCache, *, only_kept: bool
+    ) -> Prepared | None:
+        """The programs of a search's steps, compiled; any thread may ask.
+
+        Args:
+            request: of the search.
+            kv: the KV array, or one that was.
+            only_kept: nothing is compiled; `None` where something would have to be.
+        """
+        of_search: dict[Key, BeamProgram] = {}
+        is_judged = request.grammar is not None
+        begin: Kind = "begin_judged" if is_judged else "begin"
+        operands = self._first_operands(request, is_judged=is_judged)
+        program = self._program(begin, operands, only_kept=only_kept)
+        if program is None:
+            return None
+        of_search[program.key] = program
+        fixed = self._programs.weights, _shapes(kv)
+        rules, run = operands[2], program.results[0]
+        judgement = _judgement_shapes(run, self._num_words) if is_judged else ()
+        step: Kind = "judged_step" if is_judged else "step"
+        wanted: list[tuple[Kind, tuple[Any, ...]]] = [
+            (step, (*fixed, rules, run, pages, *judgement))
+            for pages in self._page_shapes(request, run)
+        ]
+        if is_judged:
+            wanted.append(("end_judged", (rules, run, *judgement)))
+        for kind, operands in wanted:
+            program = self._program(kind, operands, only_kept=only_kept)
+            if program is None:
+                return None
+            of_search[program.key] = program
+        return of_search
+
+    def _first_operands(self, request: Request, *, is_judged: bool) -> tuple[Any, ...]:
+        """Shapes of what a search begins with, and its state."""
+        state, shape = self._state(request), jax.ShapeDtypeStruct
+        logits = shape((1, self._config.embedding.vocab_size), np.float32)
+        places = shape((request.limited_beams.num_beam_groups,), np.int32)
+        operands = logits, places, state.rules, state.progress
+        if is_judged:
+            return *operands, shape((1, self._num_words), np.uint32)
+        return operands
+
+    def _page_shapes(self, request: Request, run: BeamRun) -> Iterator[BeamPages]:
+        """Of all steps: tables grow with the beams."""
+        groups, width = run.tokens.shape
+        prompt = self._width(self._layout.pages_for(len(request.prompt)))
+        longest = self._width(self._layout.pages_for(request.max_tokens))
+        for own in self._buckets.widths:
+            if own <= longest:
+                shapes = [
+                    jax.ShapeDtypeStruct(shape, np.int32)
+                    for shape in ((groups, prompt), (groups,), (groups, width, own))
+                ]
+                yield jax.eval_shape(BeamPages, *shapes)
+
+    def _program(
+        self, kind: Kind, operands: tuple[Any, ...], *, only_kept: bool
+    ) -> BeamProgram | None:
+        beams = self._programs.beams
+        key = beams.key(kind, operands)
+        return beams.kept(key) if only_kept else beams.compiled(kind, key, operands)
+
+    def _run(self, group: Group, kind: Kind, operands: tuple[Any, ...]) -> Any:
+        """Runs a program, which is compiled now if nobody has prepared it."""
+        beams = self._programs.beams
+        key = beams.key(kind, operands)
+        program = group.programs.get(key)
+        if program is None:
+            program = group.programs[key] = beams.compiled(kind, key, operands)
+        return program.call(*operands)
+
+    def _state(self, request: Request) -> BeamState:
+        """Of a search before its first tokens."""
+        params = request.limited_beams
+        pages = self._width(self._layout.pages_for(request.max_tokens))
+        return init_beams(
+            [params] * params.num_beam_groups,
+            [request.prompt] * params.num_beam_groups,
+            width=smallest_fitting(self._buckets.rows, params.group_width),
+            limit=pages * self._layout.page_size,
+            vocab_size=self._config.embedding.vocab_size,
+            eos_token_ids=self._config.eos_token_ids,
+            plan=plan_of([request.params]),
+        )
+
+    @property
+    def _num_words(self) -> int:
+        return num_words(self._config.embedding.vocab_size)
+
+    def _pages(self, sequence: EngineSequence, group: Group) -> BeamPages:
+        """Rows of the beams that exist, each group's padded to the width of the run."""
+        assert group.run is not None
+        num_groups, width = group.run.tokens.shape
+        absent, params = self._layout.num_pages, group.params
+        prompt = page_table(
+            [sequence.pages] * num_groups,
+            num_rows=num_groups,
+            width=self._width(len(sequence.pages)),
+            num_pages=absent,
+        )
+        pages = group.segments.table(absent)
+        own = page_table(
+            pages,
+            num_rows=params.beam_width,
+            width=self._width(len(pages[0])),
+            num_pages=absent,
+        )
+        own = own.reshape(num_groups, params.group_width, -1)
+        padding = (0, width - params.group_width)
+        own = np.pad(own, ((0, 0), padding, (0, 0)), constant_values=absent)
+        lengths = np.full(num_groups, sequence.num_prompt, np.int32)
+        return BeamPages(*jax.device_put((prompt, lengths, own)))
+
+    def _launched(self, sequence: EngineSequence, step: BeamStep) -> BeamLaunch:
         copy_ahead(step)
-        ends = stop_ids(job.request.params, self._config.eos_token_ids)
-        return BeamLaunch(job, step, ends)
+        ends = stop_ids(sequence.request.params, self._config.eos_token_ids)
+        return BeamLaunch(sequence, step, ends)
 
     def _width(self, num_pages: int) -> int:
         return smallest_fitting(self._buckets.widths, num_pages)
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), tree)
+
+
+def _judgement_shapes(run: BeamRun, num_words: int) -> tuple[Any, ...]:
+    assert run.candidates is not None
+    shape: tuple[int, ...] = run.candidates.sums.shape
+    ends = jax.ShapeDtypeStruct(shape, np.bool_)
+    allowed = jax.ShapeDtypeStruct((*shape, num_words), np.uint32)
+    return (jax.eval_shape(Judgement, ends, allowed),)
 
 
 @functools.cache

@@ -6,15 +6,22 @@ from dataclasses import dataclass
 # a finer ladder costs compilations. The decode kernels read only what a row holds.
 WIDTH_RATIO = 4
 SMALLEST_PREFILL = 16
-# Prompts that a prefill call takes at most: each costs a row of logits.
+# Prompts that a call takes at most: each brings what its request asks of sampling.
 PREFILL_ROWS = 64
+# And fewer in a call of fewer tokens: for as many as these each may bring one.
+TOKENS_OF_PROMPT = 16
+FEWEST_PROMPTS = 16
 # Tokens of a prompt that are scored in one call: each costs a row of logits.
 SCORED_TOKENS = 64
 # A call of so few tokens takes as long as reading the weights: padding costs nothing.
 CHEAP_TOKENS = 256
 # Of more tokens than that, this part may be padding: else what fills the next smaller
 # call goes first, and the rest into another one.
-MAX_PADDING = 1 / 8
+MAX_PADDING = 1 / 5
+# Where a call's time is that of its tokens, the next larger one has at most so many
+# times as many: no more than `MAX_PADDING` is padding. Sizes are multiples of a tile.
+FINE_RATIO = 1 / (1 - MAX_PADDING)
+TILE = 64
 
 
 def ladder(smallest: int, largest: int, ratio: int) -> tuple[int, ...]:
@@ -24,6 +31,16 @@ def ladder(smallest: int, largest: int, ratio: int) -> tuple[int, ...]:
     while step < largest:
         steps.append(step)
         step *= ratio
+    return (*steps, largest)
+
+
+def fine_ladder(smallest: int, largest: int) -> tuple[int, ...]:
+    """As `ladder` of 2 up to `CHEAP_TOKENS`, and finer from there on."""
+    if largest <= CHEAP_TOKENS:
+        return ladder(smallest, largest, 2)
+    steps, step = [*ladder(smallest, CHEAP_TOKENS, 2)], CHEAP_TOKENS
+    while (step := int(step * FINE_RATIO) // TILE * TILE) < largest:
+        steps.append(step)
     return (*steps, largest)
 
 
@@ -38,7 +55,7 @@ class Buckets:
 
     Attributes:
         rows: batch sizes, `B`.
-        prefills: tokens of prefill calls, `T`: those of all their prompts together.
+        prefills: tokens of calls with prompts, `T`: those of all their rows together.
         widths: page-table widths of decode programs, `W`.
     """
 
@@ -55,44 +72,82 @@ class Buckets:
         max_batched_tokens: int,
         smallest_width: int = 1,
         width_ratio: int = WIDTH_RATIO,
+        fine: bool = False,
     ) -> "Buckets":
-        """The ladders that reach `max_num_seqs` rows of `max_model_len` tokens."""
+        """The ladders that reach `max_num_seqs` rows of `max_model_len` tokens.
+
+        Args:
+            max_num_seqs: see above, as for the next one.
+            max_model_len: see above.
+            page_size: tokens of a page.
+            max_batched_tokens: of the largest call.
+            smallest_width: of page tables, in pages.
+            width_ratio: of their ladder.
+            fine: padding costs more than more programs do.
+        """
         widest = -(-max_model_len // page_size)
         smallest = min(max(width_ratio, smallest_width), widest)
+        fewest = min(SMALLEST_PREFILL, max_batched_tokens)
         return Buckets(
             rows=ladder(1, max_num_seqs, 2),
-            prefills=ladder(
-                min(SMALLEST_PREFILL, max_batched_tokens), max_batched_tokens, 2
-            ),
+            prefills=fine_ladder(fewest, max_batched_tokens)
+            if fine
+            else ladder(fewest, max_batched_tokens, 2),
             widths=ladder(smallest, widest, width_ratio),
         )
 
     @property
     def step_tokens(self) -> int:
-        """The most tokens of the prefill calls of one engine step."""
+        """The most tokens of the calls with prompts of one engine step."""
         return self.prefills[-1]
 
     @property
     def prefill_rows(self) -> int:
-        """The most prompts of a prefill call; it has room for as many."""
+        """The most prompts of a call."""
         return min(PREFILL_ROWS, self.rows[-1])
+
+    @property
+    def pooled(self) -> tuple[int, ...]:
+        """Tokens of calls that pool prompts: few shapes, for what few ask for."""
+        return ladder(min(CHEAP_TOKENS, self.step_tokens), self.step_tokens, 4)
 
     @property
     def mask_rows(self) -> tuple[int, ...]:
         """Numbers of rows whose masks one call replaces."""
         return ladder(1, self.rows[-1], 16)
 
-    def prefill_tokens(self, count: int) -> int:
-        """Tokens of the next prefill call, where `count` wait.
+    def prompts_of(self, tokens: int) -> int:
+        """Prompts that a call of so many tokens has room for.
 
-        It is padded where that is cheap; else it takes less than all.
+        Attention cuts the keys of prompts where queries are few, which it must see from
+        how many rows of prompts there can be.
+        """
+        most = max(tokens // TOKENS_OF_PROMPT, FEWEST_PROMPTS)
+        return min(most, self.prefill_rows)
+
+    def call_shape(self, count: int, num_prompts: int) -> tuple[int, int]:
+        """Tokens, and prompts, that the smallest call has room for that fits."""
+        for step in self.prefills:
+            if step >= count and self.prompts_of(step) >= num_prompts:
+                return step, self.prompts_of(step)
+        raise AssertionError(f"{count} tokens of {num_prompts} prompts in one call")
+
+    def call_tokens(self, count: int, *, num_decoding: int = 0) -> int:
+        """Tokens of the next call with prompts, where `count` wait.
+
+        It is padded where that is cheap; else it takes less than all, if that is most
+        of them.
 
         Args:
-            count: at least 1.
+            count: those of rows that decode, which all go, and of prompts; more.
+            num_decoding: of rows that decode.
         """
         padded = next((step for step in self.prefills if step >= count), None)
         if padded is not None and (
             padded <= CHEAP_TOKENS or padded - count <= MAX_PADDING * padded
         ):
             return padded
-        return max(step for step in self.prefills if step <= count)
+        filled = max((step for step in self.prefills if step <= count), default=0)
+        if padded is None or 2 * (filled - num_decoding) >= count - num_decoding:
+            return filled
+        return padded

@@ -1,44 +1,35 @@
 """`Engine`: requests come and go while others run; token ids only."""
 
+import dataclasses
 import math
 import random
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
-from fdjax.engine.beam_executor import BeamLaunch
 from fdjax.engine.buckets import Buckets
+from fdjax.engine.budget import TokenBudget
+from fdjax.engine.checked_request import checked_request
 from fdjax.engine.executor import Executor
-from fdjax.engine.group import Group
-from fdjax.engine.job import Job
 from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.pace import Pace
 from fdjax.engine.parking import Parking
-from fdjax.engine.request import (
-    Increment,
-    Request,
-    check_beams,
-    check_pages,
-    make_request,
-)
-from fdjax.engine.results import Launch, ending
+from fdjax.engine.pipeline import Pipeline
+from fdjax.engine.policy import StepPolicy
+from fdjax.engine.request import Increment, Request
 from fdjax.engine.scheduler import Scheduler
+from fdjax.engine.sequence import EngineSequence, make_sequence
+from fdjax.engine.sleeping import Sleeping
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
 from fdjax.errors import ConfigError
-from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.any_params import AnyParams
 from fdjax.generate.params import SamplingParams
-from fdjax.generate.plan import SERVING_PLANS, serving_plan
+from fdjax.generate.pooling_params import PoolingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.memory.pages import PagePool
 from fdjax.memory.plan import MemoryPlan
-from fdjax.memory.prefix import PrefixKeys
 from fdjax.models.decoder import Decoder
-
-# Launches whose tokens the host has not read: it works one step ahead of the device.
-LAUNCHES_AHEAD = 2
 
 
 class Engine:
@@ -53,6 +44,8 @@ class Engine:
         seed: of the draws of requests that bring no seed.
         prefix_caching: keys and values of earlier requests are used again where a
             prompt begins with the same tokens.
+        policy: how prompts and rows that decode share steps. Where decode attention
+            does not read pages in place they take turns whatever it says.
         limits: what may wait for a row.
     """
 
@@ -66,33 +59,47 @@ class Engine:
         max_launch_s: float = math.inf,
         seed: int = 0,
         prefix_caching: bool = True,
+        policy: StepPolicy | None = None,
         limits: QueueLimits | None = None,
     ) -> None:
         self.config = model.config
         self.plan = plan
         self.buckets = buckets
+        policy = policy or StepPolicy()
         self.scheduler = Scheduler(
             PagePool(plan.layout.num_pages),
             buckets,
             page_size=plan.layout.page_size,
             caching=prefix_caching,
             gathering=plan.page_workspace_bytes > 0,
+            order=policy.prefill_order,
         )
         self._parking = Parking(self.scheduler)
         pace = Pace(steps_per_launch, max_launch_s)
-        self.executor = Executor(model, plan, buckets, pace)
+        mixed = policy.mixed and not plan.page_workspace_bytes
+        budget = TokenBudget(buckets.prefills, policy.max_itl_ms)
+        self.executor = Executor(
+            model,
+            plan,
+            buckets,
+            pace,
+            budget,
+            mixed=mixed,
+            shared_reads=policy.shared_reads,
+        )
+        self.sleeping = Sleeping(self.executor, plan.layout, self.scheduler.pool)
         self._seeds = random.Random(seed)
         self.limits = limits or QueueLimits()
         self._softmax = SoftmaxWatch(
             num_heads=model.config.num_heads, num_layers=model.config.num_layers
         )
-        self._unread: deque[Launch | BeamLaunch] = deque()
+        self._pipeline = Pipeline(self.scheduler, self.executor, self._parking)
 
     def request(
         self,
         index: int,
         prompt: Sequence[int],
-        params: SamplingParams | BeamSearchParams,
+        params: AnyParams,
         grammar: Grammar | None = None,
     ) -> Request:
         """A checked request.
@@ -108,25 +115,33 @@ class Engine:
             RequestError: the prompt or the parameters cannot be served, or the whole
                 KV array could not hold it.
         """
-        beams = None
-        if isinstance(params, BeamSearchParams):
-            beams, params = params, params.sampling
-            check_beams(
-                beams,
-                max_num_seqs=self.buckets.rows[-1],
-                batch_invariant=self.config.batch_invariant,
-            )
-        request = make_request(
+        self.sleeping.check()
+        return checked_request(
             index,
             prompt,
             params,
-            vocab_size=self.config.embedding.vocab_size,
-            max_model_len=self.plan.max_model_len,
-            grammar=grammar,
-            beams=beams,
+            grammar,
+            config=self.config,
+            plan=self.plan,
+            max_num_seqs=self.buckets.rows[-1],
         )
-        check_pages(request, self.plan.layout)
-        return request
+
+    def prepare(self, request: Request, *, only_kept: bool) -> Request | None:
+        """The same request, for which no step compiles anything but prompts.
+
+        Without this, beam searches are compiled when they begin. Any thread may ask.
+
+        Args:
+            request: of `request`.
+            only_kept: nothing is compiled; `None` where something would have to be.
+        """
+        if request.beams is None:
+            return request
+        executor = self.executor
+        programs = executor.beams.prepared(request, executor.kv, only_kept=only_kept)
+        if programs is None:
+            return None
+        return dataclasses.replace(request, programs=programs)
 
     def check_queue(
         self,
@@ -156,69 +171,51 @@ class Engine:
                 of_tenant = shares.of(origin.tenant).waiting.plus(own)
         self.limits.check(self.scheduler.load.plus(claimed), more, of_tenant)
 
-    def add(self, request: Request, origin: Origin | None = None) -> Job:
+    def add(self, request: Request, origin: Origin | None = None) -> EngineSequence:
         """Queues a request that `check_queue` has let wait; `step` does the rest.
 
         Args:
             request: of `request`.
-            origin: of the job; one of its own by default.
+            origin: of the sequence; one of its own by default.
 
         Raises:
             RequestError: it is a beam search wider than its tenant may hold rows.
         """
         origin = origin or Origin()
         self.scheduler.shares.check_rows(origin, request.num_rows)
-        job = Job(
-            request,
-            origin,
-            seed=self._seeds.getrandbits(64),
-            keys=PrefixKeys(self.plan.layout.page_size, origin.salt),
-            tokens=list(request.prompt),
-            matcher=request.matcher(),
-            group=Group(request.limited_beams) if request.beams else None,
-        )
-        self.scheduler.add(job)
-        return job
+        seed = self._seeds.getrandbits(64)
+        sequence = make_sequence(request, origin, seed, self.plan.layout, self.config)
+        self.scheduler.add(sequence)
+        return sequence
 
-    def abort(self, job: Job) -> None:
-        """Ends a job; its row and pages are free at once."""
-        self._parking.end(job)
+    def abort(self, sequence: EngineSequence) -> None:
+        """Ends a sequence; its row and pages are free at once."""
+        self._parking.end(sequence)
 
-    def park(self, job: Job) -> None:
-        """Lets a job wait, without a row and pages, until `resume`."""
-        self._parking.ask(job)
+    def park(self, sequence: EngineSequence) -> None:
+        """Lets a sequence wait, without a row and pages, until `resume`."""
+        self._parking.ask(sequence)
 
-    def resume(self, job: Job) -> None:
-        """Puts a job that was parked back into the queue."""
-        self._parking.resume(job)
+    def resume(self, sequence: EngineSequence) -> None:
+        """Puts a sequence that was parked back into the queue."""
+        self._parking.resume(sequence)
 
     @property
     def has_work(self) -> bool:
-        """Some job waits or runs; those that are parked do not count."""
-        return bool(self.scheduler.running or self.scheduler.num_waiting)
+        """Some sequence waits or runs; those that are parked do not count."""
+        return self.scheduler.has_work
 
     def wait(self) -> None:
         """Waits until the tokens are there that `step` reads next."""
-        if self._unread:
-            self._unread[0].wait()
+        self._pipeline.wait()
 
-    def step(self) -> list[tuple[Job, Increment]]:
-        """Lets jobs in, launches what is next, and reads what was launched before.
+    def step(self) -> list[tuple[EngineSequence, Increment]]:
+        """Lets sequences in, launches what is next, and reads what was launched before.
 
         Returns:
             New tokens. None does not mean that there is nothing to do: see `has_work`.
         """
-        self._let_in()
-        increments = self._settle()
-        launched = self._prefill()
-        increments += self._make_room()
-        launched |= self._decode()
-        # One less where a job is held: it misses one step, not two.
-        ahead = LAUNCHES_AHEAD - self.scheduler.formed.any_held
-        ahead += LAUNCHES_AHEAD * len(self.scheduler.beams)  # a launch each
-        while len(self._unread) > (ahead if launched else 0):
-            increments += self._read(self._unread.popleft())
-            launched = True
+        increments = self._pipeline.step()
         self._softmax.look(self.executor.progress.softmax, at_once=not self.has_work)
         return increments
 
@@ -233,26 +230,38 @@ class Engine:
             model: what has them.
 
         Raises:
-            ConfigError: jobs wait, run or are parked; or the model is another one.
+            ConfigError: sequences wait, run or are parked; or the model is another one.
         """
-        if self.has_work or self._parking.num_parked:
-            raise ConfigError(
-                "weights change between requests, and some are unfinished; let them "
-                "end, or abort them"
-            )
-        self.executor.programs.update(model)
+        self._check_idle("weights change")
+        self.sleeping.take_weights(model)
         self.scheduler.pool.forget()
 
+    def sleep(self, level: int = 1) -> None:
+        """Gives back the KV array and the weights: see `Sleeping`.
+
+        Raises:
+            ConfigError: sequences wait, run or are parked; or there is no such level.
+        """
+        self._check_idle("an engine sleeps")
+        self.sleeping.sleep(level)
+
+    def _check_idle(self, what: str) -> None:
+        if self.has_work or self._parking.num_parked:
+            raise ConfigError(
+                f"{what} between requests, and some are unfinished; let them end, or "
+                "abort them"
+            )
+
     def reset(self) -> None:
-        """Ends all jobs and begins anew, after a step that was not finished."""
+        """Ends all sequences and begins anew, after a step that was not finished."""
         self._parking.clear()
         self.scheduler.clear()
-        self._unread.clear()
+        self._pipeline.clear()
         self.executor.restart()
 
     def warm_up(
         self,
-        params: Sequence[SamplingParams] | None = None,
+        params: Sequence[SamplingParams | PoolingParams] | None = None,
         *,
         max_tokens: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
@@ -269,18 +278,14 @@ class Engine:
         Returns:
             The number of programs.
         """
-        plans, scored = set(SERVING_PLANS), True
-        if params is not None:
-            plans = {serving_plan([one]) for one in params}
-            scored = any(one.prompt_logprobs is not None for one in params)
+        self.sleeping.check()
         longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
         return warm_up(
             self.executor,
             self.buckets,
             self.plan.layout,
-            [plan for plan in SERVING_PLANS if plan in plans],
+            params,
             longest=longest,
-            scored=scored,
             on_progress=on_progress,
         )
 
@@ -292,68 +297,3 @@ class Engine:
         """One look at what was counted; any thread may ask, and none is waited for."""
         softmax = self._softmax.read()
         return EngineStatistics.of(self.scheduler, self.plan.layout, softmax)
-
-    def _settle(self) -> list[tuple[Job, Increment]]:
-        """Asks matchers what may follow; waits for them if the device has no work."""
-        ended = self.scheduler.settle(wait=not self._unread)
-        return [(job, ending(job.request, reason)) for job, reason in ended]
-
-    def _let_in(self) -> None:
-        source = self.scheduler.compaction()
-        if source is not None:
-            self.executor.exchange(source)
-        admitted = self.scheduler.admit()
-        if admitted:
-            now_s = time.monotonic()
-            for job in admitted:
-                job.let_in(now_s)
-            running = self.scheduler.running
-            rows = (job.request.params for job in running if job.group is None)
-            self.executor.use(serving_plan(rows))
-
-    def _prefill(self) -> bool:
-        room, called = self.buckets.step_tokens, False
-        while chunks := self.scheduler.chunks(room):
-            room -= sum(chunk.size for chunk in chunks)
-            self._unread += self.executor.prefill(chunks)
-            called = True
-        return called
-
-    def _decode(self) -> bool:
-        jobs = self.scheduler.reserve(self.executor.pace.steps)
-        if jobs:
-            self._unread.append(self.executor.decode(jobs))
-        searches = self.scheduler.beams.reserve(self.scheduler.pool)
-        self._unread += map(self.executor.search, searches)
-        return bool(jobs or searches)
-
-    def _make_room(self) -> list[tuple[Job, Increment]]:
-        """Frees pages for the next launch and rows for others, by putting jobs back.
-
-        What was launched is read first: some jobs may have ended, and of the others all
-        tokens must be known.
-        """
-        increments: list[tuple[Job, Increment]] = []
-        scheduler = self.scheduler
-        crowded = scheduler.lacking(self.executor.pace.steps) or scheduler.giving_way()
-        if crowded or self._parking.is_asked:
-            while self._unread:
-                increments += self._read(self._unread.popleft())
-            increments += self._settle()
-        while scheduler.lacking(self.executor.pace.steps):
-            scheduler.preempt()
-        scheduler.give_way()
-        self._parking.park()
-        return increments
-
-    def _read(self, launch: Launch | BeamLaunch) -> list[tuple[Job, Increment]]:
-        increments = self.executor.read(launch)
-        for job, increment in increments:
-            if job.group is None:  # whose pages hold the prompt alone
-                job.tokens += increment.token_ids
-                self.scheduler.remember(job)
-            if increment.finish_reason is not None:
-                self.scheduler.end(job)
-            elif job.matcher is not None:
-                job.matcher.advance(increment.token_ids[-1])
-        return increments

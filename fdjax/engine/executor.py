@@ -2,34 +2,36 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from fdjax.engine.beam_executor import BeamExecutor, BeamLaunch
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
-from fdjax.engine.job import Chunk, Job
+from fdjax.engine.budget import TokenBudget
 from fdjax.engine.pace import Pace
-from fdjax.engine.page_table import RowTable, page_table
+from fdjax.engine.packing import packed, scored
+from fdjax.engine.page_table import RowTable
+from fdjax.engine.pooled_prompt import PooledLaunch
 from fdjax.engine.programs import Programs
 from fdjax.engine.request import Increment
 from fdjax.engine.results import Launch, copy_ahead
+from fdjax.engine.row_tokens import row_tokens, rows_of
 from fdjax.engine.scored_prompt import Piece
+from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.shared_reads import SharedReads
+from fdjax.engine.states import States, kept
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.masks import stack_masks
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
-from fdjax.generate.sampling_state import (
-    SamplingProgress,
-    SamplingRules,
-    SamplingState,
-    init_state,
-)
+from fdjax.generate.sampling_state import SamplingRules
 from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
-from fdjax.kernels.paged import KVCache
+from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Float
+
+type AnyLaunch = Launch | BeamLaunch | PooledLaunch
 
 
 class Executor:
@@ -42,6 +44,9 @@ class Executor:
         plan: where its memory goes; the KV array is allocated here.
         buckets: shapes; the last of its rows is how many there are.
         pace: decode steps of each launch.
+        budget: tokens of each call with prompts.
+        mixed: calls with prompts may have rows that decode.
+        shared_reads: pages that rows share are read once, where the model allows it.
     """
 
     def __init__(
@@ -50,16 +55,29 @@ class Executor:
         plan: MemoryPlan,
         buckets: Buckets,
         pace: Pace,
+        budget: TokenBudget,
+        *,
+        mixed: bool,
+        shared_reads: bool = False,
     ) -> None:
         self._config = model.config
         self._layout = plan.layout
         self._buckets = buckets
-        self.programs = Programs(model, steps_per_launch=pace.most)
+        self.mixed = mixed
+        self.programs = Programs(model, steps_per_launch=pace.most, mixed=mixed)
         self.beams = BeamExecutor(model.config, self.programs, plan.layout, buckets)
         self.pace = pace
+        self.budget = budget
         self.plan = SERVING_PLANS[0]
         self._table = RowTable(
             buckets.rows[-1], buckets.widths[-1], plan.layout.num_pages
+        )
+        shares = shared_reads and SharedReads.suit(model.config)
+        self.shared_reads = SharedReads(model.config, plan.layout) if shares else None
+        self._states = States(
+            model.config,
+            num_rows=buckets.rows[-1],
+            num_arrivals=buckets.prefill_rows,
         )
         self.rules, self.progress = self._fresh()
 
@@ -80,87 +98,155 @@ class Executor:
         if plan == self.plan:
             return
         self.plan = plan
-        fresh = self._state([], num_rows=self._buckets.rows[-1])
-        self.rules = _kept(self.rules, fresh.rules)
-        sampling = _kept(self.progress.sampling, fresh.progress)
+        fresh = self.programs.beside(self._states.empty(plan))
+        self.rules = kept(self.rules, fresh.rules)
+        sampling = kept(self.progress.sampling, fresh.progress)
         self.progress = dataclasses.replace(self.progress, sampling=sampling)
 
-    def prefill(self, chunks: Sequence[Chunk]) -> list[Launch | BeamLaunch]:
-        """Computes chunks, and chooses the first tokens of the jobs that they complete.
+    def extend(
+        self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
+    ) -> list[AnyLaunch]:
+        """Computes chunks of prompts, and a step of sequences that decode beside them.
+
+        Args:
+            sequences: that decode; none unless `mixed`.
+            chunks: those that complete a prompt bring its first token.
 
         Returns:
-            The tokens: of all rows together, and of each beam search.
+            The tokens: of all rows together, and of each beam search; and the vectors
+            of those that are pooled.
         """
-        for chunk in chunks:
-            if (scored := chunk.job.scored) is not None and scored.num_missing:
-                stop = min(chunk.stop, chunk.job.num_prompt - 1)
-                scored.add(self.score(chunk.job, chunk.start, stop))
-        logits, lengths = self._prefill(chunks)
-        complete = [(n, c.job) for n, c in enumerate(chunks) if c.is_last]
-        launches: list[Launch | BeamLaunch] = [
-            self.beams.begin(job, logits, n) for n, job in complete if job.group
-        ]
-        if any(job.group is None for _, job in complete):
-            launches.append(self._seat(chunks, logits, lengths))
-        return launches
+        pooled = [chunk for chunk in chunks if chunk.sequence.pooled is not None]
+        others = [chunk for chunk in chunks if chunk.sequence.pooled is None]
+        launches = [self.pool(pooled)] if pooled else []
+        return launches + (
+            self._continued(sequences, others) if sequences or others else []
+        )
 
-    def score(self, job: Job, start: int, stop: int) -> list[Piece]:
-        """Scores what follows each of a job's tokens from `start` to `stop`.
+    def pool(self, chunks: Sequence[Chunk]) -> AnyLaunch:
+        """Computes chunks of sequences that are pooled."""
+        operands = packed(chunks, self._buckets, self._layout, self._buckets.pooled)
+        self.pace.prefilled()
+        states, kv = self.programs.pool(self.kv, *operands)
+        self.progress = dataclasses.replace(self.progress, kv=kv)
+        copy_ahead(states)
+        for row, chunk in enumerate(chunks):
+            if chunk.sequence.pooled is not None:
+                chunk.sequence.pooled.add(states, row)
+        return PooledLaunch(
+            states, [chunk.sequence for chunk in chunks if chunk.is_last]
+        )
+
+    def _continued(
+        self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
+    ) -> list[AnyLaunch]:
+        for chunk in chunks:
+            if (scores := chunk.sequence.scored) is not None and scores.num_missing:
+                stop = min(chunk.stop, chunk.sequence.num_prompt - 1)
+                scores.add(self.score(chunk.sequence, chunk.start, stop))
+        self._allow(sequences)
+        rows = rows_of(sequences, chunks, self._buckets.rows[-1])
+        count = len(sequences) + sum(chunk.size for chunk in chunks)
+        num_tokens, num_prompts = self._buckets.call_shape(count, len(chunks))
+        call = row_tokens(
+            sequences,
+            chunks,
+            rows,
+            table=self._table,
+            num_tokens=num_tokens,
+            num_prompts=num_prompts,
+        )
+        self.pace.prefilled()
+        timed = self.budget.launched(num_tokens)
+        self.progress, hidden = self.programs.extend(self.progress, call)
+        done = [
+            (row, c.sequence) for row, c in zip(rows, chunks, strict=True) if c.is_last
+        ]
+        arrived = [sequence for _, sequence in done if sequence.group is None]
+        self.rules, self.progress, sampled = self.programs.sample(
+            hidden,
+            call.decodes,
+            self._states.arrivals(arrived, self.plan),
+            self.rules,
+            self.progress,
+            plan=self.plan,
+        )
+        columns = (
+            (sequence, sequence.row)
+            for sequence in [*sequences, *arrived]
+            if sequence.row is not None
+        )
+        launches: list[AnyLaunch] = [
+            self.beams.begin(sequence, self._logits(hidden, row), 0)
+            for row, sequence in done
+            if sequence.group is not None
+        ]
+        launch = Launch(sampled, tuple(columns), timed=timed).start_copy()
+        return [launch, *launches]
+
+    def score(self, sequence: EngineSequence, start: int, stop: int) -> list[Piece]:
+        """Scores what follows each of a sequence's tokens from `start` to `stop`.
 
         Their keys and values are written too; prefill writes them anew.
         """
         pieces: list[Piece] = []
         for begin in range(start, stop, SCORED_TOKENS):
             end = min(begin + SCORED_TOKENS, stop)
-            padded = np.zeros((2, SCORED_TOKENS), np.int32)
-            padded[0, : end - begin] = job.tokens[begin:end]
-            padded[1, : end - begin] = job.tokens[begin + 1 : end + 1]
-            table = page_table(
-                [job.pages],
-                num_rows=1,
-                width=self._buckets.widths[-1],
-                num_pages=self._layout.num_pages,
+            operands = scored(
+                sequence, begin, end, self._buckets, self._layout, size=SCORED_TOKENS
             )
-            row = np.array([[end], [begin]], np.int32)
-            operands = jax.device_put((*padded, row[0], table, row[1]))
             scores, kv = self.programs.score(self.kv, *operands)
             self.progress = dataclasses.replace(self.progress, kv=kv)
             copy_ahead(scores)
             pieces.append((scores, end - begin))
         return pieces
 
-    def decode(self, jobs: Sequence[Job]) -> Launch:
-        """Runs decode steps of the jobs' rows."""
-        rows = [job.row for job in jobs if job.row is not None]
-        pages = [job.pages for job in jobs]
+    def decode(
+        self,
+        sequences: Sequence[EngineSequence],
+        *,
+        prefixes: SharedPrefixes | None = None,
+    ) -> Launch:
+        """Runs decode steps of the rows; finds what they share, if not told."""
+        rows = [sequence.row for sequence in sequences if sequence.row is not None]
+        pages = [sequence.pages for sequence in sequences]
         self._table.update(dict(zip(rows, pages, strict=True)))
         num_rows = smallest_fitting(self._buckets.rows, max(rows) + 1)
-        table = self._table.part(num_rows, self._width(max(map(len, pages))))
+        table = self._table.part(num_rows, self._buckets.widths[-1])
+        if prefixes is None and self.shared_reads is not None:
+            prefixes = self.shared_reads.of(sequences, table)
+        if prefixes is None:  # with them there is one width alone: fewer programs
+            table = self._table.part(num_rows, self._width(max(map(len, pages))))
         steps = np.zeros(num_rows, np.int32)
         steps[rows] = self.pace.steps
-        steps[self._allow(jobs)] = 1
-        operands = jax.device_put((table, steps))
+        steps[self._allow(sequences)] = 1
+        pages_and_steps = jax.device_put((table, steps))
         began_s = self.pace.now()
         self.progress, sampled = self.programs.decode(
-            self.rules, self.progress, *operands, plan=self.plan
+            self.rules,
+            self.progress,
+            *pages_and_steps,
+            prefixes=prefixes,
+            plan=self.plan,
         )
-        columns = tuple(zip(jobs, rows, strict=True))
+        columns = tuple(zip(sequences, rows, strict=True))
         launched = self.pace.launched(int(steps.max()), began_s)
         return Launch(sampled, columns, launched).start_copy()
 
-    def search(self, job: Job) -> BeamLaunch:
+    def search(self, sequence: EngineSequence) -> BeamLaunch:
         """Runs a step of a beam search."""
         self.pace.prefilled()
-        kv, launch = self.beams.step(job, self.kv)
+        kv, launch = self.beams.step(sequence, self.kv)
         self.progress = dataclasses.replace(self.progress, kv=kv)
         return launch
 
-    def read(self, launch: Launch | BeamLaunch) -> list[tuple[Job, Increment]]:
+    def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
         """Waits for a launch's tokens, and learns how long that takes."""
         waited = not launch.is_ready
         increments = list(launch.read())
         if launch.steps is not None:
             self.pace.read(launch.steps, waited=waited)
+        self.budget.read(launch.timed, waited=waited)
         return increments
 
     def allow(self, rows: Sequence[int], masks: Sequence[np.ndarray]) -> None:
@@ -176,7 +262,7 @@ class Executor:
         self.rules = dataclasses.replace(self.rules, allowed=allowed)
 
     def exchange(self, source: Sequence[int]) -> None:
-        """Moves jobs to other rows: row `r` becomes what `source[r]` was."""
+        """Moves sequences to other rows: row `r` becomes what `source[r]` was."""
         order = jax.device_put(np.array(source, np.int32))
         self.rules, self.progress = self.programs.exchange(
             self.rules, self.progress, order
@@ -191,76 +277,28 @@ class Executor:
             return SoftmaxStatistics(0, (0,) * self._config.num_layers)
         return self.progress.softmax.read(num_heads=self._config.num_heads)
 
-    def _prefill(
-        self, chunks: Sequence[Chunk]
-    ) -> tuple[Float[Array, "A V"], Int32[Array, " A"]]:
-        """Logits and lengths of each chunk's row."""
-        num_rows = self._buckets.prefill_rows
-        count = smallest_fitting(self._buckets.prefills, sum(c.size for c in chunks))
-        tokens = np.zeros(count, np.int32)
-        starts, lengths = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
-        place = 0
-        for row, chunk in enumerate(chunks):
-            tokens[place : place + chunk.size] = chunk.tokens
-            starts[row], lengths[row] = chunk.start, chunk.stop
-            place += chunk.size
-        table = page_table(
-            [chunk.job.pages for chunk in chunks],
-            num_rows=num_rows,
-            width=self._buckets.widths[-1],
-            num_pages=self._layout.num_pages,
-        )
-        operands = jax.device_put((tokens, lengths, table, starts))
-        self.pace.prefilled()
-        logits, kv = self.programs.prefill(self.kv, *operands)
-        self.progress = dataclasses.replace(self.progress, kv=kv)
-        return logits, operands[1]
+    def _logits(self, hidden: Float[Array, "R E"], row: int) -> Float[Array, "1 V"]:
+        return self.programs.logits(hidden, jax.device_put(np.int32(row)))
 
-    def _seat(
-        self,
-        chunks: Sequence[Chunk],
-        logits: Float[Array, "A V"],
-        lengths: Int32[Array, " A"],
-    ) -> Launch:
-        rows = np.full(logits.shape[0], self._buckets.rows[-1], np.int32)
-        columns: list[tuple[Job, int]] = []
-        for place, chunk in enumerate(chunks):
-            if chunk.is_last and chunk.job.row is not None and not chunk.job.group:
-                rows[place] = chunk.job.row
-                columns.append((chunk.job, place))
-        arrivals = self._state(
-            [chunk.job for chunk in chunks], num_rows=logits.shape[0]
-        )
-        self.rules, self.progress, sampled = self.programs.seat(
-            logits,
-            arrivals,
-            jax.device_put(rows),
-            lengths,
-            self.rules,
-            self.progress,
-            plan=self.plan,
-        )
-        return Launch(sampled, tuple(columns)).start_copy()
-
-    def _allow(self, jobs: Sequence[Job]) -> list[int]:
-        """Sends the masks of jobs that have one; the others' rows allow all tokens.
+    def _allow(self, sequences: Sequence[EngineSequence]) -> list[int]:
+        """Sends the masks of sequences that have one; other rows allow all tokens.
 
         Returns:
-            The rows of these jobs.
+            The rows of these sequences.
         """
         rows: list[int] = []
         masks: list[np.ndarray] = []
-        for job in jobs:
-            if job.matcher is not None and job.row is not None:
-                rows.append(job.row)
-                masks.append(job.matcher.mask())
+        for sequence in sequences:
+            if sequence.matcher is not None and sequence.row is not None:
+                rows.append(sequence.row)
+                masks.append(sequence.matcher.mask())
         if rows:
             self.allow(rows, masks)
         return rows
 
     def _fresh(self) -> tuple[SamplingRules, GenerationProgress]:
         """Rows that nobody has."""
-        state = self._state([], num_rows=self._buckets.rows[-1])
+        state = self._states.empty(self.plan)
         zeros = np.zeros(self._buckets.rows[-1], np.int32)
         lengths, tokens = jax.device_put((zeros, zeros))
         progress = GenerationProgress(
@@ -270,30 +308,7 @@ class Executor:
             state.progress,
             SoftmaxCounts.of(self._config),
         )
-        return state.rules, progress
-
-    def _state(self, jobs: Sequence[Job], *, num_rows: int) -> SamplingState:
-        return init_state(
-            [job.request.limited_params for job in jobs],
-            [job.request.prompt for job in jobs],
-            plan=self.plan,
-            vocab_size=self._config.embedding.vocab_size,
-            eos_token_ids=self._config.eos_token_ids,
-            default_seeds=[job.seed for job in jobs],
-            num_rows=num_rows,
-            outputs=[job.output for job in jobs],
-            masks=[None if m is None else m.mask() for m in (j.matcher for j in jobs)],
-        )
+        return self.programs.beside((state.rules, progress))
 
     def _width(self, num_pages: int) -> int:
         return smallest_fitting(self._buckets.widths, num_pages)
-
-
-def _kept[T: (SamplingRules, SamplingProgress)](old: T, fresh: T) -> T:
-    """`fresh`, with the parts that `old` has too taken from there."""
-    both: dict[str, Any] = {}
-    for field in dataclasses.fields(fresh):
-        before, after = getattr(old, field.name), getattr(fresh, field.name)
-        if before is not None and after is not None:
-            both[field.name] = before
-    return dataclasses.replace(fresh, **both)

@@ -1,46 +1,41 @@
-"""`FormedJobs`: the running jobs with a matcher, which cannot be launched ahead."""
+"""`FormedSequences`: those with a matcher, which cannot be launched ahead."""
 
-from fdjax.engine.job import Job
+from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.stopping import FinishReason
 
 
-class FormedJobs:
-    """Few among many: so that a step need not ask every job whether it is one."""
+class FormedSequences:
+    """Few among many: so that a step need not ask every sequence whether it is one."""
 
     def __init__(self) -> None:
-        self._jobs: list[Job] = []
+        self._sequences: list[EngineSequence] = []
 
-    @property
-    def any_held(self) -> bool:
-        """Some job waits for its token to be read and its matcher to take it."""
-        return any(job.held for job in self._jobs)
+    def add(self, sequence: EngineSequence) -> None:
+        """Takes a sequence that runs now, if it has a matcher."""
+        if sequence.matcher is not None:
+            self._sequences.append(sequence)
 
-    def add(self, job: Job) -> None:
-        """Takes a job that runs now, if it has a matcher."""
-        if job.matcher is not None:
-            self._jobs.append(job)
+    def remove(self, sequence: EngineSequence) -> None:
+        """Forgets a sequence that runs no more, and waits for nothing."""
+        if sequence in self._sequences:
+            self._sequences.remove(sequence)
 
-    def remove(self, job: Job) -> None:
-        """Forgets a job that runs no more."""
-        if job.matcher is not None:
-            self._jobs.remove(job)
-
-    def settle(self, *, wait: bool) -> list[tuple[Job, FinishReason]]:
-        """Lets jobs go on whose matchers know what may follow the last token.
+    def settle(self, *, wait: bool) -> list[tuple[EngineSequence, FinishReason]]:
+        """Lets sequences go on whose matchers know what may follow the last token.
 
         Args:
             wait: for those that do not know it yet; else they are left as they are.
 
         Returns:
-            Jobs that nothing may follow, and why; somebody ends them.
+            Sequences that nothing may follow, and why; somebody ends them.
         """
-        ended: list[tuple[Job, FinishReason]] = []
-        for job in self._jobs:
-            if job.matcher is None or not (job.held and job.is_read):
+        ended: list[tuple[EngineSequence, FinishReason]] = []
+        for sequence in self._sequences:
+            if sequence.matcher is None or not (sequence.held and sequence.is_read):
                 continue
-            if wait or job.matcher.is_ready:
-                job.held = False
-                reason = job.matcher.finish_reason
+            if wait or sequence.matcher.is_ready:
+                sequence.held = False
+                reason = sequence.matcher.finish_reason
                 if reason != FinishReason.RUNNING:
-                    ended.append((job, reason))
+                    ended.append((sequence, reason))
         return ended

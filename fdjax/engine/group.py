@@ -1,13 +1,19 @@
 """`Group`: the beams of one request, as the host knows them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from fdjax.engine.request import Hypothesis
-from fdjax.generate.beam_loop import BeamRun, BeamStep
-from fdjax.generate.beam_params import BeamSearchParams, num_outputs
+from fdjax.engine.beam_programs import BeamProgram, Key
+from fdjax.engine.judges import Judges
+from fdjax.engine.matcher import Matcher
+from fdjax.engine.request import Hypothesis, as_logprobs
+from fdjax.engine.segments import Segments
+from fdjax.generate.any_params import num_outputs
+from fdjax.generate.beam_loop import BeamRun, BeamStep, Judgement
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.beam_state import OUT, BeamRules
-from fdjax.generate.beam_trace import BeamTrace
+from fdjax.generate.beam_trace import BeamTrace, TracedStep
 from fdjax.generate.stopping import FinishReason
 
 
@@ -16,25 +22,41 @@ class Group:
     """A search that is under way, or waits.
 
     One that is put back begins anew: its steps are computed again from the prompt, and
-    give the same beams, scores and hypotheses. Nothing of it has been told before its
-    end, so nobody notices.
+    give the same beams, scores and hypotheses.
 
     Attributes:
         params: what is looked for.
-        pages: of the KV array, of each beam for the tokens after the prompt, in order.
-        trace: the steps read so far.
+        page_size: tokens of a page of the KV array.
+        num_words: of a mask for the model's tokens.
+        matcher: makes one for the beginning of an output; `None` where no text is
+            looked at.
+        programs: of its steps, by what they are found by.
+        segments: the pages of its beams for the tokens after the prompt.
+        traces: the steps read so far, of each of its diverse groups.
+        dead: pages that no beam reads any more, until somebody gives them back.
+        judges: of its candidates, where their texts are looked at.
+        judgement: of those of the step that is launched next.
+        held: its next step waits for that.
         rules: on the device, while it runs.
         run: likewise; what the last step left.
     """
 
     params: BeamSearchParams
-    pages: list[list[int]] = field(default_factory=list[list[int]])
-    trace: BeamTrace = field(default_factory=BeamTrace)
-    rules: BeamRules | None = None
-    run: BeamRun | None = None
+    page_size: int
+    num_words: int
+    matcher: Callable[[], Matcher | None]
+    programs: dict[Key, BeamProgram] = field(default_factory=dict[Key, BeamProgram])
+    segments: Segments = field(init=False)
+    traces: list[BeamTrace] = field(init=False)
+    dead: list[int] = field(init=False)
+    judges: Judges | None = field(init=False)
+    judgement: Judgement | None = field(init=False)
+    held: bool = field(init=False)
+    rules: BeamRules | None = field(init=False)
+    run: BeamRun | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pages = [[] for _ in range(self.width)]
+        self.restart()
 
     @property
     def width(self) -> int:
@@ -42,28 +64,62 @@ class Group:
         return self.params.beam_width
 
     @property
-    def held(self) -> list[int]:
+    def pages(self) -> list[int]:
         """All pages of its beams."""
-        return [page for pages in self.pages for page in pages]
-
-    def missing(self, num_pages: int) -> int:
-        """Pages that its beams lack to have `num_pages` each."""
-        return self.width * max(num_pages - len(self.pages[0]), 0)
-
-    def grow(self, pages: Sequence[int]) -> None:
-        """Gives each beam as many of some more pages."""
-        for place, page in enumerate(pages):
-            self.pages[place % self.width].append(page)
+        return self.segments.held + self.dead
 
     def restart(self) -> None:
         """Back to the beginning."""
-        self.pages = [[] for _ in range(self.width)]
-        self.trace = BeamTrace()
+        self.segments = Segments(self.width, self.page_size)
+        self.traces = [BeamTrace() for _ in range(self.params.num_beam_groups)]
+        self.dead = []
+        first = self.matcher()
+        self.judges = None if first is None else Judges(first, self.num_words)
+        self.judgement, self.held = None, False
         self.rules = self.run = None
 
-    def take(self, step: BeamStep) -> None:
-        """Takes in a step that was read, as NumPy arrays of this group alone."""
-        self.trace.add(step.chosen.tokens[0].tolist(), step.chosen.parents[0].tolist())
+    def launch(self) -> None:
+        """A step is on its way."""
+        self.held = self.judges is not None
+
+    def settle(self, *, wait: bool) -> FinishReason:
+        """Judges candidates that were read; why the search fails, if it does.
+
+        Args:
+            wait: for judges that do not know; else the search stays held.
+        """
+        judges = self.judges
+        if judges is None or not self.held or not judges.has_candidates:
+            return FinishReason.RUNNING
+        if wait or judges.is_ready:
+            found = judges.judgement()
+            if isinstance(found, FinishReason):
+                return found
+            self.judgement, self.held = found, False
+        return FinishReason.RUNNING
+
+    def take(self, step: BeamStep, stop_ids: set[int]) -> None:
+        """Takes in a step that was read, as NumPy arrays of this search alone.
+
+        Args:
+            step: as it was read.
+            stop_ids: tokens that end a beam.
+        """
+        chosen = step.chosen
+        if chosen is not None:
+            # The first tokens are chosen before any is fed; where candidates are
+            # judged, a step chooses first and then feeds.
+            if len(self.traces[0]) and self.judges is None:
+                self.segments.feed()
+            self.dead += self.segments.select(self._parents(chosen.parents))
+            for place, trace in enumerate(self.traces):
+                trace.add(_traced(chosen, place))
+            if self.judges is not None:
+                self.segments.feed()
+                self.judges.chosen(chosen.places[0].tolist())
+        if step.candidates is not None and self.judges is not None:
+            length = len(self.traces[0]) + 1
+            self.judges.look(step.candidates, length=length, stop_ids=stop_ids)
 
     def found(self, step: BeamStep, stop_ids: set[int]) -> list[Hypothesis]:
         """The hypotheses of its last step, the best first.
@@ -72,23 +128,92 @@ class Group:
             step: as for `take`, which has taken it.
             stop_ids: tokens that end a beam.
         """
-        best, found = step.hypotheses, list[Hypothesis]()
-        for place in range(num_outputs(self.params)):
-            length = int(best.lengths[0, place])
-            score = float(best.scores[0, place])
+        found = [
+            one
+            for place in range(len(self.traces))
+            for one in self._of_group(step, place, stop_ids)
+        ]
+        found.sort(key=lambda one: -one.score)  # stable: the first group goes first
+        return found[: num_outputs(self.params)]
+
+    def best(self, step: BeamStep, stop_ids: set[int]) -> list[Hypothesis]:
+        """The best so far, ended or not, if there is one.
+
+        Args:
+            step: see `found`.
+            stop_ids: see there.
+        """
+        best = [
+            one
+            for place in range(len(self.traces))
+            for one in self._of_group(step, place, stop_ids)[:1]
+        ]
+        for place, trace in enumerate(self.traces):
+            total = float(step.sums[place, 0])
+            if len(trace) and total > OUT / 2:
+                tokens, _ = trace.path(0, len(trace))
+                score = total / len(tokens) ** self.params.length_penalty
+                best.append(Hypothesis(tokens, score, total, FinishReason.RUNNING))
+        return [max(best, key=lambda one: one.score)] if best else []
+
+    def _of_group(
+        self, step: BeamStep, group: int, stop_ids: set[int]
+    ) -> list[Hypothesis]:
+        best, trace = step.hypotheses, self.traces[group]
+        found: list[Hypothesis] = []
+        for place in range(self.params.group_width):
+            length = int(best.lengths[group, place])
+            score = float(best.scores[group, place])
             total = score * length**self.params.length_penalty
-            if not best.present[0, place] or total < OUT / 2:
+            if not best.present[group, place] or total < OUT / 2:
                 break  # fewer continuations than beams
-            tokens, _ = self.trace.hypothesis(
-                int(best.parents[0, place]), int(best.tokens[0, place]), length
-            )
-            stopped = tokens[-1] in stop_ids
+            parent = int(best.parents[group, place])
+            token = int(best.tokens[group, place])
+            tokens, parents = trace.hypothesis(parent, token, length)
+            logprobs = None
+            if best.logprobs is not None:
+                logprobs = trace.logprobs(parents, float(best.logprobs[group, place]))
             found.append(
                 Hypothesis(
                     tokens,
                     score=score,
                     cumulative_logprob=total,
-                    finish_reason=FinishReason.STOP if stopped else FinishReason.LENGTH,
+                    finish_reason=self._reason((length, parent, token), stop_ids),
+                    logprobs=logprobs
+                    and as_logprobs(
+                        logprobs.chosen,
+                        logprobs.ids,
+                        logprobs.values,
+                        num_top=self.params.logprobs or 0,
+                    ),
                 )
             )
         return found
+
+    def _reason(self, key: tuple[int, int, int], stop_ids: set[int]) -> FinishReason:
+        if key[-1] in stop_ids:
+            return FinishReason.STOP
+        ended = {} if self.judges is None else self.judges.ended
+        return ended.get(key, FinishReason.LENGTH)
+
+    def _parents(self, parents: Any) -> list[int]:
+        """By beam of all groups, whose pages lie one after the other."""
+        width = self.params.group_width
+        return [
+            group * width + parent
+            for group, row in enumerate(parents.tolist())
+            for parent in row[:width]
+        ]
+
+
+def _traced(chosen: Any, group: int) -> TracedStep:
+    tokens, parents = chosen.tokens[group].tolist(), chosen.parents[group].tolist()
+    if chosen.logprobs is None or chosen.top is None:
+        return TracedStep(tokens, parents)
+    return TracedStep(
+        tokens,
+        parents,
+        chosen.logprobs[group],
+        chosen.top.ids[group],
+        chosen.top.logprobs[group],
+    )

@@ -1,6 +1,8 @@
 """Whether a model's programs can be batch-invariant here, before anything is loaded."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import jax
@@ -41,6 +43,24 @@ def check_batch_invariant(config: ModelConfig, layout: KVLayout) -> None:
                 f"batch_invariant is on, but {error}; leave it out, or run on a CPU "
                 "(JAX_PLATFORMS=cpu)"
             ) from error
+
+
+def as_config_says[**P, R](
+    config: ModelConfig, function: Callable[P, R]
+) -> Callable[P, R]:
+    """A function to trace where only batch-invariant implementations serve, or itself.
+
+    What jit has compiled of a function itself it finds again for another model.
+    """
+    if not config.batch_invariant:
+        return function
+
+    @wraps(function)
+    def restricted(*args: P.args, **kwargs: P.kwargs) -> R:
+        with op.batch_invariant():
+            return function(*args, **kwargs)
+
+    return restricted
 
 
 def _struct(*shape: int, dtype: jax.typing.DTypeLike) -> Any:

@@ -104,7 +104,7 @@ class QueueLimits:
                     f"{now} {name} wait, and {limit} may; this request has {added} "
                     "more; try later"
                 )
-            if held and held + added > _TIMES_OTHERS_ROOM * left:
+            if not leaves_room(held, added, left=left):
                 raise QueueFullError(
                     f"{held} {name} of your key wait; with {added} more only {left} of "
                     f"{limit} would be left to others; try later"
@@ -123,6 +123,17 @@ class QueueLimits:
                 f"max_model_len, which is {max_model_len}; use at least that, or lower "
                 "max_model_len"
             )
+
+
+def leaves_room(held: int, added: int, *, left: int) -> bool:
+    """Whether a tenant may have more of what all share.
+
+    Args:
+        held: by the tenant; one that holds nothing may.
+        added: that it asks for.
+        left: to others then.
+    """
+    return not held or held + added <= _TIMES_OTHERS_ROOM * left
 
 
 @dataclass(frozen=True)

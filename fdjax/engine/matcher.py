@@ -32,6 +32,10 @@ class Matcher(Protocol):
         """Takes the token that has come, which the mask allowed."""
         ...
 
+    def fork(self) -> "Matcher":
+        """One for another output that begins the same; only while it is ready."""
+        ...
+
 
 @runtime_checkable
 class Grammar(Protocol):

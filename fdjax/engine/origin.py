@@ -1,18 +1,18 @@
-"""`Origin`: on whose behalf a job is, and how it stands among others."""
+"""`Origin`: on whose behalf a sequence is, and how it stands among others."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Where a job comes from. Jobs that share one are the samples of one request.
+    """Where a sequence comes from; the samples of a request share one.
 
     Attributes:
         tenant: who asks, in a word that means nothing to the engine.
         priority: lower ones go first, and are the last to be put back.
-        salt: jobs of different salts share no keys and values.
-        max_running: jobs of the tenant that may hold a row; `None` is no limit.
-        max_queued: jobs of the tenant that may wait for one; `None` is no limit.
+        salt: sequences of different salts share no keys and values.
+        max_running: sequences of the tenant that may hold a row; `None` is no limit.
+        max_queued: sequences of the tenant that may wait for one; `None` is no limit.
         leaves_room: there are other tenants: of the queue it may not take the last.
     """
 

@@ -33,6 +33,12 @@ class RowTable:
         # The list of pages that a row was written from, and how many it had.
         self._written: dict[int, tuple[list[int], int]] = {}
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`R` and the most pages of a row."""
+        num_rows, width = self._ids.shape
+        return num_rows, width
+
     def update(self, pages: Mapping[int, list[int]]) -> None:
         """Makes the rows what they are to be; all others are absent.
 

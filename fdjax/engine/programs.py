@@ -1,11 +1,14 @@
 """The compiled programs of one model, over its flat weights."""
 
-from collections.abc import Callable
-from functools import partial, wraps
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
+from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
+from fdjax.engine.invariance import as_config_says
 from fdjax.errors import ConfigError
 from fdjax.generate import rows
 from fdjax.generate.beam_loop import (
@@ -14,54 +17,76 @@ from fdjax.generate.beam_loop import (
     BeamStep,
     beam_step,
     begin_beams,
+    begin_judged,
+    end_judged,
+    judged_step,
 )
 from fdjax.generate.beam_state import BeamRules
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.pooled_states import PooledStates, pool_tokens
 from fdjax.generate.prompt_scores import PromptScores, score_tokens
+from fdjax.generate.rows import Arrivals, RowTokens
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingRules
-from fdjax.generate.steps import extend
-from fdjax.kernels import op
-from fdjax.kernels.paged import KVCache
-from fdjax.models.config import ModelConfig
+from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Bool, Float, Int32
 
 
 class Programs:
-    """Prefill, decoding, and what goes on between them, jitted.
+    """Prompts, decoding, and what goes on between them, jitted.
 
-    `prefill` donates the KV array and the others all of the progress, so that both are
-    updated in place. Weights travel as a flat tuple: flattening 200 arrays of a module
+    All donate the progress of rows, or the KV array in it, so that it is updated in
+    place. Weights travel as a flat tuple: flattening 200 arrays of a module
     costs 0.7 ms a call on the host, a tuple 0.06 ms.
 
     Args:
         model: the decoder, loaded.
         steps_per_launch: decode steps of one call.
+        mixed: calls with prompts may have rows that decode.
     """
 
-    def __init__(self, model: Decoder, *, steps_per_launch: int) -> None:
+    def __init__(
+        self, model: Decoder, *, steps_per_launch: int, mixed: bool = True
+    ) -> None:
         self.steps_per_launch = steps_per_launch
-        decode_rows = _as_config_says(model.config, rows.decode_rows)
-        seat = _as_config_says(model.config, rows.seat)
-        prefill = _as_config_says(model.config, extend)
-        score = _as_config_says(model.config, score_tokens)
+        decode_rows = as_config_says(model.config, rows.decode_rows)
+        extend = as_config_says(model.config, rows.extend_rows)
+        sample = as_config_says(model.config, rows.sample_rows)
+        score = as_config_says(model.config, score_tokens)
+        pool = as_config_says(model.config, pool_tokens)
         leaves, structure = jax.tree.flatten(model)
         self._structure = structure
         self._weights = tuple(leaves)
 
         @partial(jax.jit, donate_argnums=1)
-        def run_prefill(
-            weights: tuple[Array, ...],
-            kv: KVCache,
-            tokens: Int32[Array, " T"],
-            lengths: Int32[Array, " A"],
-            page_table: Int32[Array, "A W"],
-            starts: Int32[Array, " A"],
-        ) -> tuple[Float[Array, "A V"], KVCache]:
+        def run_extend(
+            weights: tuple[Array, ...], progress: GenerationProgress, call: RowTokens
+        ) -> tuple[GenerationProgress, Float[Array, "R E"]]:
             model = jax.tree.unflatten(structure, weights)
-            return prefill(model, kv, tokens, lengths, page_table, starts)
+            return extend(model, progress, call, mixed=mixed)
+
+        @partial(jax.jit, donate_argnums=5, static_argnames=("plan",))
+        def run_sample(
+            weights: tuple[Array, ...],
+            hidden: Float[Array, "R E"],
+            decodes: Bool[Array, " R"],
+            arrivals: Arrivals,
+            rules: SamplingRules,
+            progress: GenerationProgress,
+            *,
+            plan: SamplingPlan,
+        ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
+            model = jax.tree.unflatten(structure, weights)
+            return sample(model, hidden, decodes, arrivals, rules, progress, plan=plan)
+
+        @jax.jit
+        def run_logits(
+            weights: tuple[Array, ...], hidden: Float[Array, "R E"], row: Array
+        ) -> Float[Array, "1 V"]:
+            model = jax.tree.unflatten(structure, weights)
+            return model.logits(hidden[row][None])
 
         @partial(jax.jit, donate_argnums=1)
         def run_score(
@@ -70,6 +95,13 @@ class Programs:
             model = jax.tree.unflatten(structure, weights)
             return score(model, kv, *operands)
 
+        @partial(jax.jit, donate_argnums=1)
+        def run_pool(
+            weights: tuple[Array, ...], kv: KVCache, *operands: Array
+        ) -> tuple[PooledStates, KVCache]:
+            model = jax.tree.unflatten(structure, weights)
+            return pool(model, kv, *operands)
+
         @partial(jax.jit, donate_argnums=2, static_argnames=("plan",))
         def run_decode(
             weights: tuple[Array, ...],
@@ -77,6 +109,7 @@ class Programs:
             progress: GenerationProgress,
             page_table: Int32[Array, "B W"],
             steps: Int32[Array, " B"],
+            prefixes: SharedPrefixes | None = None,
             *,
             plan: SamplingPlan,
         ) -> tuple[GenerationProgress, Sampled]:
@@ -87,11 +120,11 @@ class Programs:
                 progress,
                 page_table,
                 steps,
+                prefixes,
                 plan=plan,
                 num_steps=steps_per_launch,
             )
 
-        @partial(jax.jit, donate_argnums=(1, 3))
         def run_beams(
             weights: tuple[Array, ...],
             kv: KVCache,
@@ -102,29 +135,74 @@ class Programs:
             model = jax.tree.unflatten(structure, weights)
             return beam_step(model, kv, rules, run, pages)
 
-        self._beams = run_beams
-        self.begin_beams = jax.jit(begin_beams, donate_argnums=3)
-        self._prefill = run_prefill
+        def run_judged(
+            weights: tuple[Array, ...], kv: KVCache, *operands: Any
+        ) -> tuple[KVCache, BeamRun, BeamStep]:
+            model = jax.tree.unflatten(structure, weights)
+            return judged_step(model, kv, *operands)
+
+        self.beams = BeamPrograms(
+            {
+                "begin": BeamFunction(begin_beams, donated=(3,)),
+                "begin_judged": BeamFunction(begin_judged, donated=(3,)),
+                "end_judged": BeamFunction(end_judged),
+                "step": BeamFunction(run_beams, donated=(1, 3), num_fixed=2),
+                "judged_step": BeamFunction(run_judged, donated=(1, 3), num_fixed=2),
+            }
+        )
+        self._extend = run_extend
+        self._sample = run_sample
+        self._logits = run_logits
         self._score = run_score
+        self._pool = run_pool
         self._decode = run_decode
-        self.seat = jax.jit(seat, donate_argnums=5, static_argnames=("plan",))
         self.exchange = jax.jit(rows.exchange, donate_argnums=1)
         self.allow = jax.jit(rows.allow, donate_argnums=0)
 
-    def prefill(
+    def extend(
+        self, progress: GenerationProgress, call: RowTokens
+    ) -> tuple[GenerationProgress, Float[Array, "R E"]]:
+        """See `fdjax.generate.rows.extend_rows`; `progress` is donated.
+
+        What some plans alone have does not come in: one program serves all of them.
+        """
+        bare = _bare(progress)
+        after, hidden = self._extend(self._weights, bare, call)
+        sampling = replace(
+            progress.sampling,
+            finished=after.sampling.finished,
+            generated=after.sampling.generated,
+        )
+        return replace(after, sampling=sampling), hidden
+
+    def sample(
         self,
-        kv: KVCache,
-        tokens: Int32[Array, " T"],
-        lengths: Int32[Array, " A"],
-        page_table: Int32[Array, "A W"],
-        starts: Int32[Array, " A"],
-    ) -> tuple[Float[Array, "A V"], KVCache]:
-        """See `fdjax.generate.steps.extend`; `kv` is donated."""
-        return self._prefill(self._weights, kv, tokens, lengths, page_table, starts)
+        hidden: Float[Array, "R E"],
+        decodes: Bool[Array, " R"],
+        arrivals: Arrivals,
+        rules: SamplingRules,
+        progress: GenerationProgress,
+        *,
+        plan: SamplingPlan,
+    ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
+        """See `fdjax.generate.rows.sample_rows`; `progress` is donated."""
+        return self._sample(
+            self._weights, hidden, decodes, arrivals, rules, progress, plan=plan
+        )
+
+    def logits(
+        self, hidden: Float[Array, "R E"], row: Int32[Array, ""]
+    ) -> Float[Array, "1 V"]:
+        """The logits of one row of what `extend` returns."""
+        return self._logits(self._weights, hidden, row)
 
     def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
         """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
         return self._score(self._weights, kv, *operands)
+
+    def pool(self, kv: KVCache, *operands: Array) -> tuple[PooledStates, KVCache]:
+        """See `fdjax.generate.pooled_states.pool_tokens`; `kv` is donated."""
+        return self._pool(self._weights, kv, *operands)
 
     def decode(
         self,
@@ -132,13 +210,27 @@ class Programs:
         progress: GenerationProgress,
         page_table: Int32[Array, "B W"],
         steps: Int32[Array, " B"],
+        prefixes: SharedPrefixes | None = None,
         *,
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
         return self._decode(
-            self._weights, rules, progress, page_table, steps, plan=plan
+            self._weights, rules, progress, page_table, steps, prefixes, plan=plan
         )
+
+    @property
+    def model(self) -> Decoder:
+        """What has the weights."""
+        return jax.tree.unflatten(self._structure, self._weights)
+
+    def beside[T](self, arrays: T) -> T:
+        """Arrays for programs to donate, where the weights are if these have a place.
+
+        What calls give back has it: arrays without one would be compiled for, too.
+        """
+        weight = self._weights[0]
+        return jax.device_put(arrays, weight.sharding) if weight.committed else arrays
 
     def update(self, model: Decoder) -> None:
         """Takes other weights, of the same shapes: nothing is compiled.
@@ -160,40 +252,39 @@ class Programs:
                     f"and {old.dtype}{old.shape} is what programs are compiled for; "
                     "cast or reshape it"
                 )
-        # An array that is put somewhere is no more what jit has seen, if it was there.
         self._weights = tuple(
-            new if new.sharding == old.sharding else jax.device_put(new, old.sharding)
+            _in_place_of(old, new)
             for (_, new), old in zip(found, self._weights, strict=True)
         )
 
-    def beam_step(
-        self, kv: KVCache, rules: BeamRules, run: BeamRun, pages: BeamPages
-    ) -> tuple[KVCache, BeamRun, BeamStep]:
-        """See `fdjax.generate.beam_loop.beam_step`; `kv` and `run` are donated."""
-        return self._beams(self._weights, kv, rules, run, pages)
+    @property
+    def weights(self) -> tuple[Array, ...]:
+        """Of the model, as the programs take them."""
+        return self._weights
 
     def lower_decode(self, *operands: Any, plan: SamplingPlan) -> jax.stages.Lowered:
         """The program of `decode`, of arrays or their shapes, to look into."""
         return self._decode.lower(self._weights, *operands, plan=plan)
 
-    def lower_prefill(self, *operands: Any) -> jax.stages.Lowered:
-        """The program of `prefill`, of arrays or their shapes, to look into."""
-        return self._prefill.lower(self._weights, *operands)
+    def lower_extend(
+        self, progress: GenerationProgress, call: RowTokens
+    ) -> jax.stages.Lowered:
+        """The program of `extend`, of arrays or their shapes, to look into."""
+        return self._extend.lower(self._weights, jax.eval_shape(_bare, progress), call)
 
 
-def _as_config_says[**P, R](
-    config: ModelConfig, function: Callable[P, R]
-) -> Callable[P, R]:
-    """A function to trace where only batch-invariant implementations serve, or itself.
+def _bare(progress: GenerationProgress) -> GenerationProgress:
+    """The progress without what only some plans of sampling have."""
+    sampling = replace(progress.sampling, output_counts=None, recent=None)
+    return replace(progress, sampling=sampling)
 
-    What jit has compiled of a function itself it finds again for another model.
+
+def _in_place_of(old: Array, new: Array | np.ndarray) -> Array:
+    """A weight where another one lies.
+
+    An array that is put somewhere is no more what jit has seen, if it was there or
+    nobody had chosen the place.
     """
-    if not config.batch_invariant:
-        return function
-
-    @wraps(function)
-    def restricted(*args: P.args, **kwargs: P.kwargs) -> R:
-        with op.batch_invariant():
-            return function(*args, **kwargs)
-
-    return restricted
+    if isinstance(new, np.ndarray):
+        return jax.device_put(new, old.sharding if old.committed else None)
+    return new if new.sharding == old.sharding else jax.device_put(new, old.sharding)

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.matcher import Grammar, Matcher
 from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.pooling_params import PoolingParams
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.kv import KVLayout
 
@@ -56,6 +58,8 @@ class Request:
         max_tokens: longest output, once the model's own limit is counted in.
         grammar: what the output may be; `None` lets it be anything.
         beams: the beam search that it is, if it is one.
+        pooling: what it makes of its prompt, if it continues none.
+        programs: of the beam search, where they are compiled.
     """
 
     index: int
@@ -64,6 +68,8 @@ class Request:
     max_tokens: int
     grammar: Grammar | None = None
     beams: BeamSearchParams | None = None
+    pooling: PoolingParams | None = None
+    programs: Prepared | None = field(default=None, compare=False, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -132,26 +138,42 @@ class Hypothesis:
         score: by which it was found: see `BeamSearchParams`.
         cumulative_logprob: sum of the log-probabilities of its tokens, after biases and
             penalties.
-        finish_reason: `STOP` or `LENGTH`.
+        finish_reason: `STOP` or `LENGTH`; `RUNNING` of one that has not ended.
+        logprobs: the model's own of each token, where they were asked for.
     """
 
     token_ids: list[int]
     score: float
     cumulative_logprob: float
     finish_reason: FinishReason
+    logprobs: list[Logprob] | None = None
 
 
 @dataclass(slots=True)
 class Found(Increment):
-    """The only increment of a beam search, at its end.
+    """The last increment of a beam search, or what would be if it ended now.
 
-    Its tokens and its reason are those of the best hypothesis.
+    The last one's tokens and its reason are those of the best hypothesis. Where
+    `stream_best` asks for them there are others before it, without tokens and without a
+    reason, each of which replaces the one before.
 
     Attributes:
-        hypotheses: the best first; none where the search failed.
+        hypotheses: the best first; none where the search failed. Before the end, the
+            best alone: it may be a beam that runs.
     """
 
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
+
+
+@dataclass(slots=True)
+class Embedded(Increment):
+    """The only increment of a request that pools its prompt.
+
+    Attributes:
+        embedding: the vector, `[E]` or fewer; not finite where the request failed.
+    """
+
+    embedding: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 def make_request(
@@ -163,20 +185,23 @@ def make_request(
     max_model_len: int,
     grammar: Grammar | None = None,
     beams: BeamSearchParams | None = None,
+    pooling: PoolingParams | None = None,
 ) -> Request:
     """Checks a prompt against the model's limits.
 
     Raises:
         RequestError: the prompt is empty, too long, or names tokens that do not exist;
-            or `params` want a form, and there is no grammar of it.
+            or `params` want a form, and there is no grammar of it; or `beams` end with
+            their texts, which `grammar` knows.
     """
     where = f"prompt {index}"
     if not prompt:
         raise RequestError(f"{where} is empty; give at least one token")
-    if len(prompt) >= max_model_len:
+    if len(prompt) >= max_model_len + (pooling is not None):
+        room = "" if pooling else " and must leave room for one more"
         raise RequestError(
-            f"{where} has {len(prompt)} tokens, but max_model_len is {max_model_len} "
-            "and must leave room for one more; shorten it or raise max_model_len"
+            f"{where} has {len(prompt)} tokens, but max_model_len is {max_model_len}"
+            f"{room}; shorten it or raise max_model_len"
         )
     outside = [token for token in prompt if not 0 <= token < vocab_size]
     if outside:
@@ -190,9 +215,16 @@ def make_request(
             "structured_outputs needs a grammar in the model's tokens, and there is "
             "none; go through an LLM, or an AsyncLLM that has grammars"
         )
-    room = max_model_len - len(prompt)
+    if beams is not None and beams.stop and grammar is None:
+        raise RequestError(
+            f"stop has {len(beams.stop)} strings, but there is no tokenizer here, and "
+            "no text of a beam; use stop_token_ids"
+        )
+    room = max_model_len - len(prompt) + (pooling is not None)
     wanted = room if params.max_tokens is None else params.max_tokens
-    return Request(index, tuple(prompt), params, min(wanted, room), grammar, beams)
+    return Request(
+        index, tuple(prompt), params, min(wanted, room), grammar, beams, pooling
+    )
 
 
 def check_beams(
@@ -215,16 +247,38 @@ def check_beams(
         )
 
 
+def check_pooling(
+    pooling: PoolingParams, *, hidden_size: int, batch_invariant: bool
+) -> None:
+    """Refuses vectors that an engine cannot make.
+
+    Raises:
+        RequestError: there are not so many numbers, or its bits are to be its own.
+    """
+    pooling.check_width(hidden_size)
+    if batch_invariant and pooling.pooling == "mean":
+        raise RequestError(
+            "pooling is 'mean', whose sums have other bits in other chunks, and "
+            "batch_invariant forbids that; use 'last', or load the model without it"
+        )
+
+
+def most_pages(request: Request, layout: KVLayout) -> int:
+    """Pages that a request holds at most, if it shares none with others."""
+    if request.beams is None:
+        return layout.pages_for(request.num_kv_tokens)
+    own = layout.pages_for(request.max_tokens - 1)
+    return layout.pages_for(len(request.prompt)) + request.num_rows * own
+
+
 def check_pages(request: Request, layout: KVLayout) -> None:
     """Refuses what the whole KV array could not hold.
 
     Raises:
         RequestError: it needs more pages than there are.
     """
-    needed, remedy = layout.pages_for(request.num_kv_tokens), "lower max_tokens"
+    needed, remedy = most_pages(request, layout), "lower max_tokens"
     if request.beams is not None:
-        own = layout.pages_for(request.max_tokens - 1)
-        needed = layout.pages_for(len(request.prompt)) + request.num_rows * own
         remedy += " or beam_width"
     if needed > layout.num_pages:
         raise RequestError(

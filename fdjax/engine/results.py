@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from fdjax.engine.job import Job
+from fdjax.engine.budget import Timed
 from fdjax.engine.pace import Steps
-from fdjax.engine.request import Increment, Logprob, Request, as_logprobs
+from fdjax.engine.request import Found, Increment, Logprob, Request, as_logprobs
+from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.stopping import FinishReason
@@ -30,14 +31,17 @@ class Launch:
     """Tokens on their way from the device.
 
     Attributes:
-        sampled: of prefill, `[B, ...]`, or of decode steps, `[num_steps, B, ...]`.
-        columns: the jobs it holds tokens of, and where along `B`.
-        steps: those of decoding; `None` for what prefill sampled.
+        sampled: of a call with prompts, `[B, ...]`, or of decode steps, `[num_steps, B,
+            ...]`.
+        columns: the sequences it holds tokens of, and where along `B`.
+        steps: those of decode steps.
+        timed: a call with prompts.
     """
 
     sampled: Sampled
-    columns: tuple[tuple[Job, int], ...]
+    columns: tuple[tuple[EngineSequence, int], ...]
     steps: Steps | None = None
+    timed: Timed | None = None
 
     def start_copy(self) -> "Launch":
         """Asks for the copy to the host, without waiting for it."""
@@ -53,33 +57,38 @@ class Launch:
         """Waits for the tokens."""
         jax.block_until_ready(self.sampled)
 
-    def read(self) -> Iterator[tuple[Job, Increment]]:
-        """Waits for the tokens; jobs that ended before have none."""
+    def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
+        """Waits for the tokens; sequences that ended before have none."""
         host = jax.device_get(self.sampled)
         if self.steps is None:
             host = jax.tree.map(lambda leaf: leaf[None], host)
         # Lists by row: an array's elements one by one cost 5 us a row and step.
         tokens = np.asarray(host.tokens).T.tolist()
         codes = np.asarray(host.finished).T.tolist()
-        for job, column in self.columns:
-            if job.ended:
+        for sequence, column in self.columns:
+            if sequence.ended:
                 continue
             ids, row, reason = tokens[column], codes[column], None
             if self.steps is not None:  # it stood still after its part of them
-                count = job.steps_of(self.steps.count)
+                count = sequence.steps_of(self.steps.count)
                 ids, row = ids[:count], row[:count]
             if row[-1]:  # a row that has ended stays so
                 ids, reason = _until_end(ids, row)
             logprobs = None
             if host.logprobs is not None:
-                logprobs = _logprobs(host, column, len(ids), job.request.params)
-            of_prompt = None if job.scored is None else job.scored.take()
-            yield job, Increment(job.request.index, ids, logprobs, reason, of_prompt)
+                logprobs = _logprobs(host, column, len(ids), sequence.request.params)
+            of_prompt = None if sequence.scored is None else sequence.scored.take()
+            yield (
+                sequence,
+                Increment(sequence.request.index, ids, logprobs, reason, of_prompt),
+            )
 
 
 def ending(request: Request, reason: FinishReason) -> Increment:
     """The last increment where the end came to be known after the tokens."""
     logprobs = None if request.params.logprobs is None else []
+    if request.beams is not None:
+        return Found(request.index, [], logprobs, reason)
     return Increment(request.index, [], logprobs, reason)
 
 

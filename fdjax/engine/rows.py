@@ -1,10 +1,10 @@
-"""`FreeRows`: the rows of the batch that no job holds."""
+"""`FreeRows`: the rows of the batch that no sequence holds."""
 
 import heapq
 from collections.abc import Sequence
 
 from fdjax.engine.buckets import smallest_fitting
-from fdjax.engine.job import Job
+from fdjax.engine.sequence import EngineSequence
 
 
 class FreeRows:
@@ -28,43 +28,45 @@ class FreeRows:
         """Rows that are not."""
         return self._sizes[-1] - len(self)
 
-    def take(self, job: Job) -> int:
+    def take(self, sequence: EngineSequence) -> int:
         """The lowest free row.
 
         For beams as many rows stay free as they are: they run beside the batch, and
         what they get is a row past its end.
         """
-        if job.group is None:
+        if sequence.group is None:
             return heapq.heappop(self._free)
-        self._withheld += job.group.width
+        self._withheld += sequence.group.width
         return self._sizes[-1]
 
-    def give_back(self, job: Job) -> None:
-        """Frees what a job has got."""
-        assert job.row is not None
-        if job.group is None:
-            heapq.heappush(self._free, job.row)
+    def give_back(self, sequence: EngineSequence) -> None:
+        """Frees what a sequence has got."""
+        assert sequence.row is not None
+        if sequence.group is None:
+            heapq.heappush(self._free, sequence.row)
         else:
-            self._withheld -= job.group.width
+            self._withheld -= sequence.group.width
 
-    def compact(self, running: Sequence[Job]) -> list[int] | None:
-        """New places of the rows, where a smaller batch could hold all jobs.
+    def compact(self, running: Sequence[EngineSequence]) -> list[int] | None:
+        """New places of the rows, where a smaller batch could hold all sequences.
 
         Returns:
             For each row, which one comes there: a permutation; `None` where nothing is
-            to be gained. Jobs and free rows are moved in the book at once.
+            to be gained. Sequences and free rows are moved in the book at once.
         """
         needed = smallest_fitting(self._sizes, max(len(running), 1))
         outside = [
-            job for job in running if (job.row or 0) >= needed and job.group is None
+            sequence
+            for sequence in running
+            if (sequence.row or 0) >= needed and sequence.group is None
         ]
         if not outside:
             return None
         source = list(range(self._sizes[-1]))
-        for job in outside:
-            assert job.row is not None
+        for sequence in outside:
+            assert sequence.row is not None
             row = heapq.heappop(self._free)
-            heapq.heappush(self._free, job.row)
-            source[row], source[job.row] = source[job.row], source[row]
-            job.row = row
+            heapq.heappush(self._free, sequence.row)
+            source[row], source[sequence.row] = source[sequence.row], source[row]
+            sequence.row = row
         return source

@@ -1,4 +1,4 @@
-"""`Runs`: jobs of one engine, driven by whoever reads their increments."""
+"""`Runs`: sequences of one engine, driven by whoever reads their increments."""
 
 import atexit
 import contextlib
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from fdjax.engine.engine import Engine
-from fdjax.engine.job import Job
 from fdjax.engine.limits import Load
 from fdjax.engine.request import Increment, Request
+from fdjax.engine.sequence import EngineSequence
 
 
 class Runs:
@@ -23,11 +23,11 @@ class Runs:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._boxes: dict[Job, deque[tuple[Job, Increment]]] = {}
-        self._lost: set[Job] = set()
+        self._boxes: dict[EngineSequence, deque[tuple[EngineSequence, Increment]]] = {}
+        self._lost: set[EngineSequence] = set()
         _RUNS.add(self)
 
-    def add(self, requests: Sequence[Request]) -> list[Job]:
+    def add(self, requests: Sequence[Request]) -> list[EngineSequence]:
         """Queues several requests, or none of them.
 
         Raises:
@@ -38,52 +38,56 @@ class Runs:
         self._engine.check_queue(Load(count, count, tokens))
         return [self._engine.add(request) for request in requests]
 
-    def follow(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Increment]]:
-        """Yields increments of some jobs as they come, until all have ended.
+    def follow(
+        self, sequences: Sequence[EngineSequence]
+    ) -> Iterator[tuple[EngineSequence, Increment]]:
+        """Yields increments of some sequences as they come, until all have ended.
 
-        A run that is closed before its end ends its jobs. A job that is aborted on the
-        way may have increments left that were made before.
+        A run that is closed before its end ends its sequences. A sequence that is
+        aborted on the way may have increments left that were made before.
 
         Raises:
             RuntimeError: a step that another run asked for failed, or was interrupted,
-                and some of these jobs ended with it.
+                and some of these sequences ended with it.
         """
-        box: deque[tuple[Job, Increment]] = deque()
-        self._boxes.update(dict.fromkeys(jobs, box))
-        left = list(jobs)
+        box: deque[tuple[EngineSequence, Increment]] = deque()
+        self._boxes.update(dict.fromkeys(sequences, box))
+        left = list(sequences)
         try:
             while left or box:
                 while box:
                     yield box.popleft()
-                if not self._lost.isdisjoint(jobs):
+                if not self._lost.isdisjoint(sequences):
                     raise RuntimeError(
                         "a step for other requests failed or was interrupted, and "
                         "ended all that were under way; ask again"
                     )
-                left = [job for job in left if not job.ended]
+                left = [sequence for sequence in left if not sequence.ended]
                 if left and not box:
                     self._deliver()
         finally:
-            for job in jobs:
-                self._engine.abort(job)
-                self._boxes.pop(job, None)
-                self._lost.discard(job)
+            for sequence in sequences:
+                self._engine.abort(sequence)
+                self._boxes.pop(sequence, None)
+                self._lost.discard(sequence)
 
     def close(self) -> None:
-        """Ends all jobs."""
-        for job in self._boxes:
-            self._engine.abort(job)
+        """Ends all sequences."""
+        for sequence in self._boxes:
+            self._engine.abort(sequence)
 
     def _deliver(self) -> None:
         try:
             increments = self._engine.step()
         except BaseException:
-            self._lost.update(job for job in self._boxes if not job.ended)
+            self._lost.update(
+                sequence for sequence in self._boxes if not sequence.ended
+            )
             self._engine.reset()
             raise
-        for job, increment in increments:
-            if job in self._boxes:
-                self._boxes[job].append((job, increment))
+        for sequence, increment in increments:
+            if sequence in self._boxes:
+                self._boxes[sequence].append((sequence, increment))
 
 
 _RUNS: weakref.WeakSet[Runs] = weakref.WeakSet()

@@ -1,30 +1,35 @@
-"""`Scheduler`: which jobs hold rows and pages, and what runs next. Host only."""
+"""`Scheduler`: which sequences hold rows and pages, and what runs next. Host only."""
 
 from collections.abc import Sequence
 
-from fdjax.engine.beam_jobs import BeamJobs
+from fdjax.engine.away import AwaySequences
+from fdjax.engine.beam_searches import BeamSearches
 from fdjax.engine.buckets import Buckets, smallest_fitting
-from fdjax.engine.formed import FormedJobs
-from fdjax.engine.job import Chunk, Job
+from fdjax.engine.formed import FormedSequences
 from fdjax.engine.limits import Load
+from fdjax.engine.policy import PrefillOrder
+from fdjax.engine.prefixes import Prefixes
+from fdjax.engine.prompts import Prompts
 from fdjax.engine.rows import FreeRows
+from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.turns import in_turn
-from fdjax.engine.waiting import WaitingJobs
+from fdjax.engine.waiting import WaitingSequences
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
 
-# Tokens that a job makes before it gives way for fairness: computing it anew is little.
+# Tokens that a sequence makes before it gives way for fairness: computing it anew is
+# little.
 _QUANTUM = 32
 
 
 class Scheduler:
-    """Jobs that wait, and jobs that hold a row and pages.
+    """Sequences that wait, and sequences that hold a row and pages.
 
-    A job is let in when a row is free and its tokens' pages are; pages for what it
-    makes are taken step by step. When they run out, the job that is last in order
+    A sequence is let in when a row is free and its tokens' pages are; pages for what it
+    makes are taken step by step. When they run out, the sequence that is last in order
     (`in_turn`) goes back to the queue and is computed anew later: a full KV array slows
-    requests down, and fails none. So does a job of whoever holds the most rows, when
-    somebody waits who holds fewer.
+    requests down, and fails none. So does a sequence of whoever holds the most rows,
+    when somebody waits who holds fewer.
 
     Args:
         pool: the pages.
@@ -32,6 +37,7 @@ class Scheduler:
         page_size: tokens of a page.
         caching: pages of earlier requests may be found and shared.
         gathering: decode calls copy their pages, and there is room for all once.
+        order: of prompts.
     """
 
     def __init__(
@@ -42,27 +48,32 @@ class Scheduler:
         page_size: int,
         caching: bool,
         gathering: bool,
+        order: PrefillOrder = "shortest",
     ) -> None:
         self.pool = pool
-        self.running: list[Job] = []
-        self.formed = FormedJobs()
-        self.beams = BeamJobs(page_size)
+        self.running: list[EngineSequence] = []
+        self.formed = FormedSequences()
+        self.beams = BeamSearches()
         self.num_preemptions = 0
-        self.num_queried_tokens = self.num_cached_tokens = 0
+        self.prefixes = Prefixes(pool, page_size=page_size, caching=caching)
         self._buckets = buckets
         self._page_size = page_size
-        self._caching = caching
         self._gathering = gathering
-        self.waiting = WaitingJobs()
+        self.waiting = WaitingSequences()
+        self.away = AwaySequences()
         self.shares = self.waiting.shares
         self._rows = FreeRows(buckets.rows)
-        self._kept_out: Job | None = None
-        # Keys of pages that running jobs will fill by prefill.
-        self._coming: dict[bytes, Job] = {}
+        self._kept_out: EngineSequence | None = None
+        self.prompts = Prompts(buckets, order)
+
+    @property
+    def has_work(self) -> bool:
+        """Some sequence runs, waits or comes back; parked ones do not count."""
+        return bool(self.running or self.num_waiting or self.away.any_returning)
 
     @property
     def num_waiting(self) -> int:
-        """Jobs without a row."""
+        """Sequences that wait for a row."""
         return self.waiting.load.samples
 
     @property
@@ -70,235 +81,203 @@ class Scheduler:
         """What waits for rows."""
         return self.waiting.load
 
-    def add(self, job: Job) -> None:
-        """Puts a job into the queue."""
-        self.waiting.push(job)
+    def add(self, sequence: EngineSequence) -> None:
+        """Puts a sequence into the queue."""
+        self.waiting.push(sequence)
 
-    def end(self, job: Job) -> None:
-        """Takes a job out, from wherever it is; its row and pages are free."""
-        job.ended = True
-        if job.row is None:
-            self.waiting.remove(job)
+    def end(self, sequence: EngineSequence) -> None:
+        """Takes a sequence out, from wherever it is; its row and pages are free."""
+        sequence.ended = True
+        if sequence in self.away:
+            self.away.remove(sequence)
+            self.formed.remove(sequence)
+        elif sequence.row is None:
+            self.waiting.remove(sequence)
         else:
-            self.release(job)
+            self._release(sequence)
+            self.formed.remove(sequence)
 
-    def clear(self) -> list[Job]:
-        """Takes all jobs out and forgets what pages hold; returns the jobs."""
-        jobs = [*self.running, *self.waiting]
-        for job in jobs:
-            self.end(job)
+    def clear(self) -> list[EngineSequence]:
+        """Takes all sequences out, forgets what pages hold, and returns them."""
+        sequences = [*self.running, *self.waiting, *self.away]
+        for sequence in sequences:
+            self.end(sequence)
         self.pool.forget()
-        return jobs
+        return sequences
 
-    def admit(self) -> list[Job]:
-        """Gives rows and pages to the jobs at the head of the queue, while there are.
+    def admit(self) -> list[EngineSequence]:
+        """Gives rows and pages to the head of the queue, while there are.
 
         Returns:
-            The jobs let in.
+            The sequences let in.
         """
-        admitted: list[Job] = []
+        admitted: list[EngineSequence] = []
         self._kept_out = None
-        while job := self.waiting.peek():
-            has_rows = job.request.num_rows <= len(self._rows)
-            found = self._found(job) if has_rows else []
+        if self.away.any_on_way:  # nobody overtakes them meanwhile
+            return admitted
+        while sequence := self.waiting.peek():
+            has_rows = sequence.request.num_rows <= len(self._rows)
+            found = self.prefixes.found(sequence) if has_rows else []
             if found is None:
                 break
-            if not has_rows or not self._seat(job, found):
-                self._kept_out = job
+            if not has_rows or not self._seat(sequence, found):
+                self._kept_out = sequence
                 break
-            admitted.append(job)
+            admitted.append(sequence)
         return admitted
 
-    def chunks(self, room: int) -> list[Chunk]:
-        """What the next prefill call computes, in turn.
-
-        A call takes whole prompts, or parts of them.
-
-        Args:
-            room: tokens that it may have.
-        """
-        jobs = [job for job in self.running if job.is_prefilling]
-        if not jobs or room <= 0:
-            return []
-        jobs = in_turn(jobs)[: self._buckets.prefill_rows]
-        waiting = sum(len(job.tokens) - job.num_prefilled for job in jobs)
-        left = min(self._buckets.prefill_tokens(min(waiting, room)), room)
-        chunks: list[Chunk] = []
-        for job in jobs:
-            stop = min(len(job.tokens), job.num_prefilled + left)
-            chunks.append(Chunk(job, job.num_prefilled, stop))
-            left -= chunks[-1].size
-            job.num_prefilled = stop
-            if chunks[-1].is_last:
-                job.launch(stop + 1)
-            self.remember(job)
-            if not left:
-                break
+    def chunks(self, room: int, *, num_decoding: int = 0) -> list[Chunk]:
+        """See `Prompts.chunks`."""
+        chunks = self.prompts.chunks(room, num_decoding=num_decoding)
+        for chunk in chunks:
+            self.prefixes.remember(chunk.sequence)
         return chunks
 
-    def settle(self, *, wait: bool) -> list[tuple[Job, FinishReason]]:
-        """See `FormedJobs.settle`; the jobs returned have ended."""
-        ended = self.formed.settle(wait=wait)
-        for job, _ in ended:
-            self.end(job)
+    @property
+    def num_decoding(self) -> int:
+        """Sequences that the next decode step has a token of."""
+        return len(self._decoding())
+
+    def settle(self, *, wait: bool) -> list[tuple[EngineSequence, FinishReason]]:
+        """See `FormedSequences.settle`; the sequences returned have ended."""
+        ended = self.formed.settle(wait=wait) + self.beams.settle(wait=wait)
+        for sequence, _ in ended:
+            self.end(sequence)
         return ended
 
     def lacking(self, num_steps: int) -> bool:
-        """Whether pages are too few for `num_steps` more steps of all decoding jobs."""
+        """Whether pages are too few for `num_steps` more steps of all that decode."""
         most = self._pages_for(num_steps) + 1
         if most * self._rows.num_held <= self.pool.num_free:
             return False
-        wanted = sum(self._missing(job, num_steps) for job in self._decoding())
+        wanted = sum(
+            self._missing(sequence, num_steps) for sequence in self._decoding()
+        )
         return wanted + self.beams.missing() > self.pool.num_free
 
-    def preempt(self) -> Job:
-        """Puts the running job that is last in order back into the queue.
-
-        Everything launched must have been read: what a job has made is what it resumes
-        with.
-        """
+    def preempt(self) -> EngineSequence:
+        """Puts the running sequence that is last in order back into the queue."""
         return self._put_back(in_turn(self.running)[-1])
 
-    def giving_way(self) -> Job | None:
-        """The running job whose place whoever waits first should have, if one."""
+    def giving_way(self) -> EngineSequence | None:
+        """The running sequence whose place whoever waits first should have, if one."""
         waiting = self._kept_out
         if waiting is None or waiting.ended:
             return None
-        jobs = [
-            job
-            for job in self.waiting.outweighing(self.running, waiting)
-            if len(job.tokens) - job.num_let_in >= _QUANTUM
+        sequences = [
+            sequence
+            for sequence in self.waiting.outweighing(self.running, waiting)
+            if len(sequence.tokens) - sequence.num_let_in >= _QUANTUM
         ]
-        return in_turn(jobs)[-1] if jobs else None
+        return in_turn(sequences)[-1] if sequences else None
 
     def give_way(self) -> None:
-        """Puts that job back into the queue; as for `preempt`, everything was read."""
-        if (job := self.giving_way()) is not None:
-            self._put_back(job)
+        """Puts that sequence back into the queue."""
+        if (sequence := self.giving_way()) is not None:
+            self._put_back(sequence)
             self._kept_out = None
 
-    def reserve(self, num_steps: int) -> list[Job]:
+    def reserve(self, num_steps: int) -> list[EngineSequence]:
         """Takes the pages of `num_steps` more steps; `lacking` has said that it can.
 
         Returns:
-            The jobs that the next launch decodes.
+            The sequences that the next launch decodes.
         """
-        jobs = self._decoding()
-        for job in jobs:
-            steps = job.steps_of(num_steps)
-            if job.num_launched - 1 + steps > len(job.pages) * self._page_size:
-                job.pages += self.pool.take(self._missing(job, num_steps))
-            job.launch(steps)
-        return jobs
-
-    def remember(self, job: Job) -> None:
-        """Makes findable the pages that the job has filled with tokens that are known.
-
-        The last token read is not yet in the KV array.
-        """
-        # Asked for every token of every row: most of them fill no page.
-        if (
-            not self._caching
-            or len(job.tokens) // self._page_size <= job.num_remembered
-        ):
-            return
-        in_kv = min(job.num_prefilled, len(job.tokens))
-        if job.num_launched:
-            in_kv = max(in_kv, len(job.tokens) - 1)
-        job.keys.extend(job.tokens)
-        for place in range(job.num_remembered, in_kv // self._page_size):
-            key = job.keys.keys[place]
-            self.pool.remember(job.pages[place], key)
-            self._arrived(key, job)
-            job.num_remembered = place + 1
+        sequences = self._decoding()
+        for sequence in sequences:
+            steps = sequence.steps_of(num_steps)
+            if (
+                sequence.num_launched - 1 + steps
+                > len(sequence.pages) * self._page_size
+            ):
+                sequence.pages += self.pool.take(self._missing(sequence, num_steps))
+            sequence.launch(steps)
+        return sequences
 
     def compaction(self) -> list[int] | None:
         """See `FreeRows.compact`."""
         return self._rows.compact(self.running)
 
-    def _decoding(self) -> list[Job]:
-        return [job for job in self.running if job.is_decoding]
+    def _decoding(self) -> list[EngineSequence]:
+        return [sequence for sequence in self.running if sequence.is_decoding]
 
-    def _missing(self, job: Job, num_steps: int) -> int:
-        """Pages a job lacks for its part of `num_steps` more steps."""
-        in_kv = job.num_launched - 1 + job.steps_of(num_steps)
-        needed = self._pages_for(min(in_kv, job.request.num_kv_tokens))
-        return max(needed - len(job.pages), 0)
-
-    def _arrived(self, key: bytes, job: Job) -> None:
-        if self._coming.get(key) is job:
-            del self._coming[key]
+    def _missing(self, sequence: EngineSequence, num_steps: int) -> int:
+        """Pages a sequence lacks for its part of `num_steps` more steps."""
+        in_kv = sequence.num_launched - 1 + sequence.steps_of(num_steps)
+        needed = self._pages_for(min(in_kv, sequence.request.num_kv_tokens))
+        return max(needed - len(sequence.pages), 0)
 
     def _pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._page_size)
 
-    def _found(self, job: Job) -> list[int] | None:
-        """Pages with the beginning of the job's tokens; at least one token is left.
-
-        Returns:
-            `None` where the next page is being computed by another job: it is worth
-            waiting for.
-        """
-        if not (self._caching and job.reads_cache):
-            return []
-        job.keys.extend(job.tokens)
-        found: list[int] = []
-        for key in job.keys.keys[: (len(job.tokens) - 1) // self._page_size]:
-            page = self.pool.find(key)
-            if page is None:
-                return None if key in self._coming else found
-            found.append(page)
-        return found
-
-    def _seat(self, job: Job, found: Sequence[int]) -> bool:
-        if self._gathering and not self._gatherable(job):
+    def _seat(self, sequence: EngineSequence, found: Sequence[int]) -> bool:
+        if self._gathering and not self._gatherable(sequence):
             return False
         self.pool.share(found)
-        missing = self._pages_for(len(job.tokens)) - len(found)
+        missing = self._pages_for(len(sequence.tokens)) - len(found)
         # Room for one more page of each row that is held already, and for the first
         # ones of beams, or it would be put back as soon as it is let in.
-        crowd = self._rows.num_held + (job.group.width if job.group else 0)
+        crowd = self._rows.num_held + (sequence.group.width if sequence.group else 0)
         if missing + crowd > self.pool.num_free and self.running:
             self.pool.give_back(found)
             return False
-        job.pages = [*found, *self.pool.take(missing)]
-        job.num_prefilled = len(found) * self._page_size
-        job.num_remembered = len(found)
-        job.num_let_in = len(job.tokens)
-        job.row = self._rows.take(job)
+        sequence.pages = [*found, *self.pool.take(missing)]
+        sequence.num_prefilled = len(found) * self._page_size
+        sequence.num_remembered = len(found)
+        sequence.num_let_in = len(sequence.tokens)
+        sequence.row = self._rows.take(sequence)
         self.waiting.pop()
-        self.waiting.seated(job)
-        self.running.append(job)
-        self.formed.add(job)
-        self.beams.add(job)
-        for key in job.keys.keys[len(found) :]:
-            self._coming.setdefault(key, job)
-        self.num_queried_tokens += len(job.tokens) if self._caching else 0
-        self.num_cached_tokens += job.num_prefilled
+        self.waiting.seated(sequence)
+        self.running.append(sequence)
+        self.prompts.add(sequence)
+        self.formed.add(sequence)
+        self.beams.add(sequence)
+        self.prefixes.seated(sequence, len(found))
         return True
 
-    def _gatherable(self, job: Job) -> bool:
-        """Whether the pages of a batch with the job too can be copied."""
+    def _gatherable(self, sequence: EngineSequence) -> bool:
+        """Whether the pages of a batch with the sequence too can be copied."""
         rows = smallest_fitting(self._buckets.rows, len(self.running) + 1)
-        tokens = max(one.request.num_kv_tokens for one in [*self.running, job])
+        tokens = max(one.request.num_kv_tokens for one in [*self.running, sequence])
         width = smallest_fitting(self._buckets.widths, self._pages_for(tokens))
         return rows == 1 or rows * width <= self.pool.num_pages
 
-    def release(self, job: Job) -> None:
-        """Takes a running job's row and pages; it is in no queue."""
-        assert job.row is not None
-        for key in job.keys.keys:
-            self._arrived(key, job)
-        self.pool.give_back(job.pages + (job.group.held if job.group else []))
-        self._rows.give_back(job)
-        self.running.remove(job)
-        self.formed.remove(job)
-        self.beams.remove(job)
-        self.waiting.unseated(job)
+    def leave(self, sequence: EngineSequence, *, parked: bool) -> None:
+        """Takes a sequence's row and pages, or its place in the queue; it is away then.
 
-    def _put_back(self, job: Job) -> Job:
-        self.release(job)
-        job.wait()
-        self.waiting.put_back(job)
+        Args:
+            sequence: that has not ended.
+            parked: see `AwaySequences`.
+        """
+        if sequence.row is not None:
+            self._release(sequence)
+        elif sequence not in self.away:
+            self.waiting.remove(sequence)
+        self.away.add(sequence, parked=parked)
+
+    def come_back(self) -> None:
+        """Puts those into the queue that were away, and whose tokens were all read."""
+        for sequence in self.away.returned():
+            self.formed.remove(sequence)
+            sequence.wait()
+            self.waiting.put_back(sequence)
+
+    def _release(self, sequence: EngineSequence) -> None:
+        """Takes a running sequence's row and pages; it is in no queue."""
+        assert sequence.row is not None
+        self.prefixes.released(sequence)
+        self.pool.give_back(
+            sequence.pages + (sequence.group.pages if sequence.group else [])
+        )
+        self._rows.give_back(sequence)
+        self.running.remove(sequence)
+        self.prompts.remove(sequence)
+        self.beams.remove(sequence)
+        self.waiting.unseated(sequence)
+        sequence.pages, sequence.row = [], None
+
+    def _put_back(self, sequence: EngineSequence) -> EngineSequence:
+        self.leave(sequence, parked=False)
         self.num_preemptions += 1
-        return job
+        self.come_back()
+        return sequence

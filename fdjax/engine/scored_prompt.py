@@ -1,4 +1,4 @@
-"""`ScoredPrompt`: the log-probabilities of a job's prompt, on their way to the host."""
+"""`ScoredPrompt`: a prompt's log-probabilities, on their way to the host."""
 
 import jax
 import numpy as np

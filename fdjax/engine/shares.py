@@ -12,7 +12,7 @@ class Share:
     """What one tenant has at this moment.
 
     Attributes:
-        num_running: its jobs that hold a row.
+        num_running: its sequences that hold a row.
         waiting: those that wait for one.
         max_running: that may hold a row, by its last request; `None` is no limit.
     """
@@ -28,17 +28,17 @@ class Share:
 
 
 class Shares:
-    """The shares of all tenants that have any job."""
+    """The shares of all tenants that have any sequence."""
 
     def __init__(self) -> None:
         self._shares: dict[str, Share] = {}
 
     def of(self, tenant: str) -> Share:
-        """One tenant's; whoever has no job has none of anything."""
+        """One tenant's; whoever has no sequence has none of anything."""
         return self._shares.get(tenant) or Share()
 
     def seen(self) -> dict[str, tuple[int, int]]:
-        """Jobs that run and jobs that wait, by tenant; any thread may ask."""
+        """Sequences that run and sequences that wait, by tenant; any thread may ask."""
         shares = self._shares.copy()
         return {name: (s.num_running, s.waiting.samples) for name, s in shares.items()}
 
@@ -55,7 +55,7 @@ class Shares:
         self._forget(origin.tenant)
 
     def hold(self, origin: Origin, change: int) -> None:
-        """Counts a row that a job has got, or has given up."""
+        """Counts a row that a sequence has got, or has given up."""
         share = self._shares.setdefault(origin.tenant, Share())
         share.num_running += change
         self._forget(origin.tenant)
@@ -73,12 +73,12 @@ class Shares:
                 f"{origin.tenant!r} is {limit}; use fewer beams"
             )
 
-    def check(self, origin: Origin, num_jobs: int, *, claimed: int = 0) -> None:
-        """Refuses jobs of which too many of one tenant would wait.
+    def check(self, origin: Origin, num_sequences: int, *, claimed: int = 0) -> None:
+        """Refuses sequences of which too many of one tenant would wait.
 
         Args:
-            origin: of the jobs.
-            num_jobs: that would like to wait.
+            origin: of the sequences.
+            num_sequences: that would like to wait.
             claimed: the tenant's that are on their way.
 
         Raises:
@@ -87,16 +87,16 @@ class Shares:
         """
         limit = origin.max_queued
         waiting = self.of(origin.tenant).waiting.samples + claimed
-        if limit is None or waiting + num_jobs <= limit:
+        if limit is None or waiting + num_sequences <= limit:
             return
         told = f"max_queued_samples of {origin.tenant!r} is {limit}"
-        if num_jobs > limit:
+        if num_sequences > limit:
             raise RequestError(
-                f"n asks for {num_jobs} samples to wait together, but {told}; ask for "
-                "less at once"
+                f"n asks for {num_sequences} samples to wait together, but {told}; "
+                "ask for less at once"
             )
         raise QuotaError(
-            f"{told}, of which {waiting} wait, and this request has {num_jobs}"
+            f"{told}, of which {waiting} wait, and this request has {num_sequences}"
         )
 
     def _forget(self, tenant: str) -> None:

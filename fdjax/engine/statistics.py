@@ -58,8 +58,8 @@ class EngineStatistics:
             num_pages=pool.num_pages,
             num_held_pages=pool.num_pages - pool.num_free,
             num_preemptions=scheduler.num_preemptions,
-            num_queried_tokens=scheduler.num_queried_tokens,
-            num_cached_tokens=scheduler.num_cached_tokens,
+            num_queried_tokens=scheduler.prefixes.num_queried_tokens,
+            num_cached_tokens=scheduler.prefixes.num_cached_tokens,
             softmax=softmax,
             tenants=scheduler.shares.seen(),
         )

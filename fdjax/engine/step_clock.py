@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.monitoring
 
-from fdjax.engine.engine import LAUNCHES_AHEAD
+from fdjax.engine.pipeline import LAUNCHES_AHEAD
 
 # When each thread last began to trace, lower or compile a program.
 _compiled_s: dict[int, float] = {}

@@ -3,7 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 
-from fdjax.engine.job import Job
+from fdjax.engine.sequence import EngineSequence
 
 
 class Turns[K: Hashable]:
@@ -54,23 +54,31 @@ class Turns[K: Hashable]:
         return next(iter(self._queues[min(self._queues)]))
 
 
-def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    """Jobs that run, those that go first before those that give way.
+def in_turn(
+    sequences: Iterable[EngineSequence],
+    order: Callable[[EngineSequence], int] = lambda sequence: sequence.turn,
+) -> list[EngineSequence]:
+    """Sequences that run, those that go first before those that give way.
 
-    They go by priority. Of one priority, each tenant has one job before any has two,
-    and of a tenant's jobs, so has each request; then whoever was let in first.
+    They go by priority. Of one priority, each tenant has one sequence before any has
+    two, and of a tenant's sequences, so has each request; then they go by `order`:
+    whoever was let in first, if it is not given.
     """
-    ordered = sorted(jobs, key=lambda job: job.turn)
-    ordered = _one_of_each(ordered, lambda job: job.origin)
-    ordered = _one_of_each(ordered, lambda job: (job.priority, job.origin.tenant))
-    return sorted(ordered, key=lambda job: job.priority)
+    ordered = sorted(sequences, key=order)
+    ordered = _one_of_each(ordered, lambda sequence: sequence.origin)
+    ordered = _one_of_each(
+        ordered, lambda sequence: (sequence.priority, sequence.origin.tenant)
+    )
+    return sorted(ordered, key=lambda sequence: sequence.priority)
 
 
-def _one_of_each(jobs: list[Job], kind: Callable[[Job], Hashable]) -> list[Job]:
-    """The first job of each kind, then the second ones, and so on."""
+def _one_of_each(
+    sequences: list[EngineSequence], kind: Callable[[EngineSequence], Hashable]
+) -> list[EngineSequence]:
+    """The first sequence of each kind, then the second ones, and so on."""
     seen: Counter[Hashable] = Counter()
-    ranks: dict[Job, int] = {}
-    for job in jobs:
-        ranks[job] = seen[kind(job)]
-        seen[kind(job)] += 1
-    return sorted(jobs, key=ranks.__getitem__)
+    ranks: dict[EngineSequence, int] = {}
+    for sequence in sequences:
+        ranks[sequence] = seen[kind(sequence)]
+        seen[kind(sequence)] += 1
+    return sorted(sequences, key=ranks.__getitem__)

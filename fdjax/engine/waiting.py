@@ -1,12 +1,12 @@
-"""`WaitingJobs`: who waits for a row, and who is the next to get one. Host only."""
+"""`WaitingSequences`: who waits for a row, and who gets the next one. Host only."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from fdjax.engine.job import Job
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
+from fdjax.engine.sequence import EngineSequence
 from fdjax.engine.shares import Shares
 from fdjax.engine.turns import Turns
 
@@ -14,19 +14,20 @@ from fdjax.engine.turns import Turns
 _TURNS_OF_THE_URGENT = 7
 
 
-class WaitingJobs:
-    """Jobs without a row.
+class WaitingSequences:
+    """Sequences without a row.
 
     The next row goes to the most urgent priority; there, to the tenant that holds the
-    fewest rows; of that, to the request that holds the fewest; of that, to the job that
-    came first. Whoever holds none goes by the time since which it has held none: nobody
-    waits for one who came later, and is served, a second time.
+    fewest rows; of that, to the request that holds the fewest; of that, to the sequence
+    that came first. Whoever holds none goes by the time since which it has held none:
+    nobody waits for one who came later, and is served, a second time.
 
     While several priorities wait, one row in eight goes to the priority that has had
-    none for the longest time, and while it has the row the job is as urgent as the most
-    urgent one that waits: a low priority slows a job down, and does not stop it.
+    none for the longest time, and while it has the row the sequence is as urgent as the
+    most urgent one that waits: a low priority slows a sequence down, and does not stop
+    it.
 
-    To add and to end a job takes the same time however many wait.
+    To add and to end a sequence takes the same time however many wait.
 
     Attributes:
         load: what waits.
@@ -39,67 +40,70 @@ class WaitingJobs:
         self._levels: OrderedDict[int, _Level] = OrderedDict()
         self._urgent_turns = 0
         self._turns = count()
-        # Of a tenant by priority: urgent jobs of it are no reason to let others wait.
+        # Of a tenant by priority: urgent sequences of it are no reason to let others
+        # wait.
         self._rows_of_tenant: Counter[tuple[int, str]] = Counter()
         self._rows_of_request: Counter[Origin] = Counter()
         self.shares = Shares()
 
-    def __iter__(self) -> Iterator[Job]:
-        """All jobs, in no particular order."""
+    def __iter__(self) -> Iterator[EngineSequence]:
+        """All sequences, in no particular order."""
         for level in self._levels.values():
-            for jobs in level.jobs.values():
-                yield from jobs
+            for sequences in level.sequences.values():
+                yield from sequences
 
-    def push(self, job: Job) -> None:
-        """Adds a new job, behind those that came before."""
-        self._add(job, first=False)
+    def push(self, sequence: EngineSequence) -> None:
+        """Adds a new sequence, behind those that came before."""
+        self._add(sequence, first=False)
 
-    def put_back(self, job: Job) -> None:
-        """Adds a job that has lost its row, before those that hold as few rows."""
-        job.priority = job.origin.priority
-        self._add(job, first=True)
+    def put_back(self, sequence: EngineSequence) -> None:
+        """Adds a sequence that has lost its row, before those that hold as few rows."""
+        sequence.priority = sequence.origin.priority
+        self._add(sequence, first=True)
 
-    def remove(self, job: Job) -> None:
-        """Takes a job out."""
-        priority = job.origin.priority
+    def remove(self, sequence: EngineSequence) -> None:
+        """Takes a sequence out."""
+        priority = sequence.origin.priority
         level = self._levels[priority]
-        load = Load(int(level.remove(job)), 1, len(job.tokens))
+        load = Load(int(level.remove(sequence)), 1, len(sequence.tokens))
         self.load = self.load.minus(load)
-        self.shares.leave(job.origin, load)
-        if not level.jobs:
+        self.shares.leave(sequence.origin, load)
+        if not level.sequences:
             del self._levels[priority]
 
-    def peek(self) -> Job | None:
-        """The next job; `None` if none waits that may have a row."""
+    def peek(self) -> EngineSequence | None:
+        """The next sequence; `None` if none waits that may have a row."""
         level = self._next_level()
         return level and level.next()
 
-    def pop(self) -> Job:
-        """Takes the next job out; it has had its turn."""
+    def pop(self) -> EngineSequence:
+        """Takes the next sequence out; it has had its turn."""
         level, open_ = self._next_level(), self._open()
-        assert level is not None, "a job was seen that may have a row"
-        job, urgent = level.next(), min(open_)
-        if job.priority == urgent and len(open_) > 1:
+        assert level is not None, "a sequence was seen that may have a row"
+        sequence, urgent = level.next(), min(open_)
+        if sequence.priority == urgent and len(open_) > 1:
             self._urgent_turns += 1
         else:
             self._urgent_turns = 0
-        self._levels.move_to_end(job.priority)
-        self.remove(job)
-        job.priority = urgent
-        if job.turn < 0:
-            job.turn = next(self._turns)
-        return job
+        self._levels.move_to_end(sequence.priority)
+        self.remove(sequence)
+        sequence.priority = urgent
+        if sequence.turn < 0:
+            sequence.turn = next(self._turns)
+        return sequence
 
-    def seated(self, job: Job) -> None:
-        """Counts the rows that a job has got."""
-        self._count(job.origin, job.request.num_rows)
+    def seated(self, sequence: EngineSequence) -> None:
+        """Counts the rows that a sequence has got."""
+        self._count(sequence.origin, sequence.request.num_rows)
 
-    def unseated(self, job: Job) -> None:
-        """Counts the rows that a job has given up."""
-        self._count(job.origin, -job.request.num_rows)
+    def unseated(self, sequence: EngineSequence) -> None:
+        """Counts the rows that a sequence has given up."""
+        self._count(sequence.origin, -sequence.request.num_rows)
 
-    def outweighing(self, running: Iterable[Job], waiting: Job) -> list[Job]:
-        """The jobs that should give up their rows for another's sake.
+    def outweighing(
+        self, running: Iterable[EngineSequence], waiting: EngineSequence
+    ) -> list[EngineSequence]:
+        """The sequences that should give up their rows for another's sake.
 
         Their tenant, or their request where both have one tenant, would still hold no
         fewer rows than the other's with this one: so nobody takes turns in a row.
@@ -112,30 +116,30 @@ class WaitingJobs:
         ):
             return []
         return [
-            job
-            for job in running
-            if job.priority >= waiting.priority
+            sequence
+            for sequence in running
+            if sequence.priority >= waiting.priority
             and (
-                self._rows_of_request[job.origin] > of_request
-                if job.origin.tenant == origin.tenant
-                else self._rows_of_tenant[_tenant(job.origin)] > of_tenant
+                self._rows_of_request[sequence.origin] > of_request
+                if sequence.origin.tenant == origin.tenant
+                else self._rows_of_tenant[_tenant(sequence.origin)] > of_tenant
             )
         ]
 
-    def _add(self, job: Job, *, first: bool) -> None:
-        origin = job.origin
+    def _add(self, sequence: EngineSequence, *, first: bool) -> None:
+        origin = sequence.origin
         level = self._levels.get(origin.priority)
         if level is None:
             level = self._levels[origin.priority] = _Level()
-        is_new = level.add(job, first=first)
-        load = Load(int(is_new), 1, len(job.tokens))
+        is_new = level.add(sequence, first=first)
+        load = Load(int(is_new), 1, len(sequence.tokens))
         self.load = self.load.plus(load)
         self.shares.come(origin, load)
         if is_new or first:
             self._grade(origin, first=first)
 
     def _open(self) -> list[int]:
-        """Priorities of jobs that may have a row; the one longest without is first."""
+        """Priorities of those that may have a row; the one longest without is first."""
         return [priority for priority, level in self._levels.items() if level.is_open]
 
     def _next_level(self) -> "_Level | None":
@@ -177,10 +181,10 @@ def _tenant(origin: Origin) -> tuple[int, str]:
 
 
 class _Level:
-    """Jobs of one priority, by request, and the turns of requests and of tenants."""
+    """Those of one priority, by request, and the turns of requests and of tenants."""
 
     def __init__(self) -> None:
-        self.jobs: dict[Origin, OrderedDict[Job, None]] = {}
+        self.sequences: dict[Origin, OrderedDict[EngineSequence, None]] = {}
         self._requests: dict[str, Turns[Origin]] = {}
         self._tenants: Turns[str] = Turns()
 
@@ -189,22 +193,22 @@ class _Level:
         """Some tenant here may have a row."""
         return bool(self._tenants)
 
-    def add(self, job: Job, *, first: bool) -> bool:
-        """Adds a job; whether it is the only one of its request. `grade` follows."""
-        jobs = self.jobs.setdefault(job.origin, OrderedDict())
-        jobs[job] = None
+    def add(self, sequence: EngineSequence, *, first: bool) -> bool:
+        """Adds a sequence; whether it is its request's only one. `grade` follows."""
+        sequences = self.sequences.setdefault(sequence.origin, OrderedDict())
+        sequences[sequence] = None
         if first:
-            jobs.move_to_end(job, last=False)
-        return len(jobs) == 1
+            sequences.move_to_end(sequence, last=False)
+        return len(sequences) == 1
 
-    def remove(self, job: Job) -> bool:
-        """Takes a job out; whether it was the only one of its request."""
-        origin = job.origin
-        jobs = self.jobs[origin]
-        del jobs[job]
-        if jobs:
+    def remove(self, sequence: EngineSequence) -> bool:
+        """Takes a sequence out; whether it was the only one of its request."""
+        origin = sequence.origin
+        sequences = self.sequences[origin]
+        del sequences[sequence]
+        if sequences:
             return False
-        del self.jobs[origin]
+        del self.sequences[origin]
         requests = self._requests[origin.tenant]
         requests.drop(origin)
         if not requests:
@@ -212,17 +216,17 @@ class _Level:
             self._tenants.drop(origin.tenant)
         return True
 
-    def next(self) -> Job:
+    def next(self) -> EngineSequence:
         """Whose turn it is."""
         origin = self._requests[self._tenants.next()].next()
-        return next(iter(self.jobs[origin]))
+        return next(iter(self.sequences[origin]))
 
     def grade(
         self, origin: Origin, rows: tuple[int, int], *, first: bool = False
     ) -> None:
         """Gives a tenant and its request their places, where they wait here."""
         of_tenant, of_request = rows
-        if origin in self.jobs:
+        if origin in self.sequences:
             requests = self._requests.setdefault(origin.tenant, Turns())
             requests.put(origin, of_request, first=first)
         self.place(origin.tenant, of_tenant)

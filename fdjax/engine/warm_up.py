@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
-from fdjax.engine.job import Chunk, Job
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
+from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.shared_reads import SharedReads
 from fdjax.generate.params import SamplingParams
-from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.plan import SERVING_PLANS, SamplingPlan, serving_plan
+from fdjax.generate.pooling_params import PoolingParams
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.prefix import PrefixKeys
 
@@ -21,10 +23,9 @@ def warm_up(
     executor: Executor,
     buckets: Buckets,
     layout: KVLayout,
-    plans: Sequence[SamplingPlan],
+    params: Sequence[SamplingParams | PoolingParams] | None,
     *,
     longest: int,
-    scored: bool,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Runs each program once, over rows and pages that do not exist.
@@ -33,25 +34,34 @@ def warm_up(
         executor: of an engine that has no work.
         buckets: its shapes.
         layout: of its KV array.
-        plans: of sampling, to be ready for.
+        params: what requests will ask for; `None`: anything.
         longest: tokens of the longest sequence to be ready for.
-        scored: prompts may be scored.
         on_progress: called with programs done, and programs in all.
 
     Returns:
         The number of programs.
     """
+    wanted, scored, pooled = set(SERVING_PLANS), True, True
+    if params is not None:
+        sampled = [one for one in params if isinstance(one, SamplingParams)]
+        wanted = {serving_plan([one]) for one in sampled}
+        scored = any(one.prompt_logprobs is not None for one in sampled)
+        pooled = len(sampled) < len(params)
+    plans = [plan for plan in SERVING_PLANS if plan in wanted]
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
-    calls: list[_Call] = [
-        _prefill(executor, buckets, tokens) for tokens in buckets.prefills
-    ]
+    calls: list[_Call] = [_extend(executor, tokens) for tokens in buckets.prefills]
     calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
     if scored:
-        calls.append(lambda: executor.score(_job(2, row=buckets.rows[-1]), 0, 1))
+        calls.append(lambda: executor.score(_sequence(2, row=buckets.rows[-1]), 0, 1))
+    if pooled:
+        calls += [_pool(executor, buckets, tokens) for tokens in buckets.pooled]
     for plan in plans:
         calls.append(_exchange(executor, buckets, plan))
-        calls.append(_seat(executor, buckets))
+        calls.append(_extend(executor, buckets.prefills[0]))
         calls += [_decode(executor, layout, *shape) for shape in decodes]
+        if executor.shared_reads is not None:
+            reads = executor.shared_reads
+            calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
     for done, call in enumerate(calls):
         if on_progress is not None:
             on_progress(done, len(calls))
@@ -61,10 +71,15 @@ def warm_up(
     return len(calls)
 
 
-def _prefill(executor: Executor, buckets: Buckets, tokens: int) -> _Call:
-    """A call of prefill alone: its prompt is not complete."""
-    job = _job(tokens + 1, row=buckets.rows[-1])
-    return lambda: executor.prefill([Chunk(job, 0, tokens)])
+def _extend(executor: Executor, tokens: int) -> _Call:
+    """A call of so many tokens, whose prompt is not complete."""
+    sequence = _sequence(tokens + 1, row=0)
+    return lambda: executor.extend([], [Chunk(sequence, 0, tokens)])
+
+
+def _pool(executor: Executor, buckets: Buckets, tokens: int) -> _Call:
+    sequence = _sequence(tokens + 1, row=buckets.rows[-1])
+    return lambda: executor.pool([Chunk(sequence, 0, tokens)])
 
 
 def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call:
@@ -75,17 +90,15 @@ def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call
     return call
 
 
-def _seat(executor: Executor, buckets: Buckets) -> _Call:
-    """A call of the smallest prefill, and of what samples the first tokens."""
-    tokens = buckets.prefills[0]
-    job = _job(tokens, row=buckets.rows[-1])
-    return lambda: executor.prefill([Chunk(job, 0, tokens)])
-
-
 def _decode(executor: Executor, layout: KVLayout, rows: int, width: int) -> _Call:
-    job = _job(1, row=rows - 1)
-    job.pages = [layout.num_pages] * width
-    return lambda: executor.decode([job])
+    sequence = _sequence(1, row=rows - 1)
+    sequence.pages = [layout.num_pages] * width
+    return lambda: executor.decode([sequence])
+
+
+def _decode_shared(executor: Executor, reads: SharedReads, rows: int) -> _Call:
+    sequence = _sequence(1, row=rows - 1)
+    return lambda: executor.decode([sequence], prefixes=reads.none(rows))
 
 
 def _allow(executor: Executor, buckets: Buckets, rows: int) -> _Call:
@@ -108,7 +121,9 @@ def _up_to(steps: tuple[int, ...], size: int) -> Iterator[int]:
             return
 
 
-def _job(num_tokens: int, *, row: int) -> Job:
-    """A job without pages."""
+def _sequence(num_tokens: int, *, row: int) -> EngineSequence:
+    """A sequence without pages."""
     request = Request(0, (0,), _GREEDY, 1)
-    return Job(request, Origin(), 0, PrefixKeys(1), [0] * num_tokens, row=row)
+    return EngineSequence(
+        request, Origin(), 0, PrefixKeys(1), [0] * num_tokens, row=row
+    )

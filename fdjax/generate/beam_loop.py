@@ -1,14 +1,23 @@
 """Beam search with a model: what a group keeps on the device, and its steps."""
 
+import dataclasses
+
 import jax.numpy as jnp
 
-from fdjax.generate.beam_search import Chosen, search
+from fdjax.generate.beam_candidates import Candidates, candidates_of
+from fdjax.generate.beam_search import (
+    Chosen,
+    broken,
+    log_probabilities,
+    search,
+    select,
+)
 from fdjax.generate.beam_state import BeamProgress, BeamRules, BeamState, Hypotheses
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import beam_batch
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Bool, Float, Int32, UInt32
 from fdjax.pytree import pytree
 
 
@@ -20,11 +29,27 @@ class BeamRun:
         progress: of the search.
         tokens: the token that each beam feeds next.
         origins: of the beams' tokens: see `BeamView`.
+        candidates: that the host judges before some are chosen; `None` where it judges
+            none, and `tokens` are chosen.
     """
 
     progress: BeamProgress
     tokens: Int32[Array, "groups width"]
     origins: Int32[Array, "groups width limit"]
+    candidates: Candidates | None
+
+
+@pytree
+class Judgement:
+    """What the host says of candidates, whose texts it knows.
+
+    Attributes:
+        ends: it ends there.
+        allowed: which tokens may follow it, as in `fdjax.generate.masks`.
+    """
+
+    ends: Bool[Array, "groups kept"]
+    allowed: UInt32[Array, "groups kept words"]
 
 
 @pytree
@@ -48,14 +73,18 @@ class BeamStep:
     """What a step says to the host: copies that outlive the donated run.
 
     Attributes:
-        chosen: the beams after it.
+        chosen: the beams after it; `None` before the first.
+        sums: of the log-probabilities of their tokens.
         finished: a `FinishReason` of each group.
         hypotheses: as far as there are any.
+        candidates: that the host is to judge.
     """
 
-    chosen: Chosen
+    chosen: Chosen | None
+    sums: Float[Array, "groups width"]
     finished: Int32[Array, " groups"]
     hypotheses: Hypotheses
+    candidates: Candidates | None
 
 
 def begin_beams(
@@ -72,13 +101,35 @@ def begin_beams(
         rules: of the groups.
         progress: of `init_beams`; donate it.
     """
-    groups, width = progress.sums.shape
-    of_group = logits[places][:, None]
-    spread = jnp.broadcast_to(of_group, (groups, width, logits.shape[-1]))
-    chosen, progress = search(spread, BeamState(rules, progress))
-    limit = rules.divisors.shape[1]
-    origins = jnp.zeros((groups, width, limit), jnp.int32)
-    return BeamRun(progress, chosen.tokens, origins), _told(chosen, progress)
+    state = BeamState(rules, progress)
+    chosen, progress = search(_spread(logits[places], progress), state)
+    run = BeamRun(progress, chosen.tokens, _no_origins(state), None)
+    return run, _told(chosen, progress, None)
+
+
+def begin_judged(
+    logits: Float[Array, "A V"],
+    places: Int32[Array, " groups"],
+    rules: BeamRules,
+    progress: BeamProgress,
+    allowed: UInt32[Array, "groups words"],
+) -> tuple[BeamRun, BeamStep]:
+    """`begin_beams` where the host judges candidates: these, of the first tokens.
+
+    Args:
+        logits: see there, as for all but the last.
+        places: see there.
+        rules: see there.
+        progress: see there.
+        allowed: which tokens may come first.
+    """
+    state = BeamState(rules, progress)
+    words = (*progress.sums.shape, allowed.shape[-1])
+    by_beam = jnp.broadcast_to(allowed[:, None], words)
+    candidates, progress = _looked(_spread(logits[places], progress), state, by_beam)
+    none = jnp.zeros(progress.sums.shape, jnp.int32)
+    run = BeamRun(progress, none, _no_origins(state), candidates)
+    return run, _told(None, progress, candidates)
 
 
 def beam_step(
@@ -97,6 +148,72 @@ def beam_step(
         run: of the groups; donate it.
         pages: with room for the tokens that are fed.
     """
+    logits, kv, origins = _fed(model, kv, run, pages)
+    chosen, progress = search(logits, BeamState(rules, run.progress))
+    origins = _followed(origins, chosen)
+    run = BeamRun(progress, chosen.tokens, origins, None)
+    return kv, run, _told(chosen, progress, None)
+
+
+def judged_step(
+    model: Decoder,
+    kv: KVCache,
+    rules: BeamRules,
+    run: BeamRun,
+    pages: BeamPages,
+    judgement: Judgement,
+) -> tuple[KVCache, BeamRun, BeamStep]:
+    """Chooses among candidates that were judged, and finds those after them.
+
+    Args:
+        model: see `beam_step`, as for all but the last.
+        kv: see there.
+        rules: see there.
+        run: see there; with candidates.
+        pages: see there.
+        judgement: of its candidates.
+    """
+    run, chosen = _chosen(rules, run, judgement)
+    logits, kv, origins = _fed(model, kv, run, pages)
+    groups = jnp.arange(logits.shape[0])[:, None]
+    allowed = judgement.allowed[groups, chosen.places]
+    state = BeamState(rules, run.progress)
+    candidates, progress = _looked(logits, state, allowed)
+    run = BeamRun(progress, run.tokens, origins, candidates)
+    return kv, run, _told(chosen, progress, candidates)
+
+
+def end_judged(rules: BeamRules, run: BeamRun, judgement: Judgement) -> BeamStep:
+    """Chooses among the candidates of the last tokens; nothing is fed any more."""
+    run, chosen = _chosen(rules, run, judgement)
+    return _told(chosen, run.progress, None)
+
+
+def _chosen(
+    rules: BeamRules, run: BeamRun, judgement: Judgement
+) -> tuple[BeamRun, Chosen]:
+    candidates = run.candidates
+    assert candidates is not None, "nothing was judged"
+    ends = candidates.ends | judgement.ends
+    judged = dataclasses.replace(candidates, ends=ends)
+    chosen, progress = select(judged, BeamState(rules, run.progress))
+    origins = _followed(run.origins, chosen)
+    return BeamRun(progress, chosen.tokens, origins, None), chosen
+
+
+def _looked(
+    logits: Float[Array, "groups width V"],
+    state: BeamState,
+    allowed: UInt32[Array, "groups width words"],
+) -> tuple[Candidates, BeamProgress]:
+    candidates = candidates_of(log_probabilities(logits), state, allowed=allowed)
+    return candidates, broken(logits, state, state.progress)
+
+
+def _fed(
+    model: Decoder, kv: KVCache, run: BeamRun, pages: BeamPages
+) -> tuple[Float[Array, "groups width V"], KVCache, Int32[Array, "groups width limit"]]:
+    """Logits after each beam's token, the KV array with it, and where it lies."""
     groups, width = run.tokens.shape
     lengths = run.progress.generated - 1
     group = jnp.arange(groups)[:, None]
@@ -113,11 +230,31 @@ def beam_step(
         page_size=kv.page_size,
     )
     hidden, kv, _ = model(kv, batch)
-    logits = model.logits(hidden).reshape(groups, width, -1)
-    chosen, progress = search(logits, BeamState(rules, run.progress))
-    origins = origins[group, chosen.parents]
-    return kv, BeamRun(progress, chosen.tokens, origins), _told(chosen, progress)
+    return model.logits(hidden).reshape(groups, width, -1), kv, origins
 
 
-def _told(chosen: Chosen, progress: BeamProgress) -> BeamStep:
-    return BeamStep(chosen, progress.finished, progress.hypotheses)
+def _followed(
+    origins: Int32[Array, "groups width limit"], chosen: Chosen
+) -> Int32[Array, "groups width limit"]:
+    return origins[jnp.arange(origins.shape[0])[:, None], chosen.parents]
+
+
+def _spread(
+    logits: Float[Array, "groups V"], progress: BeamProgress
+) -> Float[Array, "groups width V"]:
+    """The same for all beams of a group."""
+    shape = (*progress.sums.shape, logits.shape[-1])
+    return jnp.broadcast_to(logits[:, None], shape)
+
+
+def _no_origins(state: BeamState) -> Int32[Array, "groups width limit"]:
+    limit = state.rules.divisors.shape[1]
+    return jnp.zeros((*state.progress.sums.shape, limit), jnp.int32)
+
+
+def _told(
+    chosen: Chosen | None, progress: BeamProgress, candidates: Candidates | None
+) -> BeamStep:
+    return BeamStep(
+        chosen, progress.sums, progress.finished, progress.hypotheses, candidates
+    )

@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from fdjax.errors import RequestError
-from fdjax.generate.checks import Interval, integer, real, shown
+from fdjax.generate.checks import Interval, flag, integer, real, shown
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.structured import StructuredOutputs
 
 MAX_BEAMS = 512
 
@@ -18,12 +19,20 @@ _COMMON = (
     "max_tokens",
     "min_tokens",
     "stop_token_ids",
+    "stop",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
     "ignore_eos",
     "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
     "repetition_penalty",
+    "logprobs",
+    "structured_outputs",
 )
 _WIDTH = Interval(1, MAX_BEAMS)
 _LENGTH_PENALTY = Interval(-10, 10)
+_DIVERSITY_PENALTY = Interval(0, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +54,24 @@ class BeamSearchParams:
             when no running beam, with the length it has, is better than the worst of
             them; "never" when none can become better.
         ignore_eos: the model's end-of-sequence tokens do not end an output.
-        min_tokens: tokens before which nothing can end an output.
-        stop_token_ids: as in `SamplingParams`, like the next two.
+        min_tokens: tokens before which nothing can end an output, unless the form asked
+            for is complete.
+        stop_token_ids: as in `SamplingParams`, like all down to `logprobs`.
+        stop: a beam ends with the token that completes one of them.
+        include_stop_str_in_output: see there.
+        skip_special_tokens: see there.
         logit_bias: added to log-probabilities.
+        allowed_token_ids: the log-probability of others is minus infinity.
+        bad_words: likewise of what would complete them.
+        structured_outputs: likewise of what the form does not allow.
         repetition_penalty: multiplies log-probabilities.
+        logprobs: the model's own log-probabilities, before all of these.
+        num_beam_groups: the beams are so many groups of one width, each a search of
+            its own; they divide `beam_width`. Of all their hypotheses the best return.
+        diversity_penalty: in each step, subtracted from the log-probability of a token
+            as often as beams of the groups before have chosen it there; 0 to 100.
+        stream_best: whoever reads a stream of the search is told the best so far with
+            each step: see `Found`.
         temperature: 0; nothing is drawn.
 
     Raises:
@@ -66,8 +89,18 @@ class BeamSearchParams:
     ignore_eos: bool = False
     min_tokens: int = 0
     stop_token_ids: Sequence[int] = ()
+    stop: str | Sequence[str] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str | Sequence[int]] = ()
+    structured_outputs: StructuredOutputs | None = None
     repetition_penalty: float = 1.0
+    logprobs: int | None = None
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    stream_best: bool = False
     temperature: float = 0.0
 
     def __post_init__(self) -> None:
@@ -90,6 +123,18 @@ class BeamSearchParams:
             )
         for name in _COMMON:
             self._set(name, getattr(self.sampling, name))
+        self._set("stream_best", flag("stream_best", self.stream_best))
+        self._check_groups()
+
+    @property
+    def group_width(self) -> int:
+        """Beams of each of its groups."""
+        return self.beam_width // self.num_beam_groups
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a beam ends, or what may follow, is found by its text."""
+        return bool(self.stop) or self.structured_outputs is not None
 
     def samples(self) -> "list[BeamSearchParams]":
         """Itself: its outputs come of one search, as samples come of many draws."""
@@ -101,15 +146,30 @@ class BeamSearchParams:
         common: dict[str, Any] = {name: getattr(self, name) for name in _COMMON}
         return SamplingParams(temperature=0.0, **common)
 
+    def _check_groups(self) -> None:
+        groups = integer("num_beam_groups", self.num_beam_groups, _WIDTH)
+        penalty = real("diversity_penalty", self.diversity_penalty, _DIVERSITY_PENALTY)
+        self._set("num_beam_groups", groups)
+        self._set("diversity_penalty", penalty)
+        if self.beam_width % groups:
+            raise RequestError(
+                f"num_beam_groups is {groups}, which does not divide beam_width, "
+                f"{self.beam_width}; groups have the same number of beams"
+            )
+        if penalty and groups == 1:
+            raise RequestError(
+                f"diversity_penalty is {penalty:g}, but num_beam_groups is 1; use more "
+                "groups, or no penalty"
+            )
+        if groups > 1 and self.is_judged:
+            name = "stop" if self.stop else "structured_outputs"
+            raise RequestError(
+                f"{name} needs beams that are judged by their texts, which "
+                f"num_beam_groups, {groups}, does not allow; leave out one"
+            )
+
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-
-
-def num_outputs(params: SamplingParams | BeamSearchParams) -> int:
-    """How many outputs a prompt has."""
-    if isinstance(params, BeamSearchParams) and params.n is None:
-        return params.beam_width
-    return params.n or 1
 
 
 def _check_early_stopping(value: object) -> None:

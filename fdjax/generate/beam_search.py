@@ -8,20 +8,24 @@ parent each beam has, from which the host makes them.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fdjax.generate.beam_candidates import Candidates, candidates_of, looked_at
 from fdjax.generate.beam_state import (
-    LEAST_KEPT,
     OUT,
     BeamProgress,
     BeamRules,
     BeamState,
     Hypotheses,
+    TopTokens,
+    divided,
 )
 from fdjax.generate.stopping import FinishReason
+from fdjax.generate.token_lists import add_recent
 from fdjax.kernels.row_sum import row_sum
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree
@@ -34,20 +38,20 @@ class Chosen:
     Attributes:
         tokens: the last token of each beam.
         parents: which beam each one was before it.
+        places: which candidate each was.
+        logprobs: see `Candidates`, as for the next one.
+        top: by parents, not by beams.
     """
 
     tokens: Int32[Array, "groups width"]
     parents: Int32[Array, "groups width"]
+    places: Int32[Array, "groups width"]
+    logprobs: Float[Array, "groups width"] | None
+    top: TopTokens | None
 
 
-@pytree
-class _Candidates:
-    """The best continuations of each group, the best first."""
-
-    sums: Float[Array, "groups kept"]
-    tokens: Int32[Array, "groups kept"]
-    parents: Int32[Array, "groups kept"]
-    ends: Bool[Array, "groups kept"]
+# Of one group each, without their first axis: what types of arrays do not say.
+type _Scanned = Any
 
 
 def log_probabilities(
@@ -74,29 +78,45 @@ def search(
         finished for that reason.
     """
     chosen, progress = choose(log_probabilities(logits), state)
+    return chosen, broken(logits, state, progress)
+
+
+def broken(
+    logits: Float[Array, "groups width V"], state: BeamState, progress: BeamProgress
+) -> BeamProgress:
+    """`progress`, where groups with logits that are not finite have finished.
+
+    Args:
+        logits: of each beam's next token.
+        state: before them.
+        progress: after them.
+    """
     beams = jnp.arange(logits.shape[1]) < state.rules.widths[:, None]
     finite = jnp.isfinite(jnp.max(logits, axis=-1)) | ~beams
-    broken = ~jnp.all(finite, axis=-1)
-    broken &= state.progress.finished == FinishReason.RUNNING
-    finished = jnp.where(broken, FinishReason.NON_FINITE, progress.finished)
-    return chosen, dataclasses.replace(progress, finished=finished)
+    is_broken = ~jnp.all(finite, axis=-1)
+    is_broken &= state.progress.finished == FinishReason.RUNNING
+    finished = jnp.where(is_broken, FinishReason.NON_FINITE, progress.finished)
+    return dataclasses.replace(progress, finished=finished)
 
 
 def choose(
     logprobs: Float[Array, "groups width V"], state: BeamState
 ) -> tuple[Chosen, BeamProgress]:
     """`search`, from log-probabilities that no bias or penalty has changed."""
+    if state.rules.diversity is None:
+        return select(candidates_of(logprobs, state), state)
+    return _one_after_the_other(logprobs, state, state.rules.diversity)
+
+
+def select(candidates: Candidates, state: BeamState) -> tuple[Chosen, BeamProgress]:
+    """The beams that go on and those that have ended, of some continuations."""
     rules, before = state.rules, state.progress
-    # The barrier keeps the penalty's product and the sum from becoming one operation,
-    # which rounds once.
-    logprobs = lax.optimization_barrier(_adjusted(logprobs, rules, before))
-    candidates = _best(logprobs + before.sums[:, :, None], rules, before.generated)
     chosen, sums = _running(candidates, before.sums.shape[1])
     generated = before.generated + 1
     hypotheses = _finishing(candidates, rules, before)
     improvable = before.improvable & _may_improve(sums, hypotheses, generated, rules)
     is_full = rules.full_ends & _all_present(hypotheses, rules)
-    all_ended = jnp.all(candidates.ends | ~_looked_at(candidates, rules), axis=-1)
+    all_ended = jnp.all(candidates.ends | ~looked_at(candidates, rules), axis=-1)
     over = ~improvable | is_full | all_ended
     after = BeamProgress(
         sums=sums,
@@ -105,65 +125,50 @@ def choose(
         improvable=improvable,
         finished=over.astype(jnp.int32) * FinishReason.STOP,
         seen=_now_seen(before.seen, chosen),
+        recent=_now_recent(before.recent, chosen),
     )
     return _where_running(before, chosen, after)
 
 
-def _adjusted(
-    logprobs: Float[Array, "groups width V"], rules: BeamRules, progress: BeamProgress
-) -> Float[Array, "groups width V"]:
-    """Biases, the repetition penalty and end tokens that come too early, in order."""
-    groups, width, vocab_size = logprobs.shape
-    group = jnp.arange(groups)[:, None, None]
-    beam = jnp.arange(width)[:, None]
-    ids, values = rules.bias.ids[:, None], rules.bias.values[:, None]
-    logprobs = logprobs.at[group, beam, ids].add(values, mode="drop")
-    if progress.seen is not None:
-        factor = rules.repetition[:, None, None]
-        divided = _divided(logprobs, factor)
-        repeated = jnp.where(logprobs < 0, logprobs * factor, divided)
-        logprobs = jnp.where(progress.seen, repeated, logprobs)
-    early = progress.generated < rules.stopping.min_tokens
-    ends = jnp.where(early[:, None], rules.stopping.stop_ids, vocab_size)[:, None]
-    return logprobs.at[group, beam, ends].set(-jnp.inf, mode="drop")
+def _one_after_the_other(
+    logprobs: Float[Array, "groups width V"],
+    state: BeamState,
+    diversity: Float[Array, " groups"],
+) -> tuple[Chosen, BeamProgress]:
+    """Diverse groups: what those before have chosen now is less likely for each."""
+    width, vocab_size = logprobs.shape[1:]
 
+    def step(counts: Array, group: _Scanned) -> tuple[Array, _Scanned]:
+        own_logprobs, penalty, own = jax.tree.map(lambda x: x[None], group)
+        fewer = penalty[:, None] * counts
+        chosen, progress = select(candidates_of(own_logprobs, own, fewer=fewer), own)
+        goes_on = own.progress.finished == FinishReason.RUNNING
+        counted = (jnp.arange(width) < own.rules.widths[:, None]) & goes_on[:, None]
+        tokens = jnp.where(counted, chosen.tokens, vocab_size)
+        counts = counts.at[tokens[0]].add(1, mode="drop")
+        return counts, jax.tree.map(lambda x: x[0], (chosen, progress))
 
-def _best(
-    sums: Float[Array, "groups width V"],
-    rules: BeamRules,
-    generated: Int32[Array, " groups"],
-) -> _Candidates:
-    groups, width, vocab_size = sums.shape
-    exists = jnp.arange(width) < rules.widths[:, None]
-    sums = jnp.where(exists[:, :, None], sums, -jnp.inf)
-    most = max(LEAST_KEPT, 1 + rules.stopping.stop_ids.shape[1]) * width
-    count = min(most, width * vocab_size)
-    sums, places = lax.top_k(sums.reshape(groups, -1), count)
-    parents, tokens = places // vocab_size, places % vocab_size
-    ends = jnp.any(tokens[..., None] == rules.stopping.stop_ids[:, None], axis=-1)
-    ends |= (generated + 1 >= rules.stopping.max_tokens)[:, None]
-    candidates = _Candidates(sums, tokens, parents, ends)
-    sums = jnp.where(_looked_at(candidates, rules), sums, -jnp.inf)
-    return dataclasses.replace(candidates, sums=sums)
-
-
-def _looked_at(candidates: _Candidates, rules: BeamRules) -> Bool[Array, "groups kept"]:
-    return jnp.arange(candidates.sums.shape[1]) < rules.kept[:, None]
+    none = jnp.zeros(vocab_size, jnp.float32)
+    scanned: _Scanned = (logprobs, diversity, state)
+    _, (chosen, progress) = lax.scan(step, none, scanned)
+    return chosen, progress
 
 
 def _running(
-    candidates: _Candidates, width: int
+    candidates: Candidates, width: int
 ) -> tuple[Chosen, Float[Array, "groups width"]]:
     """The beams that go on: the best that have not ended, if there are enough."""
     sums = candidates.sums + jnp.where(candidates.ends, OUT, 0.0)
     sums, places = lax.top_k(sums, width)
-    tokens = jnp.take_along_axis(candidates.tokens, places, axis=-1)
-    parents = jnp.take_along_axis(candidates.parents, places, axis=-1)
-    return Chosen(tokens, parents), sums
+    tokens, parents, logprobs = jax.tree.map(
+        lambda x: jnp.take_along_axis(x, places, axis=-1),
+        (candidates.tokens, candidates.parents, candidates.logprobs),
+    )
+    return Chosen(tokens, parents, places, logprobs, candidates.top), sums
 
 
 def _finishing(
-    candidates: _Candidates, rules: BeamRules, before: BeamProgress
+    candidates: Candidates, rules: BeamRules, before: BeamProgress
 ) -> Hypotheses:
     """The best of the hypotheses so far and of the beams that have ended now.
 
@@ -175,7 +180,7 @@ def _finishing(
     ended = candidates.ends
     ended &= jnp.arange(ended.shape[1]) < rules.widths[:, None]
     closed = rules.full_ends & _all_present(before.hypotheses, rules)
-    scores = _divided(candidates.sums, divisor)
+    scores = divided(candidates.sums, divisor)
     # One after the other, as transformers adds them: the order of what is out counts.
     scores += jnp.where(closed, OUT, 0.0)[:, None]
     scores += jnp.where(before.improvable, 0.0, OUT)[:, None]
@@ -186,6 +191,7 @@ def _finishing(
         candidates.parents,
         candidates.tokens,
         ended,
+        candidates.logprobs,
     )
     both = jax.tree.map(
         lambda old, one: jnp.concatenate([old, one], axis=1), before.hypotheses, new
@@ -203,20 +209,12 @@ def _may_improve(
     """Whether the best running beam could be better than the worst hypothesis."""
     at = jnp.where(rules.best_at_limit, rules.stopping.max_tokens, generated)
     divisor = jnp.take_along_axis(rules.divisors, at[:, None], axis=-1)
-    best = _divided(sums[:, :1], divisor)
+    best = divided(sums[:, :1], divisor)
     exists = _existing(hypotheses, rules)
     scores = jnp.where(exists, hypotheses.scores, jnp.inf)
     worst = jnp.min(scores, axis=-1, keepdims=True)
     worst = jnp.where(hypotheses.present, worst, OUT)
     return jnp.any((best > worst) & exists, axis=-1)
-
-
-def _divided(
-    sums: Float[Array, "groups *_"], divisor: Float[Array, "groups *one"]
-) -> Float[Array, "groups *_"]:
-    """Division: of a divisor broadcast, XLA would make an inverse, and round twice."""
-    divisors = lax.optimization_barrier(jnp.broadcast_to(divisor, sums.shape))
-    return sums / divisors
 
 
 def _existing(hypotheses: Hypotheses, rules: BeamRules) -> Bool[Array, "groups width"]:
@@ -237,6 +235,18 @@ def _now_seen(
     return seen[group, chosen.parents].at[group, beam, chosen.tokens].set(True)
 
 
+def _now_recent(
+    recent: Int32[Array, "groups width L"] | None, chosen: Chosen
+) -> Int32[Array, "groups width L"] | None:
+    if recent is None:
+        return None
+    group = jnp.arange(recent.shape[0])[:, None]
+    flat = recent[group, chosen.parents].reshape(-1, recent.shape[-1])
+    tokens = chosen.tokens.reshape(-1)
+    after = add_recent(flat, tokens, jnp.ones(tokens.shape, jnp.bool_))
+    return after.reshape(recent.shape)
+
+
 def _where_running(
     before: BeamProgress, chosen: Chosen, after: BeamProgress
 ) -> tuple[Chosen, BeamProgress]:
@@ -248,4 +258,5 @@ def _where_running(
 
     itself = jnp.broadcast_to(jnp.arange(before.sums.shape[1]), before.sums.shape)
     parents = jnp.where(running[:, None], chosen.parents, itself)
-    return Chosen(chosen.tokens, parents), jax.tree.map(kept, before, after)
+    chosen = dataclasses.replace(chosen, parents=parents)
+    return chosen, jax.tree.map(kept, before, after)

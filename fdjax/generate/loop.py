@@ -14,7 +14,7 @@ from fdjax.generate.sampling_state import (
 from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.generate.steps import decode_counted, prefill
 from fdjax.generate.stopping import FinishReason
-from fdjax.kernels.paged import KVCache
+from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree
@@ -27,10 +27,12 @@ class GenerationRules:
     Attributes:
         page_table: pages of each row in order; ids `>= P` are absent.
         sampling: what each row asked for.
+        prefixes: pages that rows share and that are read once; see `PageView`.
     """
 
     page_table: Int32[Array, "B W"]
     sampling: SamplingRules
+    prefixes: SharedPrefixes | None = None
 
 
 @pytree
@@ -108,7 +110,12 @@ def decode_step(
     """Feeds each row's token and samples the next; finished rows stand still."""
     running = progress.sampling.finished == FinishReason.RUNNING
     logits, kv, recomputed = decode_counted(
-        model, progress.kv, progress.tokens, progress.lengths, rules.page_table
+        model,
+        progress.kv,
+        progress.tokens,
+        progress.lengths,
+        rules.page_table,
+        rules.prefixes,
     )
     state = SamplingState(rules.sampling, progress.sampling)
     sampled, state = sample(logits, state, plan=plan)

@@ -1,7 +1,9 @@
-"""Rows of a batch whose requests come and go: seated after prefill, then decoded.
+"""Rows of a batch whose requests come and go: prompts beside rows that decode.
 
 An engine has a fixed number of rows, `R`. What requests asked for and how far they have
-come are arrays over all of them; a decode program runs the first `B`.
+come are arrays over all of them. Tokens of prompts, and one each of rows that decode,
+get into the KV array by `extend_rows`, and what follows them out by `sample_rows`.
+Where no prompt is there, `decode_rows` runs the first `B` rows by the fastest way.
 """
 
 import dataclasses
@@ -19,47 +21,131 @@ from fdjax.generate.sampling_state import (
     SamplingRules,
     SamplingState,
 )
+from fdjax.generate.steps import last_hidden
 from fdjax.generate.stopping import FinishReason
+from fdjax.kernels.paged import PageView, SharedPrefixes
+from fdjax.layers import mixed_batch
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Float, Int32, UInt32
+from fdjax.notation import Array, Bool, Float, Int32, UInt32
+from fdjax.pytree import pytree
 
 
-def seat(
-    logits: Float[Array, "A V"],
-    arrivals: SamplingState,
-    rows: Int32[Array, " A"],
-    lengths: Int32[Array, " A"],
+@pytree
+class RowTokens:
+    """The tokens of one call: those of row 0, then those of row 1, and so on.
+
+    Attributes:
+        tokens: of prompts; the place of a row that decodes is filled on the device.
+        starts: of prompts, how many tokens each row has in the KV array before.
+        lengths: of prompts, how many after; 0 for rows that are not in the call.
+        prompts: the rows that these are of, in order; `>= R` marks padding.
+        decodes: rows that decode: one token each, whose length the device knows.
+        page_table: pages of each row in order; ids `>= P` are absent.
+    """
+
+    tokens: Int32[Array, " T"]
+    starts: Int32[Array, " R"]
+    lengths: Int32[Array, " R"]
+    prompts: Int32[Array, " A"]
+    decodes: Bool[Array, " R"]
+    page_table: Int32[Array, "R W"]
+
+
+@pytree
+class Arrivals:
+    """Requests whose prompts are in the KV array, and who have no row yet.
+
+    Attributes:
+        state: what they asked for, and how far they have come.
+        rows: the row of each; `>= R` marks padding.
+        lengths: tokens each has in the KV array.
+    """
+
+    state: SamplingState
+    rows: Int32[Array, " A"]
+    lengths: Int32[Array, " A"]
+
+
+def extend_rows(
+    model: Decoder, progress: GenerationProgress, call: RowTokens, *, mixed: bool
+) -> tuple[GenerationProgress, Float[Array, "R E"]]:
+    """Computes prompts, or parts of them, and the tokens of rows that decode.
+
+    Args:
+        model: the decoder.
+        progress: of all rows; donate it.
+        call: the tokens.
+        mixed: some rows may decode; static.
+
+    Returns:
+        The progress with new keys and values in its KV array, and of each row's last
+        token what `sample_rows` takes; of no meaning for rows that are not in the call.
+    """
+    num_tokens = call.tokens.shape[0]
+    lengths = jnp.where(call.decodes, progress.lengths + 1, call.lengths)
+    starts = jnp.where(call.decodes, progress.lengths, call.starts)
+    pages = PageView.packed(call.page_table, lengths, starts)
+    places = jnp.where(call.decodes, pages.first_tokens(num_tokens), num_tokens)
+    batch = mixed_batch(
+        call.tokens.at[places].set(progress.tokens, mode="drop"),
+        pages,
+        call.prompts,
+        call.decodes if mixed else None,
+        page_size=progress.kv.page_size,
+    )
+    hidden, kv, recomputed = last_hidden(model, progress.kv, batch)
+    running = call.decodes & (progress.sampling.finished == FinishReason.RUNNING)
+    softmax = progress.softmax and progress.softmax.add(recomputed, running)
+    return dataclasses.replace(progress, kv=kv, softmax=softmax), hidden
+
+
+def sample_rows(
+    model: Decoder,
+    hidden: Float[Array, "R E"],
+    decodes: Bool[Array, " R"],
+    arrivals: Arrivals,
     rules: SamplingRules,
     progress: GenerationProgress,
     *,
     plan: SamplingPlan,
 ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
-    """Samples the first tokens of requests whose prompts are in the KV array.
+    """Puts arrivals into their rows; samples their first tokens, and the others' next.
 
     Args:
-        logits: of each arrival's last token.
-        arrivals: what they asked for, and how far they have come.
-        rows: the row of each; `>= R` marks padding.
-        lengths: tokens each has in the KV array.
+        model: the decoder, of which the head is used.
+        hidden: of `extend_rows`.
+        decodes: rows that were decoded there.
+        arrivals: whose prompts are complete now.
         rules: of all rows.
         progress: of all rows; donate it.
         plan: stages of sampling; static.
 
     Returns:
-        The rules and the progress with the arrivals in their rows, and their tokens.
+        The rules and the progress with the arrivals in their rows, and the tokens, by
+        row. A row counts as finished while it stands still, and goes on where it was.
     """
 
     def put(leaf: Array, new: Array) -> Array:
-        return leaf.at[rows].set(new, mode="drop")
+        return leaf.at[arrivals.rows].set(new, mode="drop")
 
-    sampled, arrivals = sample(logits, arrivals, plan=plan)
+    rules = jax.tree.map(put, rules, arrivals.state.rules)
+    sampling = jax.tree.map(put, progress.sampling, arrivals.state.progress)
+    before = sampling.finished
+    awake = put(decodes, jnp.ones_like(arrivals.rows, bool))
+    running = awake & (before == FinishReason.RUNNING)
+    sampling = dataclasses.replace(
+        sampling, finished=jnp.where(awake, before, FinishReason.STOP)
+    )
+    state = SamplingState(rules, sampling)
+    sampled, state = sample(model.logits(hidden), state, plan=plan)
+    finished = jnp.where(awake, state.progress.finished, before)
     progress = dataclasses.replace(
         progress,
-        lengths=put(progress.lengths, lengths),
-        tokens=put(progress.tokens, sampled.tokens),
-        sampling=jax.tree.map(put, progress.sampling, arrivals.progress),
+        lengths=put(progress.lengths + running.astype(jnp.int32), arrivals.lengths),
+        tokens=jnp.where(running, sampled.tokens, progress.tokens),
+        sampling=dataclasses.replace(state.progress, finished=finished),
     )
-    return jax.tree.map(put, rules, arrivals.rules), progress, sampled
+    return rules, progress, sampled
 
 
 def decode_rows(
@@ -68,6 +154,7 @@ def decode_rows(
     progress: GenerationProgress,
     page_table: Int32[Array, "B W"],
     steps: Int32[Array, " B"],
+    prefixes: SharedPrefixes | None = None,
     *,
     plan: SamplingPlan,
     num_steps: int,
@@ -80,6 +167,7 @@ def decode_rows(
         progress: of all rows; donate it.
         page_table: pages of the first `B` rows; ids `>= P` are absent.
         steps: how many steps each row takes part in; then it stands still.
+        prefixes: pages that rows share and that are read once.
         plan: stages of sampling; static.
         num_steps: static.
 
@@ -102,7 +190,7 @@ def decode_rows(
         sampling=jax.tree.map(first, progress.sampling),
         softmax=progress.softmax,
     )
-    batch = GenerationRules(page_table, jax.tree.map(first, rules))
+    batch = GenerationRules(page_table, jax.tree.map(first, rules), prefixes)
 
     def body(
         step: Array, carry: tuple[GenerationProgress, Sampled]

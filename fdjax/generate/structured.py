@@ -30,7 +30,7 @@ class StructuredOutputs:
         regex: a regular expression in the syntax of Rust's `regex` (no look-around, no
             references back) that matches the whole output.
         grammar: a context-free grammar with a rule `start`, in llguidance's dialect of
-            Lark.
+            Lark, or with a rule `root` in GBNF (`root ::= ...`).
         choice: the output is one of these texts; at most 1024.
         after: the form begins after the first of these texts, up to which anything may
             come (reasoning, say); `None` has the whole output in the form.

@@ -1,5 +1,8 @@
 """Self-attention over the paged KV array."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,7 +10,7 @@ from flax import nnx
 from fdjax.config import Alibi, Attention, Rope
 from fdjax.kernels.beam_attention import beam_attention
 from fdjax.kernels.decode_attention import UnifiedMax, decode_attention
-from fdjax.kernels.paged import KVCache
+from fdjax.kernels.paged import KVCache, KVLayer, PageView, ScoreSpec
 from fdjax.kernels.prefill_attention import prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.layers.batch import Batch, select
@@ -18,7 +21,7 @@ from fdjax.notation import Array, Float, Int32
 
 
 class SelfAttention(nnx.Module):
-    """Fused QKV product, RoPE and KV write, attention, output product.
+    """One linear map to q, k and v, RoPE and KV write, attention, output map.
 
     Args:
         spec: heads, positions, window, and what else is declared.
@@ -104,48 +107,76 @@ class SelfAttention(nnx.Module):
     def _normalised(self, qkv: Float[Array, "T H D"]) -> Float[Array, "T H D"]:
         if self.q_norm is None or self.k_norm is None:
             return qkv
-        ends = (self.spec.num_heads, self.spec.num_heads + self.spec.num_kv_heads)
-        q, k, v = jnp.split(qkv, ends, axis=1)
-        return jnp.concatenate([self.q_norm(q), self.k_norm(k), v], axis=1)
+        spec = self.spec
+        return normalise_heads(
+            qkv, self.q_norm, self.k_norm, spec.num_heads, spec.num_kv_heads
+        )
 
     def _attend(
-        self,
-        q: Float[Array, "T Hq D"],
-        kv: KVCache,
-        batch: Batch,
+        self, q: Float[Array, "T Hq D"], kv: KVCache, batch: Batch
     ) -> tuple[Float[Array, "T Hq D"], Int32[Array, " B"]]:
-        spec = self.spec
-        if batch.phase == "decode":
-            out, counts = decode_attention(
-                q,
-                kv.layer(self.layer),
-                batch.pages,
-                self.slopes,
-                scale=spec.scale,
-                soft_cap=spec.soft_cap,
-                window=spec.window,
-                unified=self.unified,
-            )
-            return out, jnp.sum(counts, axis=-1)
-        if batch.beams is not None:
-            out = beam_attention(
-                q,
-                kv.layer(self.layer),
-                batch.pages,
-                batch.beams,
-                self.slopes,
-                scale=spec.scale,
-                soft_cap=spec.soft_cap,
-                window=spec.window,
-            )
-            return out, jnp.zeros(batch.pages.num_rows, jnp.int32)
-        out = prefill_attention(
-            q,
-            kv.layer(self.layer),
-            batch.pages,
-            self.slopes,
-            scale=spec.scale,
-            soft_cap=spec.soft_cap,
-            window=spec.window,
-        )
-        return out, jnp.zeros(batch.pages.num_rows, jnp.int32)
+        scale, cap, window = self.spec.scale, self.spec.soft_cap, self.spec.window
+        scores = ScoreSpec(self.slopes, scale, cap, window)
+        return attend(q, kv.layer(self.layer), batch, scores, self.unified)
+
+
+def normalise_heads(
+    qkv: Float[Array, "T H D"],
+    q_norm: Callable[[Array], Array],
+    k_norm: Callable[[Array], Array],
+    num_heads: int,
+    num_kv_heads: int,
+) -> Float[Array, "T H D"]:
+    """Query and key heads normalised, each by its norm; values as they are."""
+    q, k, v = jnp.split(qkv, (num_heads, num_heads + num_kv_heads), axis=1)
+    return jnp.concatenate([q_norm(q), k_norm(k), v], axis=1)
+
+
+def attend(
+    q: Float[Array, "T Hq D"],
+    kv: KVLayer,
+    batch: Batch,
+    scores: ScoreSpec,
+    unified: UnifiedMax | None,
+) -> tuple[Float[Array, "T Hq D"], Int32[Array, " B"]]:
+    """Attention by the operation that the phase asks for.
+
+    Args:
+        q: queries, at their positions.
+        kv: one layer's keys and values, the tokens' own among them.
+        batch: the tokens.
+        scores: how they are made.
+        unified: maximum of the asynchronous softmax in decoding, or `None`.
+
+    Returns:
+        The mixed values, and how many query heads of each row left the bounds of
+        `unified` and were computed again.
+    """
+    terms = scores.slopes, scores.sinks
+    options: dict[str, Any] = {
+        "scale": scores.scale,
+        "soft_cap": scores.soft_cap,
+        "window": scores.window,
+    }
+    nothing = jnp.zeros(batch.pages.num_rows, jnp.int32)
+    if batch.beams is not None:
+        operands = q, kv, batch.pages, batch.beams, *terms
+        return beam_attention(*operands, **options), nothing
+
+    def decode(
+        q: Float[Array, "B Hq D"], pages: PageView
+    ) -> tuple[Float[Array, "B Hq D"], Int32[Array, " B"]]:
+        out, counts = decode_attention(q, kv, pages, *terms, unified=unified, **options)
+        return out, jnp.sum(counts, axis=-1)
+
+    mixed = batch.mixed
+    if batch.phase == "decode":
+        return decode(q, batch.pages)
+    pages = batch.pages if mixed is None else mixed.prompts
+    out = prefill_attention(q, kv, pages, *terms, **options)
+    if mixed is None or mixed.decoding is None:
+        return out, nothing
+    # Each kind of rows by the operation for it, over the same cache.
+    one = q.at[mixed.places].get(mode="clip")
+    decoded, recomputed = decode(one, mixed.decoding)
+    return out.at[mixed.places].set(decoded, mode="drop"), recomputed

@@ -7,7 +7,8 @@ from flax import nnx
 from fdjax.config import Embedding, Learned
 from fdjax.kernels.embedding import embedding
 from fdjax.kernels.matmul import matmul
-from fdjax.layers.parameter import declare
+from fdjax.kernels.weight import Weight
+from fdjax.layers.parameter import declare, declare_weight
 from fdjax.notation import Array, Float, Int32
 
 
@@ -24,7 +25,7 @@ class Embedder(nnx.Module):
         self, spec: Embedding, hidden_size: int, *, dtype: jax.typing.DTypeLike
     ) -> None:
         self.spec = spec
-        self.weight = declare(spec.vocab_size, hidden_size, dtype=dtype)
+        self.weight = declare_weight(spec.vocab_size, hidden_size, dtype=dtype)
 
     def __call__(
         self,
@@ -34,7 +35,7 @@ class Embedder(nnx.Module):
     ) -> Float[Array, "T E"]:
         """The vector of each token, and of its place in a table of positions."""
         return embedding(
-            self.weight[...],
+            self.weight.get_value(),
             tokens,
             position_table,
             positions,
@@ -65,7 +66,7 @@ class PositionTable(nnx.Module):
 
 
 class Head(nnx.Module):
-    """The output product; its weight is absent where it is the token embedding.
+    """The linear map to logits; its weight is absent where it is the token embedding.
 
     Args:
         spec: vocabulary, tying, bias and soft cap.
@@ -78,15 +79,26 @@ class Head(nnx.Module):
     ) -> None:
         self.spec = spec
         vocab = spec.vocab_size
-        self.weight = None if spec.tied else declare(vocab, hidden_size, dtype=dtype)
+        weight = declare_weight(vocab, hidden_size, dtype=dtype)
+        self.weight = None if spec.tied else weight
         self.bias = declare(vocab, dtype=dtype) if spec.head_bias else None
 
     def __call__(
-        self, x: Float[Array, "T E"], embedding: Float[Array, "V E"]
+        self, x: Float[Array, "T E"], embedding: Weight
     ) -> Float[Array, "T V"]:
-        """Logits in float32; `embedding` serves where the head is tied."""
-        weight = embedding if self.weight is None else self.weight[...]
+        """Logits in float32; `embedding`, `[V, E]`, serves where the head is tied."""
+        weight = embedding if self.weight is None else self.weight.get_value()
         bias = None if self.bias is None else self.bias[...]
-        logits = matmul(x, weight, bias, out_dtype=jnp.float32)
-        cap = self.spec.soft_cap
-        return logits if cap is None else cap * jnp.tanh(logits / cap)
+        return logits(x, weight, bias, soft_cap=self.spec.soft_cap)
+
+
+def logits(
+    x: Float[Array, "T E"],
+    weight: Weight,
+    bias: Float[Array, " V"] | None,
+    *,
+    soft_cap: float | None,
+) -> Float[Array, "T V"]:
+    """The head's linear map in float32; capped as `cap * tanh(logits / cap)`."""
+    made = matmul(x, weight, bias, out_dtype=jnp.float32)
+    return made if soft_cap is None else soft_cap * jnp.tanh(made / soft_cap)

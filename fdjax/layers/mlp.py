@@ -8,13 +8,14 @@ from fdjax.kernels.activations import activation
 from fdjax.kernels.gated_activation import gated_activation
 from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.matmul import Product
+from fdjax.kernels.matmul import Product, matmul
+from fdjax.kernels.weight import Weight
 from fdjax.layers.linear import Linear
 from fdjax.notation import Array, Float
 
 
 class FeedForward(nnx.Module):
-    """Up product, activation, down product; gate and up are one fused product.
+    """Up map, activation, down map; gate and up are one linear map.
 
     Args:
         spec: sizes and activation.
@@ -33,18 +34,23 @@ class FeedForward(nnx.Module):
         """Applies the part to every token."""
         if not isinstance(self.spec, GatedMlp):
             return self.down(activation(self.spec.activation)(self.up(x)))
-        return self.down(self._gated(x))
-
-    def _gated(self, x: Float[Array, "T E"]) -> Float[Array, "T F"]:
-        """One kernel where there is one; else the product in its type, then the gate.
-
-        The definition of the one kernel keeps the product in float32: for a prefill,
-        twice the bytes.
-        """
-        weight, bias = self.up.weight[...], self.up.bias
+        weight, bias = self.up.weight.get_value(), self.up.bias
         bias = None if bias is None else bias[...]
-        name = self.spec.activation
-        call = Product(x, weight, bias, None, activation=name, out_dtype=x.dtype)
-        if GATED_MATMUL.fast(call):
-            return gated_matmul(x, weight, bias, activation=name)
-        return gated_activation(self.up(x), activation=name)
+        return self.down(gated(x, weight, bias, self.spec.activation))
+
+
+def gated(
+    x: Float[Array, "T K"],
+    weight: Weight,
+    bias: Float[Array, " N"] | None,
+    activation: str,
+) -> Float[Array, "T F"]:
+    """`gated_matmul` where one kernel serves; else the linear map, then the gate.
+
+    The definition of the one kernel keeps gate and up in float32: for a prefill, twice
+    the bytes.
+    """
+    call = Product(x, weight, bias, None, activation=activation, out_dtype=x.dtype)
+    if GATED_MATMUL.fast(call):
+        return gated_matmul(x, weight, bias, activation=activation)
+    return gated_activation(matmul(x, weight, bias), activation=activation)

@@ -166,7 +166,7 @@ def _assemble(
         else:
             problems += tensor
     if len(sources) == len(rule.sources):
-        problems += _shape_problem(sources, rule.target, parameter.shape)
+        problems += _shape_problem(sources, rule, parameter.shape)
         if not problems:
             dtype = np.dtype(parameter.dtype)
             return Assembly(
@@ -185,22 +185,19 @@ def _dtype_problem(tensor: Tensor) -> Iterator[str]:
 
 
 def _shape_problem(
-    sources: list[Tensor], path: str, shape: tuple[int, ...]
+    sources: list[Tensor], rule: Rule, shape: tuple[int, ...]
 ) -> Iterator[str]:
-    fits = all(t.shape[1:] == shape[1:] and t.shape for t in sources)
-    if fits and sum(t.shape[0] for t in sources) == shape[0]:
-        return
-    if len(sources) == 1:
-        (tensor,) = sources
-        yield (
-            f"tensor {tensor.name!r} has the shape {list(tensor.shape)}, but {path} "
-            f"needs {list(shape)}"
-        )
-    else:
-        shapes = ", ".join(
-            f"{tensor.name!r} {list(tensor.shape)}" for tensor in sources
-        )
-        yield f"{path} needs {list(shape)} in all, but is made of {shapes}"
+    """One problem for each source that has another shape than its place."""
+    rows = {rule.target: shape[0]}
+    if len(sources) > 1:
+        rows = {f"{part.name} in {rule.target}": part.rows for part in rule.parts}
+    for tensor, (place, count) in zip(sources, rows.items(), strict=True):
+        needed = (count, *shape[1:])
+        if tensor.shape != needed:
+            yield (
+                f"tensor {tensor.name!r} has the shape {list(tensor.shape)}, but "
+                f"{place} needs {list(needed)}"
+            )
 
 
 def _differing(copies: Mapping[str, str], names: _Names) -> Iterator[str]:

@@ -76,4 +76,4 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Logits of hidden states, in float32."""
-        return self.head(hidden, self.embed.weight[...])
+        return self.head(hidden, self.embed.weight.get_value())

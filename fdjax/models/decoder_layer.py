@@ -79,7 +79,7 @@ class DecoderLayer(nnx.Module):
         delta = maybe(self.attention_post_norm, delta)
         if self.mlp_norm is None:
             added = maybe(self.mlp_post_norm, self.mlp(normal))
-            return Stream(x, delta + added), kv, recomputed
+            return Stream(x + delta, added), kv, recomputed
         normal, x = self.mlp_norm.add(x, delta)
         added = maybe(self.mlp_post_norm, self.mlp(normal))
         return Stream(x, added), kv, recomputed

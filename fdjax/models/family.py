@@ -13,21 +13,37 @@ type Transform = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
+class Part:
+    """Rows of a fused parameter that would be one of their own: q, k, v, gate or up."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class Rule:
     """One parameter of the decoder and the checkpoint tensors it is made of.
 
-    The sources are concatenated along axis 0 in the order given.
+    The sources are concatenated along axis 0 in the order given. A fused weight keeps
+    its parts, so that each can be divided among devices by itself; a checkpoint stores
+    them one by one, a source each, or fused as well.
 
     Attributes:
         target: the parameter's path, for example "layers.0.attention.qkv.weight".
         sources: names of tensors in the checkpoint.
         transform: a reordering of each source's rows that keeps its shape (BLOOM
             stores q, k and v interleaved by head).
+        parts: of a fused parameter, in the order of its rows; else none.
     """
 
     target: str
     sources: tuple[str, ...]
     transform: Transform | None = None
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks that several sources are a part each."""
+        assert len(self.sources) in (1, len(self.parts)), self
 
 
 @dataclass(frozen=True)

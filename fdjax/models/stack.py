@@ -97,7 +97,8 @@ def run_stack(
     """
     if batch.phase != "decode":
         return None
-    reason = unlike_the_stack(config.layers)
+    shares = batch.pages.prefixes is not None
+    reason = "rows share prefixes" if shares else unlike_the_stack(config.layers)
     if reason is not None:
         OP.pass_over(reason)
         return None
@@ -138,10 +139,10 @@ def _weights(layer: DecoderLayer) -> LayerWeights:
     bias = attention.qkv.bias
     return LayerWeights(
         attention_norm=layer.attention_norm.scale[...],
-        qkv=attention.qkv.weight[...],
+        qkv=attention.qkv.weight.get_value(),
         qkv_bias=None if bias is None else bias[...],
-        out=attention.out.weight[...],
+        out=attention.out.weight.get_value(),
         mlp_norm=layer.mlp_norm.scale[...],
-        up=mlp.up.weight[...],
-        down=mlp.down.weight[...],
+        up=mlp.up.weight.get_value(),
+        down=mlp.down.weight.get_value(),
     )

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 from fdjax.errors import ConfigError
+from fdjax.kernels.weight import Weight
 from fdjax.models.assembly import Assembly, match
 from fdjax.models.checkpoint import open_checkpoint, read_config
 from fdjax.models.config import ModelConfig
@@ -106,13 +107,22 @@ def fill(model: Decoder, arrays: Mapping[str, Array]) -> None:
         arrays: one array per parameter, by path, of its shape and dtype.
     """
     state = nnx.to_flat_state(nnx.state(model, nnx.Param))
-    shapes = {_path(key): variable.get_value() for key, variable in state}
+    shapes = _shapes(model)
     assert arrays.keys() == shapes.keys(), arrays.keys() ^ shapes.keys()
     for path, shape in shapes.items():
         array = arrays[path]
         assert (array.shape, array.dtype) == (shape.shape, shape.dtype), path
-    filled = [(key, variable.replace(arrays[_path(key)])) for key, variable in state]
+    filled = [
+        (key, variable.replace(_held(variable.get_value(), arrays[_path(key)])))
+        for key, variable in state
+    ]
     nnx.update(model, nnx.from_flat_state(filled))
+
+
+def parameters_of(model: Decoder) -> dict[str, Array | Weight]:
+    """A decoder's parameters by path, as they are held."""
+    state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    return {_path(key): variable.get_value() for key, variable in state}
 
 
 def parameter_shapes(
@@ -141,8 +151,18 @@ def _checked(dtype: jax.typing.DTypeLike) -> np.dtype:
 
 
 def _shapes(model: Decoder) -> dict[str, jax.ShapeDtypeStruct]:
-    state = nnx.to_flat_state(nnx.state(model, nnx.Param))
-    return {_path(key): variable.get_value() for key, variable in state}
+    every = parameters_of(model).items()
+    return {path: _array(held) for path, held in every}
+
+
+def _array(held: Any) -> Any:
+    """Of a parameter, loaded or not: a weight's values, or what it is itself."""
+    return jax.tree.leaves(held)[0]
+
+
+def _held(declared: Any, array: Array) -> Array | Weight:
+    """An array in the way in which its parameter is declared to be held."""
+    return jax.tree.unflatten(jax.tree.structure(declared), [array])
 
 
 def _path(key: Iterable[Any]) -> str:

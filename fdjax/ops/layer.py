@@ -10,6 +10,7 @@ from fdjax.kernels.matmul import matmul
 from fdjax.kernels.paged import KVCache, KVLayer
 from fdjax.kernels.rope_kv_write import OP as ROPE_KV_WRITE
 from fdjax.kernels.rope_kv_write import rope_kv_write
+from fdjax.kernels.weight import Dense
 from fdjax.notation import Array, Float, Int32, UInt32
 from fdjax.ops.gradients import differentiable
 
@@ -73,7 +74,7 @@ def flat_gemm(
     Raises:
         ValueError: shapes do not fit together.
     """
-    return _flat_gemm(x, weight, bias, residual, out_dtype=out_dtype)
+    return _flat_gemm(x, Dense(weight), bias, residual, out_dtype=out_dtype)
 
 
 def rms_norm(
@@ -84,6 +85,8 @@ def rms_norm(
     scale_offset: float = 0.0,
 ) -> Float[Array, "*T E"]:
     """Computes `x / sqrt(mean(x^2) + epsilon) * (scale + scale_offset)` in float32.
+
+    One kernel, where there is one (Intel paper, section 3.1).
 
     Args:
         x: normalised over its last axis.
@@ -111,7 +114,8 @@ def sample(
 ) -> Int32[Array, " B"]:
     """Chooses one token for each row: the most likely one, or a draw.
 
-    A row's token depends on the row's own arguments alone: the same in any batch.
+    A row's token depends on the row's own arguments alone: the same in any batch. Draws
+    are by Gumbel noise; token ids have no derivative.
 
     Args:
         logits: -inf is a token that cannot come; one at least must be finite.

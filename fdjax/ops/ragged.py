@@ -34,8 +34,8 @@ def ragged_paged_attention(
 
     The signature is that of ragged paged attention v3 in sgl-jax, tpu-inference and
     ejkernel; heads of a cache lie K0, V0, K1, V1 and so on. Its cache is read where
-    it lies. Scales of quantised caches, custom masks and attention that is not causal
-    are not taken.
+    it lies, page by page: blocks of one sparse matrix (FlashInfer, section 3.1). Scales
+    of quantised caches, custom masks and attention that is not causal are not taken.
 
     Args:
         q: queries, those of row 0 first, then those of row 1, and so on.

@@ -11,28 +11,26 @@ from typing import Any
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.statistics import EngineStatistics
-from fdjax.errors import QueueFullError, RequestTimeoutError
-from fdjax.generate.beam_params import BeamSearchParams, num_outputs
-from fdjax.generate.params import SamplingParams
+from fdjax.errors import RequestTimeoutError
+from fdjax.generate.any_params import AnyParams, num_outputs
 from fdjax.generate.stopping import FinishReason
-from fdjax.serve.bad_words import in_tokens
 from fdjax.serve.claims import Claim
 from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.engine_thread import EngineThread
-from fdjax.serve.grammars import Grammars, TokenGrammar
+from fdjax.serve.grammars import Grammars
 from fdjax.serve.llm import LLM
 from fdjax.serve.merging import merged
 from fdjax.serve.names import Names
 from fdjax.serve.outputs import Chunk
-from fdjax.serve.prompts import PlainPrompt, Prompt, plain, token_ids_of
+from fdjax.serve.preparing import Preparing
+from fdjax.serve.prompts import Prompt
+from fdjax.serve.reading import Reading
 from fdjax.serve.serving_engine import ServingEngine
 from fdjax.serve.stream import Stream
 from fdjax.serve.texts import TextLimit, Texts
 from fdjax.serve.tickets import Call, Ticket
 from fdjax.serve.tokenizer import Tokenizer
 from fdjax.serve.turns.reader import TurnReader
-
-_GRAMMAR_SECONDS = 10.0
 
 
 class AsyncLLM:
@@ -58,11 +56,10 @@ class AsyncLLM:
         text_limit: TextLimit | None = None,
     ) -> None:
         self._thread = EngineThread(engine)
-        self._grammars = grammars
-        if grammars is not None:
-            grammars.prepare()
         self.tokenizer = tokenizer
         self.texts = None if tokenizer is None else Texts(tokenizer, text_limit)
+        self._preparing = Preparing(engine)
+        self._reading = Reading(tokenizer, self.texts, grammars)
         self._names = Names()
 
     @classmethod
@@ -119,7 +116,7 @@ class AsyncLLM:
     async def generate(
         self,
         prompt: Prompt,
-        sampling_params: SamplingParams | BeamSearchParams,
+        sampling_params: AnyParams,
         request_id: str | None = None,
         *,
         priority: int = 0,
@@ -148,9 +145,13 @@ class AsyncLLM:
             origin = Origin(priority=priority)
             streams = await self.start([prompt], sampling_params, origin)
             named.started(streams)
+            num_left = len(streams)
             async with contextlib.aclosing(merged(streams)) as chunks:
                 async for _, chunk in chunks:
-                    yield dataclasses.replace(chunk, request_id=named.name)
+                    num_left -= chunk.finish_reason is not None
+                    yield dataclasses.replace(
+                        chunk, request_id=named.name, finished=not num_left
+                    )
 
     async def abort(self, request_id: str) -> None:
         """Ends a request that is under way: its last chunks say "abort"."""
@@ -159,7 +160,7 @@ class AsyncLLM:
     async def start(
         self,
         prompts: Sequence[Prompt],
-        params: SamplingParams | BeamSearchParams,
+        params: AnyParams,
         origin: Origin | None = None,
         *,
         charge: Callable[[int], AbstractContextManager[None]] | None = None,
@@ -203,6 +204,23 @@ class AsyncLLM:
                 f"the request was not with the engine after {seconds:g} seconds"
             ) from None
 
+    def room(
+        self, num_prompts: int, params: AnyParams, origin: Origin
+    ) -> AbstractContextManager[Claim]:
+        """Keeps room in the queue for a request, during a block.
+
+        Args:
+            num_prompts: of the request.
+            params: of all.
+            origin: on whose behalf it is.
+
+        Raises:
+            RequestError: there never is any.
+            QueueFullError: as many requests wait as may.
+        """
+        num_samples = num_prompts * num_outputs(params)
+        return self._thread.claim(Load(1, num_samples, num_samples), origin)
+
     def close(self, *, seconds: float | None = None) -> bool:
         """Ends all requests, and the thread.
 
@@ -214,12 +232,17 @@ class AsyncLLM:
         """
         if self.texts is not None:
             self.texts.close()
+        self._preparing.close()
         return self._thread.close(seconds=seconds)
+
+    def shutdown(self) -> None:
+        """`close`, by vLLM's name."""
+        self.close()
 
     async def _claimed(
         self,
         prompts: Sequence[Prompt],
-        params: SamplingParams | BeamSearchParams,
+        params: AnyParams,
         origin: Origin,
         charge: Callable[[int], AbstractContextManager[None]] | None,
         deadline_s: float | None,
@@ -227,27 +250,14 @@ class AsyncLLM:
     ) -> list[Stream]:
         """Starts prompts; where the queue is full, nothing of them is read."""
         n = num_outputs(params)
-        num_samples = len(prompts) * n
-        load = Load(1, num_samples, num_samples)
-        with self._thread.claim(load, origin) as claim:
-            calls = await self._calls(prompts, params)
+        with self.room(len(prompts), params, origin) as claim:
+            calls = await self._reading.calls(prompts, params, origin.tenant)
+            calls = await self._preparing.calls(calls, origin.tenant)
             num_tokens = sum(len(call.prompt) for call in calls)
             with charge(num_tokens) if charge else contextlib.nullcontext():
                 return await self._start(
                     calls, n, origin, claim, deadline_s, make_reader
                 )
-
-    async def _calls(
-        self, prompts: Sequence[Prompt], params: SamplingParams | BeamSearchParams
-    ) -> list[Call]:
-        """The prompts read."""
-        if isinstance(params, SamplingParams) and params.bad_words:
-            params = await asyncio.to_thread(in_tokens, params, self.tokenizer)
-        grammar, samples = await self._grammar(params), params.samples()
-        return [
-            Call(index, token_ids, samples, grammar)
-            for index, token_ids in enumerate(await self._encode(prompts))
-        ]
 
     async def _start(
         self,
@@ -258,16 +268,18 @@ class AsyncLLM:
         deadline_s: float | None,
         make_reader: Callable[[], TurnReader] | None,
     ) -> list[Stream]:
-        loop, of_job = asyncio.get_running_loop(), n // len(calls[0].samples)
+        loop, of_sequence = asyncio.get_running_loop(), n // len(calls[0].samples)
         tickets = [Ticket(loop) for _ in calls for _ in range(n)]
-        owners = tickets[::of_job]  # of a search's outputs one has those of the others
+        owners = tickets[
+            ::of_sequence
+        ]  # of a search's outputs one has those of the others
         for place, owner in enumerate(owners):
-            owner.others = tickets[place * of_job + 1 : (place + 1) * of_job]
+            owner.others = tickets[place * of_sequence + 1 : (place + 1) * of_sequence]
         try:
             taken = await asyncio.wrap_future(
                 self._thread.add(calls, owners, origin, claim)
             )
-            requests = [request for request in taken for _ in range(of_job)]
+            requests = [request for request in taken for _ in range(of_sequence)]
             return [
                 Stream(
                     self._thread,
@@ -288,36 +300,3 @@ class AsyncLLM:
         except BaseException:  # the task may be cancelled when the engine has them
             self._thread.abort(tickets)
             raise
-
-    async def _grammar(
-        self, params: SamplingParams | BeamSearchParams
-    ) -> TokenGrammar | None:
-        """Compiled while the other tasks go on."""
-        if isinstance(params, BeamSearchParams) or params.structured_outputs is None:
-            return None
-        if self._grammars is None:
-            return None
-        try:
-            async with asyncio.timeout(_GRAMMAR_SECONDS):
-                return await self._grammars.compiled(params)
-        except TimeoutError:
-            raise QueueFullError(
-                f"the grammar was not ready after {_GRAMMAR_SECONDS:g} seconds: others "
-                "are before it; try later"
-            ) from None
-
-    async def _encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Token ids, once all texts are known to be short enough."""
-        plains = [plain(prompt, index) for index, prompt in enumerate(prompts)]
-        if self.texts is not None:
-            for index, prompt in enumerate(plains):
-                if isinstance(prompt, str):
-                    self.texts.check([prompt], f"prompt {index}")
-        return [
-            await self._token_ids(prompt, index) for index, prompt in enumerate(plains)
-        ]
-
-    async def _token_ids(self, prompt: PlainPrompt, index: int) -> list[int]:
-        if isinstance(prompt, str) and self.texts is not None:
-            return await self.texts.encode(prompt, f"prompt {index}")
-        return token_ids_of(prompt, index, None)

@@ -3,13 +3,16 @@
 import dataclasses
 
 from fdjax.errors import RequestError
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.checks import shown
 from fdjax.generate.fields import MAX_BAD_TOKENS
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.tokenizer import Tokenizer, tokenised
 
 
-def in_tokens(params: SamplingParams, tokenizer: Tokenizer | None) -> SamplingParams:
+def in_tokens[P: (SamplingParams, BeamSearchParams)](
+    params: P, tokenizer: Tokenizer | None
+) -> P:
     """The same request with its `bad_words` as an engine takes them.
 
     A word has two sequences of tokens: at the beginning of a text, and after a space.

@@ -1,10 +1,11 @@
 """Beam searches of an `LLM`: from prompts to texts, the most likely ones first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fdjax.engine.request import Found, Hypothesis, Increment, Request
+from fdjax.engine.request import Found, Hypothesis, Increment, Logprob, Request
 from fdjax.engine.runs import Runs
+from fdjax.generate.stopping import FinishReason
 from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.outputs import FAILURES, Failure, FinishText
 from fdjax.serve.tokenizer import Tokenizer
@@ -21,7 +22,9 @@ class BeamSequence:
         score: by which it was found: see `BeamSearchParams`.
         cum_logprob: sum of the log-probabilities of its tokens, after biases and
             penalties.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop" or "length"; `None` of one that has not ended.
+        logprobs: one entry a token, where the request asked for them: the model's own,
+            before biases and penalties.
     """
 
     token_ids: list[int]
@@ -29,6 +32,11 @@ class BeamSequence:
     score: float
     cum_logprob: float
     finish_reason: FinishText | None
+    logprobs: list[Logprob] | None = None
+
+
+type OnBest = Callable[[int, BeamSequence], None]
+"""Told a prompt's index and the best that a search for it has found so far."""
 
 
 @dataclass
@@ -55,6 +63,7 @@ def search(
     tokenizer: Tokenizer | None,
     requests: Sequence[Request],
     outputs: Sequence[BeamSearchOutput],
+    on_best: OnBest | None = None,
 ) -> None:
     """Runs searches to their ends and fills their outputs.
 
@@ -63,29 +72,47 @@ def search(
         tokenizer: of the model.
         requests: searches, checked by the engine; `index` is that of their output.
         outputs: one for each.
+        on_best: for requests that ask for it.
 
     Raises:
         QueueFullError: more than may wait.
     """
-    for job, increment in runs.follow(runs.add(requests)):
+    for sequence, increment in runs.follow(runs.add(requests)):
         assert isinstance(increment, Found)
         output = outputs[increment.index]
-        output.sequences += [
-            _sequence(tokenizer, job.request, one) for one in increment.hypotheses
+        found = [
+            beam_sequence(tokenizer, sequence.request, one)
+            for one in increment.hypotheses
         ]
         reason = increment.finish_reason
-        output.failure = None if reason is None else FAILURES.get(reason)
+        if reason is not None:
+            output.sequences += found
+            output.failure = FAILURES.get(reason)
+        elif on_best is not None:
+            on_best(increment.index, found[0])
 
 
-def _sequence(
+def beam_sequence(
     tokenizer: Tokenizer | None, request: Request, found: Hypothesis
 ) -> BeamSequence:
-    whole = Increment(request.index, found.token_ids, None, found.finish_reason)
+    """What was found, as text.
+
+    Args:
+        tokenizer: of the model.
+        request: the search.
+        found: ended, or the best so far.
+    """
+    reason = found.finish_reason
+    ended = reason != FinishReason.RUNNING
+    if not ended:
+        reason = FinishReason.LENGTH  # all of its text
+    whole = Increment(request.index, found.token_ids, found.logprobs, reason)
     chunk = Detokenizer(tokenizer, request).chunk(whole)
     return BeamSequence(
         found.token_ids,
         chunk.text,
         found.score,
         found.cumulative_logprob,
-        chunk.finish_reason,
+        chunk.finish_reason if ended else None,
+        chunk.logprobs,
     )

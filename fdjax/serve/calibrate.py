@@ -209,7 +209,7 @@ def _count(
     layout = config.kv_layout(
         num_pages=rows * -(-context // PAGE_SIZE),
         page_size=PAGE_SIZE,
-        dtype=model.embed.weight[...].dtype,
+        dtype=model.embed.weight.get_value().dtype,
     )
     table = jnp.arange(layout.num_pages, dtype=jnp.int32).reshape(rows, -1)
     step = jax.jit(count_scores, donate_argnums=(1, 2))

@@ -16,6 +16,7 @@ from fdjax.errors import ConfigError, RequestError
 from fdjax.models.regular_files import read_whole
 from fdjax.models.strict_json import read_object
 from fdjax.serve.forks import ExhaustedError, Forks, answer_calls
+from fdjax.serve.tokenizer import check_transformers
 
 SECONDS = 2.0
 """Of processor: a template that takes more is refused."""
@@ -48,7 +49,8 @@ class ChatTemplate:
         text: of the template, or of several one after another; empty without one.
 
     Raises:
-        ConfigError: the file that may hold the template cannot be read.
+        ConfigError: the file that may hold the template cannot be read, or there is
+            one and `transformers`, which renders it, is not there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,6 +58,7 @@ class ChatTemplate:
         text = _text_of(folder)
         self.text = text or ""
         if text is not None:
+            check_transformers(f"the chat template of {folder}")
             self._forks = Forks(__name__, [str(folder.absolute())])
 
     def start(self) -> None:

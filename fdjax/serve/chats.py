@@ -7,9 +7,13 @@ from typing import Any, cast
 
 from fdjax.errors import RequestError
 from fdjax.generate.checks import shown
+from fdjax.generate.structured import check_depth
 from fdjax.serve.chat_template import ChatTemplate, Message
 from fdjax.serve.prompts import TokensPrompt
 from fdjax.serve.tokenizer import Tokenizer, tokenised
+
+# What turns with tools have besides.
+_MORE = ("name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
 
 type Chat = Sequence[Mapping[str, Any]]
 
@@ -26,28 +30,47 @@ class Chats:
         self._folder = folder
         self._tokenizer = tokenizer
 
-    def prompts(self, messages: Chat | Sequence[Chat]) -> list[TokensPrompt]:
+    def prompts(
+        self,
+        messages: Chat | Sequence[Chat],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> list[TokensPrompt]:
         """One prompt a chat, up to where the answer begins.
 
         Args:
             messages: of one chat, or of several.
+            tools: that the model is told of, as OpenAI's API describes them.
+            options: more that the template may look at.
 
         Raises:
-            RequestError: they are no messages, the model has no tokenizer, or its
-                template refuses them.
+            RequestError: they are no messages or tools, the model has no tokenizer, or
+                its template refuses them.
         """
         chats = _chats(messages)
         read = [_messages(chat, index) for index, chat in enumerate(chats)]
-        return [self._prompt(chat) for chat in read]
+        told = _tools(tools)
+        check_depth("chat_template_kwargs", options)
+        return [self._prompt(chat, told, options) for chat in read]
 
     @functools.cached_property
     def _template(self) -> ChatTemplate:
         return ChatTemplate(self._folder)
 
-    def _prompt(self, messages: Sequence[Message]) -> TokensPrompt:
+    def _prompt(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any] | None,
+    ) -> TokensPrompt:
         if self._tokenizer is None:
             raise RequestError("the model has no tokenizer, and so no chat")
-        chat = self._template.render(messages)
+        if tools and not self._template.text:
+            raise RequestError(
+                f"there are {len(tools)} tools, but the model has no chat template to "
+                "be told of them by; leave them out"
+            )
+        chat = self._template.render(messages, tools, options)
         encode = self._tokenizer.encode_plain if chat.plain else self._tokenizer.encode
         token_ids = tokenised(encode, chat.text, "a chat")
         return {"prompt_token_ids": token_ids, "prompt": chat.text}
@@ -71,13 +94,37 @@ def _message(message: object, index: int) -> Message:
     fields: dict[object, object] = {}
     if isinstance(message, Mapping):
         fields = {**cast("Mapping[object, object]", message)}
-    role, content = fields.get("role"), _text(fields.get("content"))
-    if len(fields) != 2 or not isinstance(role, str) or content is None:
+    given = fields.get("content")
+    role, content = fields.get("role"), _text("" if given is None else given)
+    says = given is not None or "tool_calls" in fields
+    known = fields.keys() <= {"role", "content", *_MORE}
+    if not (known and says) or not isinstance(role, str) or content is None:
         raise RequestError(
             f"chat {index} has the message {shown(message)}; give "
-            "{'role': ..., 'content': a text}, and nothing else"
+            "{'role': ..., 'content': a text}, and besides "
+            f"{', '.join(_MORE)} alone"
         )
-    return {"role": role, "content": content}
+    more = {name: fields[name] for name in _MORE if fields.get(name) is not None}
+    check_depth(f"a message of chat {index}", more)
+    return {"role": role, "content": content, **more}
+
+
+def _tools(tools: object) -> list[Mapping[str, Any]] | None:
+    """Tools that a template may be told of."""
+    if tools is None:
+        return None
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise RequestError(f"tools are {shown(tools)}; give a list of them")
+    many = cast("Sequence[object]", tools)
+    for place, tool in enumerate(many):
+        fields = {**tool} if isinstance(tool, Mapping) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  (checked here)
+        if fields.get("type") != "function" or "function" not in fields:  # pyright: ignore[reportUnknownMemberType]  (the same)
+            raise RequestError(
+                f"tools[{place}] is {shown(tool)}; give "
+                "{'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
+            )
+    check_depth("tools", many)
+    return cast("list[Mapping[str, Any]]", [*many])
 
 
 def _text(content: object) -> str | None:

@@ -3,11 +3,11 @@
 import functools
 from collections.abc import Iterable
 
-from fdjax.engine.request import Increment, Request
+from fdjax.engine.request import Embedded, Found, Increment, Request
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
-from fdjax.serve.outputs import FAILURES, Chunk
+from fdjax.serve.outputs import FAILURES, BestSoFar, Chunk
 from fdjax.serve.stop_strings import StopStrings
 from fdjax.serve.text_stream import TextStream
 from fdjax.serve.tokenizer import Tokenizer
@@ -62,6 +62,7 @@ class Detokenizer:
             )
         self._tokenizer = tokenizer
         self._params = params
+        self._request = request
         self._new_stops = functools.partial(
             StopStrings, params.stop, included=params.include_stop_str_in_output
         )
@@ -72,6 +73,8 @@ class Detokenizer:
     def chunk(self, increment: Increment) -> Chunk:
         """The next chunk."""
         assert not self.ended
+        if isinstance(increment, Found) and increment.finish_reason is None:
+            return self._so_far(increment)
         token_ids, text = increment.token_ids, None
         reason = increment.finish_reason
         finish_text = None if reason is None else reason.text
@@ -100,6 +103,22 @@ class Detokenizer:
             prompt_logprobs=increment.prompt_logprobs,
             failure=FAILURES[reason] if reason and finish_text == "error" else None,
             parts=None if self._reader is None else merged(parts),
+            embedding=increment.embedding if isinstance(increment, Embedded) else None,
+        )
+
+    def _so_far(self, increment: Found) -> Chunk:
+        """Of a search under way, whose text may be another in its next increment."""
+        (best,) = increment.hypotheses
+        whole = Increment(increment.index, best.token_ids, None, FinishReason.LENGTH)
+        text = Detokenizer(self._tokenizer, self._request).chunk(whole).text
+        return Chunk(
+            index=increment.index,
+            token_ids=[],
+            text=None if text is None else "",
+            finish_reason=None,
+            sample=self._sample,
+            request_id=self._request_id,
+            best=BestSoFar(best.token_ids, text, best.score),
         )
 
     @property

@@ -1,6 +1,7 @@
 """An engine in a thread of its own, and the asyncio tasks that wait for its tokens."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import queue
@@ -185,8 +186,8 @@ class EngineThread:
         requests = [request for call in calls for request in self._requests(call)]
         try:
             for request, ticket in zip(requests, tickets, strict=True):
-                ticket.job = self._engine.add(request, origin)
-                self._tickets[ticket.job] = ticket
+                ticket.sequence = self._engine.add(request, origin)
+                self._tickets[ticket.sequence] = ticket
         except BaseException:
             self._abort(tickets)
             raise
@@ -196,36 +197,41 @@ class EngineThread:
         """Of each sample; the prompt is checked, and kept, once."""
         first, *others = call.samples
         request = self._engine.request(call.index, call.prompt, first, call.grammar)
+        if call.programs is not None:
+            request = dataclasses.replace(request, programs=call.programs)
         samples = (one for one in others if isinstance(one, SamplingParams))
         return [request, *map(request.sampled, samples)]
 
     def _abort(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
-            if self._tickets.pop(ticket.job, None) is not None and not self._ended:
-                self._engine.abort(ticket.job)
+            if self._tickets.pop(ticket.sequence, None) is not None and not self._ended:
+                self._engine.abort(ticket.sequence)
 
     def _resume(self, ticket: Ticket) -> None:
-        if ticket.job in self._tickets and not self._ended:
-            self._engine.resume(ticket.job)
+        if ticket.sequence in self._tickets and not self._ended:
+            self._engine.resume(ticket.sequence)
 
     def _deliver(self, increments: Sequence[tuple[Any, Increment]]) -> None:
         """Hands increments over, all those of one loop by one call."""
         batches: dict[Any, list[tuple[Ticket, Increment]]] = defaultdict(list)
-        for job, increment in increments:
-            ticket = self._tickets.get(job)
+        for sequence, increment in increments:
+            ticket = self._tickets.get(sequence)
             if ticket is None:  # aborted while the step was under way
                 self.num_made += len(increment.token_ids)
                 continue
             shares = ticket.shared(increment)
             for one, part in shares:
                 self.num_made += len(part.token_ids)
-                one.admitted_s = job.admitted_s
+                one.admitted_s, one.num_cached = (
+                    sequence.admitted_s,
+                    sequence.num_cached,
+                )
                 one.num_put += len(part.token_ids)
             if increment.finish_reason is not None:
-                del self._tickets[job]
+                del self._tickets[sequence]
             elif ticket.num_unread > MOST_UNREAD and not ticket.parked:
                 ticket.parked = True
-                self._engine.park(job)
+                self._engine.park(sequence)
             batches[ticket.loop] += shares
         for loop, batch in batches.items():
             if not post(loop, batch):

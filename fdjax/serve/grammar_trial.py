@@ -16,9 +16,10 @@ from fdjax.serve.forks import ExhaustedError, Forks, answer_calls
 if TYPE_CHECKING:
     from llguidance import LLParserLimits
 
-QUICK_SECONDS = 0.03
-"""Of processor: nearly all grammars take less."""
-SECONDS = 0.6
+TRIAL_SECONDS = (0.03, 0.1, 0.35, 0.6)
+"""Of processor, one trial after the other: nearly all grammars take less than the
+first. Whoever takes more goes behind those that may take less."""
+SECONDS = TRIAL_SECONDS[-1]
 """Of processor: no grammar may take more."""
 _TOO_MUCH = (
     f"it takes more than {SECONDS:g} seconds, or too much memory, to compile; "

@@ -16,8 +16,8 @@ from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import FIELD, StructuredOutputs
 from fdjax.serve.forks import ExhaustedError
 from fdjax.serve.grammar_trial import (
-    QUICK_SECONDS,
     SECONDS,
+    TRIAL_SECONDS,
     GrammarTrial,
     limits,
     readable,
@@ -70,23 +70,40 @@ class Grammars:
         self._compiling.quick.submit(self._trial.start)
         self._compiling.quick.submit(self._loaded_tokens)
 
-    async def compiled(self, params: SamplingParams) -> TokenGrammar | None:
-        """`compile` for tasks of asyncio; quick grammars do not wait for slow ones."""
-        quick, slow = self._compiling.quick, self._compiling.slow
-        try:
-            trial = quick.submit(self.compile, params, cpu_seconds=QUICK_SECONDS)
-            return await asyncio.wrap_future(trial)
-        except ExhaustedError:
-            return await asyncio.wrap_future(slow.submit(self.compile, params))
+    async def compiled(
+        self, params: SamplingParams, *, owner: str = ""
+    ) -> TokenGrammar | None:
+        """`compile` for tasks of asyncio; quick grammars do not wait for slow ones.
+
+        Of those that wait, the owner's are next whose have used least, and of these
+        those that have been tried for the shortest time.
+
+        Args:
+            params: of the request.
+            owner: whose request it is.
+        """
+        lane = self._compiling.quick
+        for seconds in TRIAL_SECONDS:
+            work = functools.partial(
+                self.compile, params, cpu_seconds=seconds, owner=owner
+            )
+            try:
+                return await asyncio.wrap_future(
+                    lane.submit(work, owner=owner, rank=seconds)
+                )
+            except ExhaustedError:
+                lane = self._compiling.slow
+        raise AssertionError("the last trial says what is wrong")
 
     def compile(
-        self, params: SamplingParams, *, cpu_seconds: float = SECONDS
+        self, params: SamplingParams, *, cpu_seconds: float = SECONDS, owner: str = ""
     ) -> TokenGrammar | None:
         """The grammar that a request asks for, if it asks for one.
 
         Args:
             params: of the request.
             cpu_seconds: see `GrammarTrial.check`.
+            owner: whose request it is; those of one share the time for masks.
 
         Raises:
             RequestError: it is wrong or takes too much, or the model has no tokenizer.
@@ -98,7 +115,7 @@ class Grammars:
         try:
             text = self._following(_source(wanted), wanted.after)
             self._trial.check(_without_ids(text), cpu_seconds=cpu_seconds)
-            return self._compiled(text, params)
+            return self._compiled(text, params, owner)
         except ValueError as error:
             raise RequestError(f"{FIELD}: {error}") from error
         except ImportError as error:
@@ -123,7 +140,7 @@ class Grammars:
         both = [{"name": "all", "lark_grammar": lark}, {**form, "name": "then"}]
         return json.dumps({"grammars": both})
 
-    def _compiled(self, text: str, params: SamplingParams) -> TokenGrammar:
+    def _compiled(self, text: str, params: SamplingParams, owner: str) -> TokenGrammar:
         from llguidance import LLMatcher
 
         tokens = self._loaded_tokens()
@@ -138,7 +155,7 @@ class Grammars:
             raise RequestError(readable(matcher.get_error()))
         if following[0] is None:
             raise RequestError("no token of the model may begin it; ask for some text")
-        return TokenGrammar(matcher, bits, following, self._masking)
+        return TokenGrammar(matcher, bits, following, self._masking, owner)
 
     def _loaded_tokens(self) -> "LLTokenizer":
         with self._lock:
@@ -179,8 +196,20 @@ def _source(wanted: StructuredOutputs) -> str:
     if wanted.regex is not None:
         return LLMatcher.grammar_from_regex(wanted.regex)
     if wanted.grammar is not None:
-        return LLMatcher.grammar_from_lark(wanted.grammar)
+        return LLMatcher.grammar_from_lark(_lark(wanted.grammar))
     if wanted.choice is not None:
         return grammar_from("choice", json.dumps(wanted.choice))
     schema = '{"type": "object"}' if wanted.json is None else str(wanted.json)
     return LLMatcher.grammar_from_json_schema(schema, _JSON_OPTIONS)
+
+
+def _lark(text: str) -> str:
+    """A grammar in Lark, also of one in GBNF: `root ::= ...`."""
+    if "::=" not in text:
+        return text
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return any_to_lark(text)
+    except Exception as error:  # of no class of their own, or too deep
+        raise ValueError(f"the grammar cannot be read as GBNF: {error}") from error

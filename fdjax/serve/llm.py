@@ -8,26 +8,25 @@ from typing import Any
 
 from fdjax import device
 from fdjax.engine.limits import Limit, QueueLimits
-from fdjax.errors import RequestError
+from fdjax.engine.policy import PrefillOrder, StepPolicy
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
-from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.serve import compilation_cache
-from fdjax.serve.beam_search import BeamSearchOutput
+from fdjax.serve.beam_search import BeamSearchOutput, BeamSequence
 from fdjax.serve.chats import Chat, Chats
 from fdjax.serve.generation_config import default_sampling
 from fdjax.serve.loading import load_model
-from fdjax.serve.offline import Offline, Sample
+from fdjax.serve.offline import Sample
 from fdjax.serve.outputs import Chunk, Output
-from fdjax.serve.progress import compiling, generating
+from fdjax.serve.progress import generating
 from fdjax.serve.prompts import Prompt
 from fdjax.serve.setup import Settings
-from fdjax.serve.tokenizer import Tokenizer
+from fdjax.serve.vectors import Vectors
 from fdjax.serve.vllm_words import in_our_words
 
 
-class LLM:
+class LLM(Vectors):
     """A model loaded on the default device.
 
     Args:
@@ -40,7 +39,15 @@ class LLM:
         memory_fraction: of the device's memory; takes effect on a GPU if JAX has not
             been used in this process before.
         max_num_seqs: most sequences that run together.
-        max_num_batched_tokens: most tokens of prompts in one step.
+        max_num_batched_tokens: most tokens of one step: of prompts, and one of each
+            sequence that decodes.
+        max_itl_ms: milliseconds that a step with both should not exceed, so that tokens
+            of the sequences come no further apart; see `StepPolicy`, as for the next
+            two.
+        prefill_order: of prompts, "shortest" first or "fcfs".
+        mixed_steps: prompts and decoding share steps; else they take turns.
+        shared_prefix_reads: in steps that decode, pages that sequences share are read
+            once for all of them; see `StepPolicy`.
         page_size: tokens of a page of the KV array.
         enable_prefix_caching: keys and values of earlier requests are used again where
             a prompt begins with the same tokens.
@@ -90,6 +97,10 @@ class LLM:
         memory_fraction: float = 0.9,
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
+        max_itl_ms: float | None = None,
+        prefill_order: PrefillOrder = "shortest",
+        mixed_steps: bool = True,
+        shared_prefix_reads: bool = False,
         page_size: int = 16,
         enable_prefix_caching: bool = True,
         seed: int = 0,
@@ -132,6 +143,9 @@ class LLM:
             hf_overrides=hf_overrides,
             softmax=softmax,
             batch_invariant=batch_invariant,
+            policy=StepPolicy(
+                mixed_steps, max_itl_ms, prefill_order, shared_prefix_reads
+            ),
         )
         limits = QueueLimits.of(
             max_num_seqs=settings.max_num_seqs,
@@ -140,12 +154,10 @@ class LLM:
             samples=max_queued_samples,
             tokens=max_queued_tokens,
         )
-        self._sampling = default_sampling(
+        sampling = default_sampling(
             settings.folder, generation_config, override_generation_config
         )
-        self.folder = settings.folder
-        self.config = settings.config
-        self.loaded = load_model(
+        loaded = load_model(
             settings,
             seed=seed,
             random_weights=random_weights,
@@ -153,11 +165,8 @@ class LLM:
             limits=limits,
             on_progress=on_progress,
         )
-        self.tokenizer = self.loaded.tokenizer
-        self.grammars = self.loaded.grammars
-        self.engine = self.loaded.engine
+        super().__init__(loaded, sampling)
         self._chats = Chats(settings.folder, self.tokenizer)
-        self._offline = Offline(self.engine, self.grammars)
 
     def generate(
         self,
@@ -198,6 +207,8 @@ class LLM:
         messages: Chat | Sequence[Chat],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         progress: bool = False,
         use_tqdm: bool | None = None,
     ) -> list[Output]:
@@ -206,9 +217,13 @@ class LLM:
         Args:
             messages: of one chat or of several, each `{"role": ..., "content": ...}`.
                 The model's template makes prompts of them; without one, the messages
-                stand one after another.
-            sampling_params: see `generate`, as for the next two.
-            progress: see above.
+                stand one after another. Assistants' may have `tool_calls`, and those
+                of the role `tool` a `tool_call_id`.
+            sampling_params: see `generate`.
+            tools: that the template tells the model of, as OpenAI's API describes
+                them. Calls are text, as the model writes them.
+            chat_template_kwargs: more that the template may look at.
+            progress: see `generate`.
             use_tqdm: see above.
 
         Returns:
@@ -217,7 +232,7 @@ class LLM:
         Raises:
             RequestError: the template refuses the messages; else see `generate`.
         """
-        prompts = self._chats.prompts(messages)
+        prompts = self._chats.prompts(messages, tools, chat_template_kwargs)
         return self.generate(
             prompts, sampling_params, progress=progress, use_tqdm=use_tqdm
         )
@@ -238,12 +253,16 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams | Sequence[BeamSearchParams],
+        *,
+        on_best: Callable[[int, BeamSequence], None] | None = None,
     ) -> list[BeamSearchOutput]:
         """Searches for the most likely continuations; returns when all have ended.
 
         Args:
             prompts: as for `generate`.
             params: for all prompts, or one each.
+            on_best: told, as the searches go on, the place of a prompt and the best
+                output so far, which may never be one: the next replaces it.
 
         Returns:
             One output a prompt, in their order.
@@ -252,61 +271,7 @@ class LLM:
             RequestError: a prompt or parameter cannot be served; nothing has run then.
             QueueFullError: more prompts than may wait.
         """
-        return self._offline.search(prompts, params, self.tokenizer)
-
-    def warm_up(
-        self,
-        sampling_params: Sequence[SamplingParams] | None = None,
-        *,
-        progress: bool = False,
-    ) -> int:
-        """Compiles every program that such requests can need, ahead of them.
-
-        Args:
-            sampling_params: what requests will ask for, together in any combination;
-                anything by default.
-            progress: says on stderr how many programs there are, and how many seconds
-                they took; with a bar, if that is a terminal.
-
-        Returns:
-            The number of programs.
-        """
-        with compiling() if progress else contextlib.nullcontext() as report:
-            return self.engine.warm_up(sampling_params, on_progress=report)
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """What requests are sampled by that bring no parameters."""
-        return self._sampling
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
-
-        Raises:
-            RequestError: it has none.
-        """
-        if self.tokenizer is None:
-            raise RequestError("the model has no tokenizer; give token ids")
-        return self.tokenizer
-
-    def reset_prefix_cache(self) -> bool:
-        """Forgets the keys and values of earlier prompts.
-
-        Returns:
-            Whether it did: not while requests are under way.
-        """
-        if self.engine.has_work:
-            return False
-        self.engine.scheduler.pool.forget()
-        return True
-
-    def softmax_statistics(self) -> SoftmaxStatistics:
-        """How many query heads decoding has computed again, by layer, since the start.
-
-        Those whose largest score left the bounds of the unified maximum,
-        `config.unified`; zeros with the synchronised softmax. The counts stay on the
-        device until this is called; it waits for the steps that are under way.
-        """
-        return self.engine.softmax_statistics()
+        return self._offline.search(prompts, params, self.tokenizer, on_best)
 
     def _prepare(
         self,

@@ -1,6 +1,9 @@
 """A model on the device, by its settings: the weights alone, or all that serves it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from fdjax.engine import buckets
 from fdjax.engine.buckets import Buckets
@@ -36,12 +39,14 @@ class Loaded:
         tokenizer: `None` where the model's folder has none.
         grammars: of structured outputs, in its tokens.
         engine: whoever steps it is alone.
+        reload: loads its weights once more.
     """
 
     settings: Settings
     tokenizer: Tokenizer | None
     grammars: Grammars
     engine: Engine
+    reload: Callable[[], Decoder]
 
 
 def load_model(
@@ -68,7 +73,7 @@ def load_model(
         MemoryBudgetError: the model does not fit; nothing has been allocated.
         CheckpointError: the files do not hold the weights.
     """
-    config, kind = settings.config, kind_of_platform()
+    config = settings.config
     tokenizer = load_tokenizer(settings.folder)
     grammars = Grammars(
         tokenizer,
@@ -78,20 +83,38 @@ def load_model(
     if config.batch_invariant:
         check_batch_invariant(config, settings.widest_layout)
     plan = settings.memory_plan()
-    model = load_decoder(
-        settings, random_weights=random_weights, seed=seed, on_progress=on_progress
-    )
-    engine = Engine(
-        model,
+    reload = partial(load_decoder, settings, random_weights=random_weights, seed=seed)
+    engine = make_engine(
+        settings,
+        reload(on_progress=on_progress),
         plan,
-        _buckets(settings, plan),
-        steps_per_launch=STEPS_PER_LAUNCH[kind],
         max_launch_s=MAX_LAUNCH_S,
         seed=seed,
         prefix_caching=prefix_caching,
         limits=limits,
     )
-    return Loaded(settings, tokenizer, grammars, engine)
+    return Loaded(settings, tokenizer, grammars, engine, reload)
+
+
+def make_engine(
+    settings: Settings, model: Decoder, plan: MemoryPlan, **options: Any
+) -> Engine:
+    """An engine with the shapes and the pace that suit the platform.
+
+    Args:
+        settings: how large everything is.
+        model: loaded.
+        plan: of the memory, by these settings.
+        options: others of `Engine`.
+    """
+    return Engine(
+        model,
+        plan,
+        _buckets(settings, plan),
+        steps_per_launch=STEPS_PER_LAUNCH[kind_of_platform()],
+        policy=settings.policy,
+        **options,
+    )
 
 
 def load_decoder(
@@ -127,4 +150,5 @@ def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
         max_batched_tokens=settings.max_batched_tokens,
         smallest_width=SMALLEST_WIDTH[kind],
         width_ratio=buckets.WIDTH_RATIO if gathering else WIDTH_RATIO[kind],
+        fine=kind == "gpu",
     )

@@ -1,5 +1,6 @@
 """Prompts of one call of `LLM`: checked, and made outputs as their tokens come."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,15 +8,18 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from fdjax.engine.engine import Engine
-from fdjax.engine.job import Job
 from fdjax.engine.request import Request
 from fdjax.engine.runs import Runs
+from fdjax.engine.sequence import EngineSequence
 from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.pooling_params import PoolingParams
 from fdjax.serve.bad_words import in_tokens
-from fdjax.serve.beam_search import BeamSearchOutput, search
+from fdjax.serve.beam_search import BeamSearchOutput, OnBest, search
+from fdjax.serve.beam_texts import judging
 from fdjax.serve.detokenizer import Detokenizer
+from fdjax.serve.embedding import EmbeddingOutput, embedded
 from fdjax.serve.grammars import Grammars
 from fdjax.serve.outputs import Chunk, Completion, Output
 from fdjax.serve.prompts import Prompt, plain, text_of, token_ids_of
@@ -38,14 +42,14 @@ class Sample:
     completion: Completion
     output: Output
 
-    def add(self, job: Job, chunk: Chunk) -> None:
+    def add(self, sequence: EngineSequence, chunk: Chunk) -> None:
         """Takes in new tokens."""
         self.completion.add(chunk)
-        self.output.metrics.add(len(chunk.token_ids), scheduled_ts=job.admitted_s)
+        self.output.metrics.add(len(chunk.token_ids), scheduled_ts=sequence.admitted_s)
         if chunk.prompt_logprobs is not None:
             self.output.prompt_logprobs = chunk.prompt_logprobs
         if self.output.num_cached_tokens is None:
-            self.output.num_cached_tokens = job.num_cached
+            self.output.num_cached_tokens = sequence.num_cached
 
 
 class Offline:
@@ -78,7 +82,7 @@ class Offline:
         Raises:
             RequestError: a prompt or parameter cannot be served.
         """
-        many = _as_list(prompts)
+        many = as_list(prompts)
         params = _per_prompt(sampling_params, len(many))
         grammar_of = functools.lru_cache(maxsize=1)(self._grammars.compile)
         bad_words = functools.lru_cache(maxsize=1)(in_tokens)
@@ -96,34 +100,57 @@ class Offline:
 
     def run(self, samples: Sequence[Sample]) -> Iterator[Chunk]:
         """Chunks of all samples as they come; their outputs grow with them."""
-        jobs = self._runs.add([sample.request for sample in samples])
-        sample_of = dict(zip(jobs, samples, strict=True))
-        for job, increment in self._runs.follow(jobs):
-            sample = sample_of[job]
+        sequences = self._runs.add([sample.request for sample in samples])
+        sample_of = dict(zip(sequences, samples, strict=True))
+        for sequence, increment in self._runs.follow(sequences):
+            sample = sample_of[sequence]
             if sample.detokenizer.ended:  # made before the engine knew
                 continue
             chunk = sample.detokenizer.chunk(increment)
             if sample.detokenizer.ended:
-                self._engine.abort(job)  # a stop string, which it knows nothing of
-            sample.add(job, chunk)
-            yield chunk
+                self._engine.abort(sequence)  # a stop string, which it knows nothing of
+            sample.add(sequence, chunk)
+            yield dataclasses.replace(chunk, finished=sample.output.finished)
 
     def search(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams | Sequence[BeamSearchParams],
         tokenizer: Tokenizer | None,
+        on_best: OnBest | None = None,
     ) -> list[BeamSearchOutput]:
         """See `LLM.beam_search`."""
-        many, outputs = _as_list(prompts), list[BeamSearchOutput]()
+        many, outputs = as_list(prompts), list[BeamSearchOutput]()
         each, requests = _per_prompt(params, len(many), "params"), list[Request]()
+        grammar_of = functools.lru_cache(maxsize=1)(self._grammars.compile)
+        for index, (given, asked) in enumerate(zip(many, each, strict=True)):
+            one = in_tokens(asked, tokenizer)
+            one = dataclasses.replace(one, stream_best=on_best is not None)
+            token_ids = token_ids_of(plain(given, index), index, tokenizer)
+            form = None
+            if one.structured_outputs is not None:
+                form = grammar_of(one.sampling)
+            grammar = judging(tokenizer, token_ids, one, form)
+            requests.append(self._engine.request(index, token_ids, one, grammar))
+            text = text_of(given)
+            outputs.append(BeamSearchOutput(index, text, requests[-1].prompt))
+        search(self._runs, tokenizer, requests, outputs, on_best)
+        return outputs
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: PoolingParams | Sequence[PoolingParams],
+        tokenizer: Tokenizer | None,
+    ) -> tuple[int, Iterator[EmbeddingOutput]]:
+        """How many there are, and outputs as they come; see `LLM.embed`."""
+        many, requests = as_list(prompts), list[Request]()
+        each = _per_prompt(params, len(many), "pooling_params")
         for index, (given, one) in enumerate(zip(many, each, strict=True)):
             token_ids = token_ids_of(plain(given, index), index, tokenizer)
             requests.append(self._engine.request(index, token_ids, one))
-            text = text_of(given)
-            outputs.append(BeamSearchOutput(index, text, requests[-1].prompt))
-        search(self._runs, tokenizer, requests, outputs)
-        return outputs
+        texts = [text_of(given) for given in many]
+        return len(many), embedded(self._runs, requests, texts)
 
     def _samples(
         self, requests: Sequence[Request], text: str | None, tokenizer: Tokenizer | None
@@ -146,7 +173,8 @@ class Offline:
         return samples
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Prompts of a call, where there may be only one."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
     many = list(prompts)
@@ -155,10 +183,10 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
 
 
-def _per_prompt[P: (SamplingParams, BeamSearchParams)](
+def _per_prompt[P: (SamplingParams, BeamSearchParams, PoolingParams)](
     params: P | Sequence[P], count: int, name: str = "sampling_params"
 ) -> list[P]:
-    if isinstance(params, SamplingParams | BeamSearchParams):
+    if isinstance(params, SamplingParams | BeamSearchParams | PoolingParams):
         return [params] * count
     if len(params) != count:
         raise RequestError(

@@ -5,6 +5,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from fdjax.engine.request import Logprob
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.turns.parts import Part
@@ -196,6 +198,21 @@ class Output:
 
 
 @dataclass(frozen=True)
+class BestSoFar:
+    """The best that a beam search would find if it ended now; the next replaces it.
+
+    Attributes:
+        token_ids: of the output.
+        text: of them; `None` without a tokenizer.
+        score: see `BeamSearchParams`.
+    """
+
+    token_ids: list[int]
+    text: str | None
+    score: float
+
+
+@dataclass(frozen=True)
 class Chunk:
     """New tokens of one prompt, as they stream.
 
@@ -213,6 +230,9 @@ class Chunk:
         prompt_logprobs: see `Output`; with the first chunk.
         parts: of an assistant's turn, where somebody reads the text as one; `text` is
             then the content of it.
+        embedding: the vector of the prompt, `[E]` or fewer, where that was asked for;
+            then it is the only chunk.
+        finished: it is the last one of the prompt's samples together.
     """
 
     index: int
@@ -226,3 +246,21 @@ class Chunk:
     request_id: str | None = None
     prompt_logprobs: list[Logprob | None] | None = None
     parts: list[Part] | None = None
+    best: BestSoFar | None = None
+    embedding: np.ndarray | None = field(default=None, compare=False)
+    finished: bool = field(default=False, compare=False)
+
+    @property
+    def outputs(self) -> list[Completion]:
+        """The sample it belongs to, by what is new of it: vLLM's `DELTA`."""
+        return [
+            Completion(
+                self.sample,
+                self.token_ids,
+                self.text,
+                self.finish_reason,
+                self.logprobs,
+                self.failure,
+                self.stop_reason,
+            )
+        ]

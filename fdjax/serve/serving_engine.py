@@ -8,24 +8,35 @@ from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Request
 from fdjax.engine.statistics import EngineStatistics
-from fdjax.generate.beam_params import BeamSearchParams
-from fdjax.generate.params import SamplingParams
+from fdjax.generate.any_params import AnyParams
 
 
 class ServingEngine(Protocol):
     """What serving needs of an engine.
 
-    A job is a hashable handle; `admitted_s` says when it was let in, as that of `Job`.
+    A sequence is a hashable handle; `admitted_s` says when it was let in and
+    `num_cached` what of its prompt was found then, as those of `EngineSequence`.
     """
 
     def request(
         self,
         index: int,
         prompt: Sequence[int],
-        params: SamplingParams | BeamSearchParams,
+        params: AnyParams,
         grammar: Grammar | None = None,
     ) -> Request:
-        """A checked request; `RequestError` where it cannot be served."""
+        """A checked request; `RequestError` where it cannot be served.
+
+        Any thread may ask.
+        """
+        ...
+
+    def prepare(self, request: Request, *, only_kept: bool) -> Request | None:
+        """The same, whose steps compile nothing; any thread may ask.
+
+        `None` where something would have to be compiled, but only what is kept may be
+        used.
+        """
         ...
 
     def check_queue(
@@ -43,19 +54,19 @@ class ServingEngine(Protocol):
         ...
 
     def add(self, request: Request, origin: Origin | None = None) -> Any:
-        """Queues a request, gives its job."""
+        """Queues a request, gives its sequence."""
         ...
 
-    def abort(self, job: Any) -> None:
-        """Ends a job, if it has not ended."""
+    def abort(self, sequence: Any) -> None:
+        """Ends a sequence, if it has not ended."""
         ...
 
-    def park(self, job: Any) -> None:
-        """Makes no more of a job, if it has not ended, until `resume`."""
+    def park(self, sequence: Any) -> None:
+        """Makes no more of a sequence, if it has not ended, until `resume`."""
         ...
 
-    def resume(self, job: Any) -> None:
-        """Goes on with a job, if it was parked."""
+    def resume(self, sequence: Any) -> None:
+        """Goes on with a sequence, if it was parked."""
         ...
 
     def step(self) -> list[tuple[Any, Increment]]:
@@ -64,7 +75,7 @@ class ServingEngine(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Some job has not ended."""
+        """Some sequence has not ended."""
         ...
 
     def statistics(self) -> EngineStatistics:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax import device
+from fdjax.engine.policy import StepPolicy
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
 from fdjax.kernels.decode_attention import UnifiedMax
@@ -41,9 +42,10 @@ class Settings:
         dtype: of weights, activations and KV array.
         max_model_len: longest sequence, in tokens.
         max_num_seqs: most rows of a batch.
-        max_batched_tokens: of one prefill call.
+        max_batched_tokens: of one call with prompts.
         memory_fraction: of the device's memory.
         page_size: tokens of a page.
+        policy: how prompts and decoding share steps.
     """
 
     folder: pathlib.Path
@@ -54,6 +56,7 @@ class Settings:
     max_batched_tokens: int
     memory_fraction: float
     page_size: int
+    policy: StepPolicy
 
     @staticmethod
     def of(
@@ -69,6 +72,7 @@ class Settings:
         hf_overrides: Mapping[str, Any] | None = None,
         softmax: str | pathlib.Path | UnifiedMax = "auto",
         batch_invariant: bool = False,
+        policy: StepPolicy | None = None,
     ) -> "Settings":
         """Reads the configuration and fills in what was left open; see `LLM`.
 
@@ -98,10 +102,11 @@ class Settings:
             config=config,
             dtype=_dtype(dtype, config, platform),
             max_model_len=_length(max_model_len, config),
-            max_num_seqs=_positive("max_num_seqs", rows),
-            max_batched_tokens=_positive("max_num_batched_tokens", tokens),
+            max_num_seqs=positive("max_num_seqs", rows),
+            max_batched_tokens=positive("max_num_batched_tokens", tokens),
             memory_fraction=memory_fraction,
-            page_size=_positive("page_size", page_size),
+            page_size=positive("page_size", page_size),
+            policy=policy or StepPolicy(),
         )
 
     @property
@@ -197,10 +202,15 @@ def _length(wanted: int | None, config: ModelConfig) -> int:
             f"max_model_len is {wanted}, but the model was made for "
             f"{config.max_position} tokens; use at most that"
         )
-    return _positive("max_model_len", wanted)
+    return positive("max_model_len", wanted)
 
 
-def _positive(name: str, value: int) -> int:
+def positive(name: str, value: int) -> int:
+    """Returns a setting that is a whole number from 1.
+
+    Raises:
+        ConfigError: it is not.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ConfigError(f"{name} is {value}; use a whole number from 1")
     return value

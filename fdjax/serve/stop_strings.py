@@ -1,5 +1,7 @@
 """Stop strings, found in a text that comes in pieces."""
 
+import copy
+import functools
 from collections.abc import Sequence
 
 
@@ -40,6 +42,12 @@ class StopStrings:
         self._held = text[certain:]
         return text[:certain]
 
+    def fork(self) -> "StopStrings":
+        """Another that has seen the same text."""
+        other = copy.copy(self)
+        other._matchers = [copy.copy(one) for one in self._matchers]
+        return other
+
     def rest(self) -> str:
         """What is held back, which then no longer is: the text ends here."""
         held, self._held = self._held, ""
@@ -62,7 +70,9 @@ class _Matcher:
         return self.matched == len(self.string)
 
 
-def _shorter_prefixes(string: str) -> list[int]:
+# A request's samples share them: those of 256 would take the event loop half a second.
+@functools.lru_cache(maxsize=512)
+def _shorter_prefixes(string: str) -> tuple[int, ...]:
     """For each prefix, the longest shorter one that it ends with."""
     lengths = [0] * len(string)
     for end in range(1, len(string)):
@@ -70,4 +80,4 @@ def _shorter_prefixes(string: str) -> list[int]:
         while length and string[length] != string[end]:
             length = lengths[length - 1]
         lengths[end] = length + (string[length] == string[end])
-    return lengths
+    return tuple(lengths)

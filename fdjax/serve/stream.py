@@ -44,6 +44,11 @@ class Stream:
         return self._ticket.admitted_s
 
     @property
+    def num_cached(self) -> int:
+        """Tokens of its prompt that were found in the cache, as far as it is known."""
+        return self._ticket.num_cached or 0
+
+    @property
     def num_unread(self) -> int:
         """Tokens that the engine has made of it and that nobody has read."""
         return self._ticket.num_unread

@@ -1,5 +1,6 @@
 """Tokens made text one by one, at a cost that does not grow with what came before."""
 
+import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -58,6 +59,12 @@ class TextStream:
         elif self._is_full():  # special tokens are no context: forget one of them
             del ids[self._num_settled]
         return new
+
+    def fork(self) -> "TextStream":
+        """Another that has made the same text."""
+        other = copy.copy(self)
+        other._ids = [*self._ids]
+        return other
 
     def rest(self) -> str:
         """What still waits, though it is no whole character: the text ends here."""

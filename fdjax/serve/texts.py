@@ -1,11 +1,10 @@
 """Texts made token ids beside everything else, and refused first if they cannot fit."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fdjax.errors import EngineDeadError, RequestError
-from fdjax.serve.lanes import Lanes
+from fdjax.errors import RequestError
+from fdjax.serve.lanes import Lanes, finished
 from fdjax.serve.tokenizer import Tokenizer, tokenised
 
 MAX_BYTES_PER_TOKEN = 16
@@ -72,7 +71,8 @@ class TextLimit:
 class Texts:
     """Texts to token ids and back, for tasks of asyncio.
 
-    A bounded number of threads does it, where short texts never wait for long ones.
+    A bounded number of threads does it, where short texts never wait for long ones, and
+    owners take turns.
 
     Args:
         tokenizer: may be used by several threads.
@@ -89,13 +89,16 @@ class Texts:
         if self._limit is not None:
             self._limit.check(texts, what)
 
-    async def encode(self, text: str, what: str, *, plain: bool = False) -> list[int]:
+    async def encode(
+        self, text: str, what: str, *, plain: bool = False, owner: str = ""
+    ) -> list[int]:
         """The token ids of a text.
 
         Args:
             text: any.
             what: it is, for messages.
             plain: as it stands, without the special tokens a prompt begins with.
+            owner: whose it is; owners take turns.
 
         Raises:
             RequestError: it is too long, or the tokenizer fails on it.
@@ -103,32 +106,18 @@ class Texts:
         """
         self.check([text], what)
         encode = self._tokenizer.encode_plain if plain else self._tokenizer.encode
-        return await self._run(len(text), lambda: tokenised(encode, text, what))
+        return await self._run(len(text), lambda: tokenised(encode, text, what), owner)
 
-    async def decode(self, token_ids: Sequence[int]) -> str:
+    async def decode(self, token_ids: Sequence[int], *, owner: str = "") -> str:
         """The text of token ids, special tokens left out."""
         return await self._run(
-            len(token_ids), lambda: self._tokenizer.decode(token_ids)
+            len(token_ids), lambda: self._tokenizer.decode(token_ids), owner
         )
 
     def close(self) -> None:
         """Begins nothing more; whoever waits for what was not begun is told."""
         self._lanes.close()
 
-    async def _run[T](self, size: int, work: Callable[[], T]) -> T:
+    async def _run[T](self, size: int, work: Callable[[], T], owner: str) -> T:
         lane = self._lanes.quick if size <= _QUICK_SIZE else self._lanes.slow
-        try:
-            future = lane.submit(work)
-        except RuntimeError as error:
-            raise _closed() from error
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise _closed() from error  # it was the work that was cancelled
-
-
-def _closed() -> EngineDeadError:
-    return EngineDeadError("the engine was shut down")
+        return await finished(lane, work, owner=owner, size=size)

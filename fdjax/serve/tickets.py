@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.matcher import Grammar
-from fdjax.engine.request import Found, Increment
+from fdjax.engine.request import Found, Increment, Logprob
 from fdjax.errors import EngineDeadError
-from fdjax.generate.beam_params import BeamSearchParams
-from fdjax.generate.params import SamplingParams
+from fdjax.generate.any_params import AnyParams
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,14 @@ class Call:
         prompt: token ids.
         samples: how to continue it, each time; they differ in their seeds.
         grammar: what the output may be.
+        programs: of a beam search, where they are compiled.
     """
 
     index: int
     prompt: Sequence[int]
-    samples: Sequence[SamplingParams] | Sequence[BeamSearchParams]
+    samples: Sequence[AnyParams]
     grammar: Grammar | None = None
+    programs: Prepared | None = None
 
 
 @dataclass(eq=False)
@@ -36,9 +38,10 @@ class Ticket:
     Attributes:
         loop: where `inbox` is read.
         inbox: increments as they come, or the error that ends them.
-        job: the engine's handle, known to the engine's thread alone.
+        sequence: the engine's handle, known to the engine's thread alone.
         admitted_s: when the engine let it in, by `time.monotonic`; known with the first
             increment.
+        num_cached: tokens of its prompt that were found in the cache then.
         num_put: tokens that the engine's thread has sent to the inbox.
         num_taken: tokens that were read from it.
         parked: the engine makes no more of it until all were read.
@@ -49,8 +52,9 @@ class Ticket:
     inbox: asyncio.Queue[Increment | EngineDeadError] = field(
         default_factory=asyncio.Queue[Increment | EngineDeadError]
     )
-    job: Any = None
+    sequence: Any = None
     admitted_s: float | None = None
+    num_cached: int | None = None
     num_put: int = 0
     num_taken: int = 0
     parked: bool = False
@@ -63,20 +67,21 @@ class Ticket:
 
     def shared(self, increment: Increment) -> "list[tuple[Ticket, Increment]]":
         """What has come, to whom: the outputs of a beam search go to one each."""
-        if not isinstance(increment, Found):
+        if not isinstance(increment, Found) or increment.finish_reason is None:
             return [(self, increment)]
         index, reason = increment.index, increment.finish_reason
         outputs = [
-            Increment(index, one.token_ids, None, one.finish_reason)
+            Increment(index, one.token_ids, one.logprobs, one.finish_reason)
             for one in increment.hypotheses
         ]
         tickets = [self, *self.others]
         lacking = len(tickets) - len(outputs)
-        outputs += [Increment(index, [], None, reason) for _ in range(lacking)]
+        nothing = None if increment.logprobs is None else list[Logprob]()
+        outputs += [Increment(index, [], nothing, reason) for _ in range(lacking)]
         return list(zip(tickets, outputs, strict=True))
 
     def take(self, increment: Increment) -> bool:
-        """Counts what was read; whether the engine should go on with a parked job."""
+        """Counts what was read; whether a parked sequence should go on."""
         self.num_taken += len(increment.token_ids)
         return self.parked and not self.num_unread
 

@@ -1,9 +1,11 @@
 """What the engine asks of a grammar, answered by llguidance in threads."""
 
+import copy
 import logging
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +51,7 @@ class TokenGrammar:
         bits: of tokens that end a text.
         following: what comes first.
         lanes: where masks are made.
+        owner: whose request it is.
     """
 
     def __init__(
@@ -57,15 +60,25 @@ class TokenGrammar:
         bits: EndBits,
         following: Following,
         lanes: Lanes,
+        owner: str = "",
     ) -> None:
         self.start = matcher
         self.bits = bits
         self.following = following
         self.lanes = lanes
+        self.owner = owner
 
     def matcher(self) -> "TokenMatcher":
         """See `fdjax.engine.matcher.Grammar.matcher`."""
         return TokenMatcher(self)
+
+
+@dataclass
+class _TimeLeft:
+    """Of processor, beyond what masks usually take; threads may lose a little of it."""
+
+    total_s: float
+    held_s: float
 
 
 class TokenMatcher:
@@ -73,13 +86,14 @@ class TokenMatcher:
 
     Its masks may take `_USUAL_SECONDS` each and `_MAX_SECONDS` beside that, and
     likewise what holds all threads: then it ends, lest a grammar keep others waiting.
+    Those that are forked from each other share that time.
     """
 
     def __init__(self, grammar: TokenGrammar) -> None:
         self._grammar = grammar
-        self._matcher: LLMatcher | None = None
-        self._left_s = _MAX_SECONDS
-        self._left_held_s = _MAX_HELD_SECONDS
+        self._matcher = grammar.start
+        self._is_own = False
+        self._left = _TimeLeft(_MAX_SECONDS, _MAX_HELD_SECONDS)
         self._last_s = 0.0
         self._next: Future[Following] = Future()
         self._next.set_result(grammar.following)
@@ -104,7 +118,17 @@ class TokenMatcher:
         """See `fdjax.engine.matcher.Matcher.advance`."""
         lanes, is_slow = self._grammar.lanes, self._last_s > _USUAL_SECONDS
         pool = lanes.slow if is_slow else lanes.quick
-        self._next = pool.submit(self._advanced, token_id)
+        self._next = pool.submit(
+            partial(self._advanced, token_id),
+            owner=self._grammar.owner,
+            rank=_MAX_SECONDS - self._left.total_s,
+        )
+
+    def fork(self) -> "TokenMatcher":
+        """See `fdjax.engine.matcher.Matcher.fork`; nothing is copied yet."""
+        assert self.is_ready, "the last token is still being taken in"
+        self._is_own = False
+        return copy.copy(self)
 
     def _advanced(self, token_id: int) -> Following:
         start_s = time.thread_time()
@@ -114,18 +138,18 @@ class TokenMatcher:
             _LOGGER.exception("a grammar's matcher has failed; its output ends there")
             return None, FinishReason.LENGTH
         self._last_s = time.thread_time() - start_s
-        self._left_s -= self._last_s - _USUAL_SECONDS
-        is_spent = min(self._left_s, self._left_held_s) < 0
+        self._left.total_s -= self._last_s - _USUAL_SECONDS
+        is_spent = min(self._left.total_s, self._left.held_s) < 0
         if is_spent and following[1] == FinishReason.RUNNING:
             return None, FinishReason.SLOW_GRAMMAR
         return following
 
     def _followed(self, token_id: int) -> Following:
-        if self._matcher is None:  # copying may take milliseconds: not earlier
-            self._matcher = self._grammar.start.deep_copy()
+        if not self._is_own:  # copying may take milliseconds: not earlier
+            self._matcher, self._is_own = self._matcher.deep_copy(), True
         start_s = time.thread_time()
         self._matcher.consume_token(token_id)
-        self._left_held_s -= time.thread_time() - start_s - _USUAL_HELD_SECONDS
+        self._left.held_s -= time.thread_time() - start_s - _USUAL_HELD_SECONDS
         return what_follows(self._matcher, self._grammar.bits)
 
 

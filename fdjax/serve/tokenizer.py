@@ -1,11 +1,12 @@
 """Text to token ids and back, through the `tokenizers` library."""
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fdjax.errors import ConfigError, RequestError
+from fdjax.errors import ConfigError, RequestError, to_install
 from fdjax.serve.text_stream import TextStream, TightStream
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -125,9 +126,13 @@ class SlowTokenizer:
 
     Args:
         folder: the model's folder; its code, if it brings any, is never run.
+
+    Raises:
+        ConfigError: `transformers` is not there.
     """
 
     def __init__(self, folder: Path) -> None:
+        check_transformers(f"{folder} has no tokenizer.json, and another tokenizer")
         from transformers import AutoTokenizer
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(
@@ -233,11 +238,26 @@ def tokenised(encode: Callable[[str], list[int]], text: str, what: str) -> list[
         ) from error
 
 
+def check_transformers(what: str) -> None:
+    """Refuses what `transformers` is needed for where it is not there.
+
+    Args:
+        what: needs it, for the message.
+
+    Raises:
+        ConfigError: it, or `jinja2`, is not there.
+    """
+    for name in ("transformers", "jinja2"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"{what} needs the package {name}; {to_install('chat')}")
+
+
 def load_tokenizer(folder: Path) -> Tokenizer | None:
     """The tokenizer in a model's folder; `None` where there is none.
 
     Raises:
-        ConfigError: there are tokenizer files, but they cannot be read.
+        ConfigError: there are tokenizer files, but they cannot be read, or not
+            without `transformers`, which is not there.
     """
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return None
@@ -245,6 +265,8 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
         if (folder / "tokenizer.json").is_file():
             return FastTokenizer(folder / "tokenizer.json")
         return SlowTokenizer(folder)
+    except ConfigError:
+        raise
     except Exception as error:  # the libraries raise bare Exception for a bad file
         raise ConfigError(
             f"the tokenizer in {folder} cannot be read ({error}); repair it, or remove "

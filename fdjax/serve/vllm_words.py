@@ -36,6 +36,8 @@ _WEIGHTS = Only(_UNSET, "load a checkpoint of bfloat16, float16 or float32")
 _TOKENIZER = Only(_UNSET, "the tokenizer is that of the model's folder; put it there")
 _GRAMMARS = Only(_UNSET, "give SamplingParams(structured_outputs=...)")
 _ATTENTION = Only(_UNSET, "see `fdjax inspect` for what serves, and why")
+_BOTH = "a decoder both generates and embeds; leave it out"
+_POOLING = Only(_UNSET, "give PoolingParams(pooling=...) with each call")
 _FORMATS = Only(("auto", "safetensors", "dummy"), "convert the weights to safetensors")
 
 ONLY: Mapping[str, Only] = {
@@ -75,9 +77,11 @@ ONLY: Mapping[str, Only] = {
     "config_format": Only((None, "auto", "hf"), "give a folder with a config.json"),
     "code_revision": Only(_UNSET, "no code of a repository is run"),
     "model_impl": Only((None, "auto"), "there is one implementation of each family"),
-    "runner": Only((None, "auto", "generate"), "leave it out"),
-    "convert": Only((None, "auto", "none"), "leave it out"),
-    "task": Only((None, "auto", "generate"), "leave it out"),
+    "runner": Only((None, "auto", "generate", "pooling"), _BOTH),
+    "convert": Only((None, "auto", "none", "embed"), _BOTH),
+    "task": Only((None, "auto", "generate", "embed", "score"), _BOTH),
+    "pooler_config": _POOLING,
+    "override_pooler_config": _POOLING,
     "logits_processors": Only(_UNSET, "write a loop of your own: docs/usage.md"),
     "max_logprobs": Only((None, 20), "SamplingParams take up to 20"),
     "logprobs_mode": Only((None, "raw_logprobs"), "these are what there is"),

@@ -214,6 +214,11 @@ __device__ void finish(const Params& p, const Block& block, Scheme scheme,
       }
       continue;
     }
+    if (p.about != nullptr && unit % kUnits == 0) {
+      const float base = scheme.unified ? p.phi : all.highest;
+      reinterpret_cast<float2*>(p.about)[block.query_head(p) + column] = {base,
+                                                                          all.total};
+    }
     const float inverse = all.total > 0.0f ? 1.0f / all.total : 0.0f;
     out[unit] = pack(typename G::T{}, sum, inverse);
   }

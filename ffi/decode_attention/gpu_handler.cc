@@ -7,16 +7,24 @@ namespace {
 
 ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
                const Arguments& arguments, const ffi::Buffer<ffi::S32>& plan,
-               ffi::Result<ffi::Buffer<ffi::F32>> records) {
+               ffi::Result<ffi::Buffer<ffi::F32>> records,
+               ffi::Result<ffi::Buffer<ffi::F32>> about) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
   FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
   FDJAX_RETURN_IF_ERROR(check_kernel(d));
   FDJAX_RETURN_IF_ERROR(check_cut(cut, d, plan, records));
+  const bool with_about = about->element_count() != 0;
+  if (with_about) {
+    Dim two{"2", 2};
+    FDJAX_RETURN_IF_ERROR(
+        check_shape("about", about->dimensions(), {&d.rows, &d.q_heads, &two}));
+  }
   if (*d.rows == 0) return ffi::Error::Success();
   Params p = params_of(attributes, arguments, d);
   p.plan = counters_of(plan);
   p.records = records->typed_data();
+  p.about = with_about ? about->typed_data() : nullptr;
   const Launch how = launch_of(cut, /*programmatic=*/false);
   cudaError_t error;
   switch (const ffi::DataType dtype = arguments.in.q.element_type()) {
@@ -44,11 +52,12 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   ffi::Buffer<ffi::F32> sinks, ffi::Buffer<ffi::S32> plan,
                   ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed,
-                  ffi::Result<ffi::Buffer<ffi::F32>> records) {
+                  ffi::Result<ffi::Buffer<ffi::F32>> records,
+                  ffi::Result<ffi::Buffer<ffi::F32>> about) {
   return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
              {slots, splits, heads, warps, max_items, max_pieces},
              {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed}, plan,
-             records);
+             records, about);
 }
 
 }  // namespace
@@ -63,5 +72,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Ret<xla::ffi::Buffer<xla::ffi::F32>>()
         .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
     {xla::ffi::Traits::kCmdBufferCompatible});

@@ -28,10 +28,10 @@ bool encode_source(const Params& p, CUtensorMap* source) {
   if (p.num_pages == 0 || p.page_size % kTileTokens != 0) return false;
   const uint64_t lines = uint64_t{kLines} * p.kv_heads;
   const uint64_t slots = uint64_t{p.num_pages - 1} * p.slots_per_page + 2 * p.page_size;
-  const BoxSource kv{.data = p.kv,
-                     .sizes = {kLineElements, slots, lines},
-                     .strides = {static_cast<uint64_t>(p.slot_bytes), kLineBytes},
-                     .box = {kLineElements, kTileTokens, kLines}};
+  const BoxSource<3> kv{.data = p.kv,
+                        .sizes = {kLineElements, slots, lines},
+                        .strides = {static_cast<uint64_t>(p.slot_bytes), kLineBytes},
+                        .box = {kLineElements, kTileTokens, kLines}};
   constexpr bool kBfloat16 = std::is_same_v<typename G::T, GpuFloats::bfloat16>;
   return encode_tensor_map(kv, kBfloat16, source);
 }

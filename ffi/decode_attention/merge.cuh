@@ -61,46 +61,29 @@ __device__ bool left_bounds(const Params& p, const Item& item, int column) {
   return above || (sees && !inside);
 }
 
-// Adds the records of all pieces, as many loads on their way as registers hold.
+// Adds the records of all pieces.
 template <typename T, int kUnits>
 __device__ void merge(const Params& p, const Block& block) {
-  constexpr int kTogether = 8;
   const Item& item = block.item;
   for (int i = threadIdx.x; i < p.group * kUnits; i += blockDim.x) {
     const int column = i / kUnits, unit = i % kUnits;
-    float base = -INFINITY, total = 0.0f;
-    float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
-    for (int first = 0; first < item.pieces; first += kTogether) {
-      float4 about[kTogether], parts[kTogether];
-      float raised = base;
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int piece = min(first + j, item.pieces - 1);
-        const float4* record = record_of<kUnits>(p, item, piece, column);
-        about[j] = __ldcg(record);
-        parts[j] = __ldcg(record + 1 + unit);
-        if (first + j >= item.pieces) about[j].y = 0.0f;
-      }
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        if (about[j].y > 0.0f) raised = fmaxf(raised, about[j].x);
-      }
-      const float before = total > 0.0f ? exp2_approx(base - raised) : 0.0f;
-      base = raised;
-      total *= before;
-      float4 scaled{0.0f, 0.0f, 0.0f, 0.0f};
-      add_scaled(scaled, sum, before);
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const float factor = about[j].y > 0.0f ? exp2_approx(about[j].x - base) : 0.0f;
-        total += about[j].y * factor;
-        add_scaled(scaled, parts[j], factor);
-      }
-      sum = scaled;
+    Sum sum;
+    add_parts(
+        item.pieces,
+        [&](int piece, float2& about, float4& values) {
+          const float4* record = record_of<kUnits>(p, item, piece, column);
+          const float4 first = __ldcg(record);
+          about = {first.x, first.y};
+          values = __ldcg(record + 1 + unit);
+        },
+        sum);
+    if (p.about != nullptr && unit == 0) {
+      reinterpret_cast<float2*>(p.about)[block.query_head(p) + column] = {sum.base,
+                                                                          sum.total};
     }
-    const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+    const float inverse = sum.total > 0.0f ? 1.0f / sum.total : 0.0f;
     static_cast<uint2*>(p.out)[block.query_head(p) * kUnits + i] =
-        pack(T{}, sum, inverse);
+        pack(T{}, sum.values, inverse);
   }
   const int count = __syncthreads_count(p.unified && threadIdx.x < p.group &&
                                         left_bounds<kUnits>(p, item, threadIdx.x));

@@ -41,8 +41,11 @@ struct Params {
   // [kv_heads * group], or nullptr: the score of one more token that every query sees,
   // and whose value is zero.
   const float* sinks;
-  void* out;                 // as q
-  int32_t* recomputed;       // [rows, kv_heads]: rows of the group computed twice
+  void* out;            // as q
+  int32_t* recomputed;  // [rows, kv_heads]: rows of the group computed twice
+  // [rows, kv_heads * group, 2], or nullptr: the number that a head's weights are
+  // relative to, in units of log 2, and their sum.
+  float* about = nullptr;
   int64_t slot_bytes;        // from a slot to the next: kv_heads * head_dim elements
   uint32_t slots_per_page;   // from a page to the next, in slots: L * 2 * page_size
   uint32_t page_size;        // also the distance from keys to values, in slots

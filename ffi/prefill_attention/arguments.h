@@ -16,6 +16,7 @@ struct Arguments {
   decode_attention::Inputs in;
   ffi::Buffer<ffi::S32> tiles;
   ffi::Result<ffi::AnyBuffer> out;
+  ffi::Result<ffi::Buffer<ffi::F32>> records;
 };
 
 inline ffi::Error read(const Attributes& a, const Arguments& arguments,
@@ -23,9 +24,12 @@ inline ffi::Error read(const Attributes& a, const Arguments& arguments,
   Dim queries{"T"};
   FDJAX_RETURN_IF_ERROR(
       decode_attention::check_inputs(arguments.in, arguments.out, &queries, d));
-  Dim tiles{"N"}, four{"4", 4};
+  Dim tiles{"N"}, eight{"8", 8}, records{"R"}, rows{"128", kTileRows},
+      sums{"D + 2", *d->head_dim + 2};
   FDJAX_RETURN_IF_ERROR(
-      check_shape("tiles", arguments.tiles.dimensions(), {&tiles, &four}));
+      check_shape("tiles", arguments.tiles.dimensions(), {&tiles, &eight}));
+  FDJAX_RETURN_IF_ERROR(check_shape("records", arguments.records->dimensions(),
+                                    {&records, &d->kv_heads, &rows, &sums}));
   FDJAX_RETURN_IF_ERROR(decode_attention::check_range("T", *queries, 0, 1 << 25));
   const decode_attention::Attributes attention{
       a.layer, a.scale, a.soft_cap, a.window, "synchronised", 0.0f, 0.0f, 0.0f};
@@ -34,7 +38,9 @@ inline ffi::Error read(const Attributes& a, const Arguments& arguments,
                  attention, arguments.in, *d, arguments.out->untyped_data(), nullptr),
              .tiles = reinterpret_cast<const Tile*>(arguments.tiles.typed_data()),
              .num_tiles = static_cast<int>(*tiles),
-             .queries = static_cast<int>(*queries)};
+             .queries = static_cast<int>(*queries),
+             .num_records = static_cast<int>(*records),
+             .records = arguments.records->typed_data()};
   return ffi::Error::Success();
 }
 
@@ -53,7 +59,8 @@ auto bind_call(Binding&& binding) {
       .template Arg<ffi::Buffer<ffi::S32>>()
       .template Arg<ffi::Buffer<ffi::F32>>()
       .template Arg<ffi::Buffer<ffi::F32>>()
-      .template Ret<ffi::AnyBuffer>();
+      .template Ret<ffi::AnyBuffer>()
+      .template Ret<ffi::Buffer<ffi::F32>>();
 }
 
 }  // namespace fdjax::prefill_attention

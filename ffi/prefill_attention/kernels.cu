@@ -1,8 +1,11 @@
 // The kernels, compiled apart from the handler and its XLA headers.
 #include <algorithm>
+#include <type_traits>
 
 #include "fdjax/launch.h"
+#include "fdjax/tensor_map.h"
 #include "prefill_attention/launch.h"
+#include "prefill_attention/merge.cuh"
 #include "prefill_attention/mma_kernel.cuh"
 #include "prefill_attention/wgmma_kernel.cuh"
 
@@ -21,8 +24,34 @@ cudaError_t launch_mma(cudaStream_t stream, const Params& p) {
   return fdjax::launch(how, mma_kernel<G>, p);
 }
 
+// What the copy engine must know; false where it cannot fetch tiles.
 template <typename G>
-cudaError_t launch_wgmma(cudaStream_t stream, const Params& p) {
+bool encode_sources(const Params& p, Sources* sources) {
+  const decode_attention::Params& a = p.attention;
+  const uint32_t box = std::min(a.page_size, uint32_t{G::kTileKeys});
+  if (a.head_dim != G::kHeadDim || box % 8 != 0 || G::kTileKeys % box != 0)
+    return false;
+  if (a.page_size % box != 0 || a.num_pages == 0) return false;
+  constexpr bool kBfloat16 = std::is_same_v<typename G::T, GpuFloats::bfloat16>;
+  const uint64_t heads = uint64_t{1} * a.kv_heads * a.group;
+  const uint64_t tokens = p.queries, lines = uint64_t{G::kLines} * a.kv_heads;
+  const uint64_t slots = uint64_t{a.num_pages - 1} * a.slots_per_page + 2 * a.page_size;
+  const uint32_t group = a.group;
+  const BoxSource<4> queries{
+      .data = a.q,
+      .sizes = {kLineElements, heads, tokens, G::kLines},
+      .strides = {G::kHeadDim * 2, heads * G::kHeadDim * 2, kLineBytes},
+      .box = {kLineElements, group, G::kShared ? 1 : kTileRows / group, 1}};
+  const BoxSource<3> kv{.data = a.kv,
+                        .sizes = {kLineElements, slots, lines},
+                        .strides = {static_cast<uint64_t>(a.slot_bytes), kLineBytes},
+                        .box = {kLineElements, box, 1}};
+  return encode_tensor_map(queries, kBfloat16, &sources->queries) &&
+         encode_tensor_map(kv, kBfloat16, &sources->slots);
+}
+
+template <typename G>
+cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& sources) {
   int device, multiprocessors;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
@@ -33,35 +62,83 @@ cudaError_t launch_wgmma(cudaStream_t stream, const Params& p) {
                           .grid = dim3(std::min(most_items(p), multiprocessors)),
                           .threads = G::kThreads,
                           .shared_bytes = G::kSharedBytes};
-  return fdjax::launch(how, wgmma_kernel<G>, p);
+  return fdjax::launch(how, wgmma_kernel<G>, p, sources);
 }
 
-// Of the two kernels the device's code has one: a kernel without a body has no shared
-// memory.
-template <typename T, int kHeadDim>
-cudaError_t launch_either(cudaStream_t stream, Params p) {
-  p.attention = decode_attention::in_units_of_log2(p.attention);
+// Whether the device's code has the kernel: one without a body has no shared memory.
+template <typename G>
+bool has_wgmma() {
   cudaFuncAttributes attributes;
-  const cudaError_t error =
-      cudaFuncGetAttributes(&attributes, wgmma_kernel<WgmmaGeometry<T, kHeadDim>>);
-  if (error != cudaSuccess) return error;
-  return attributes.sharedSizeBytes > 0
-             ? launch_wgmma<WgmmaGeometry<T, kHeadDim>>(stream, p)
+  return cudaFuncGetAttributes(&attributes, wgmma_kernel<G>) == cudaSuccess &&
+         attributes.sharedSizeBytes > 0;
+}
+
+// A kernel that may start before the last one ends, where the device has such.
+template <typename T>
+fdjax::Launch launch_after(cudaStream_t stream, dim3 grid) {
+  return {.stream = stream,
+          .grid = grid,
+          .threads = kMergeThreads,
+          .programmatic = has_wgmma<WgmmaGeometry<T, 64, false>>()};
+}
+
+template <typename T>
+cudaError_t launch_merge(cudaStream_t stream, const Params& p) {
+  if (p.num_records == 0) return cudaSuccess;
+  const dim3 grid(p.num_tiles, p.attention.kv_heads, kTileRows / kMergeRows);
+  return fdjax::launch(launch_after<T>(stream, grid), merge_kernel<T>, p);
+}
+
+template <typename T, int kHeadDim, bool kShared>
+cudaError_t launch_of_size(cudaStream_t stream, const Params& p) {
+  using G = WgmmaGeometry<T, kHeadDim, kShared>;
+  Sources sources;
+  return has_wgmma<G>() && encode_sources<G>(p, &sources)
+             ? launch_wgmma<G>(stream, p, sources)
              : launch_mma<MmaGeometry<T, kHeadDim>>(stream, p);
+}
+
+template <typename T, bool kShared>
+cudaError_t launch_attention(cudaStream_t stream, const Params& p) {
+  const int head_dim = p.attention.head_dim;
+  if (head_dim <= 64) return launch_of_size<T, 64, kShared>(stream, p);
+  if (head_dim <= 128) return launch_of_size<T, 128, kShared>(stream, p);
+  return launch_of_size<T, 256, kShared>(stream, p);
+}
+
+Params in_units_of_log2(Params p) {
+  p.attention = decode_attention::in_units_of_log2(p.attention);
+  return p;
 }
 
 }  // namespace
 
 template <typename T>
-cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& p) {
-  if (p.attention.head_dim <= 64) return launch_either<T, 64>(stream, p);
-  if (p.attention.head_dim <= 128) return launch_either<T, 128>(stream, p);
-  return launch_either<T, 256>(stream, p);
+cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& params) {
+  const Params p = in_units_of_log2(params);
+  const cudaError_t error = launch_attention<T, false>(stream, p);
+  return error == cudaSuccess ? launch_merge<T>(stream, p) : error;
+}
+
+template <typename T>
+cudaError_t launch_shared_prefixes(cudaStream_t stream, const Params& params,
+                                   const Joining& joining) {
+  const Params p = in_units_of_log2(params);
+  const cudaError_t error = launch_attention<T, true>(stream, p);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(p.queries, p.attention.kv_heads);
+  return fdjax::launch(launch_after<T>(stream, grid), join_kernel<T>, p, joining);
 }
 
 template cudaError_t launch_prefill_attention<GpuFloats::bfloat16>(cudaStream_t,
                                                                    const Params&);
 template cudaError_t launch_prefill_attention<GpuFloats::float16>(cudaStream_t,
                                                                   const Params&);
+template cudaError_t launch_shared_prefixes<GpuFloats::bfloat16>(cudaStream_t,
+                                                                 const Params&,
+                                                                 const Joining&);
+template cudaError_t launch_shared_prefixes<GpuFloats::float16>(cudaStream_t,
+                                                                const Params&,
+                                                                const Joining&);
 
 }  // namespace fdjax::prefill_attention

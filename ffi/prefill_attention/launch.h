@@ -12,4 +12,10 @@ namespace fdjax::prefill_attention {
 template <typename T>
 cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& p);
 
+// Adds to `out`, what queries have found in keys of their own, what they find in the
+// prefixes that they share. `params.order` is not nullptr, and every item has a record.
+template <typename T>
+cudaError_t launch_shared_prefixes(cudaStream_t stream, const Params& params,
+                                   const Joining& joining);
+
 }  // namespace fdjax::prefill_attention

@@ -22,8 +22,8 @@ struct Lanes {
 };
 
 template <typename G>
-__device__ void load_queries(const decode_attention::Params& p, const Work& work,
-                             uint32_t queries) {
+__device__ void load_queries(const Params& params, const Work& work, uint32_t queries) {
+  const decode_attention::Params& p = params.attention;
   constexpr int kRows = kTileRows / G::kLoaders;  // of a loader
   const typename G::T* q = static_cast<const typename G::T*>(p.q);
   const int chunk = Lanes<G>::chunk();
@@ -32,7 +32,9 @@ __device__ void load_queries(const decode_attention::Params& p, const Work& work
   for (int i = 0; i < kRows; i += Lanes<G>::kRows) {
     const RowPlace place(p, first + i);
     const bool present = place.token < work.tokens && chunk < p.head_dim / 8;
-    const int64_t offset = present ? place.offset(p, work) + chunk * 8 : 0;
+    const int query = present ? query_at(params, work.first + place.token) : 0;
+    const int64_t offset =
+        present ? place.offset(p, work.kv_head, query) + chunk * 8 : 0;
     copy_async(queries + G::template at<kTileRows>(first + i, chunk), q + offset,
                present);
   }

@@ -103,7 +103,6 @@ __device__ void multiply_values(uint32_t values, const Scores<G>& weights,
 template <typename G>
 __global__ void __launch_bounds__(G::kThreads, G::kHeadDim <= 128 ? 2 : 1)
     mma_kernel(FDJAX_GRID_CONSTANT const Params params) {
-#ifndef __CUDA_ARCH_FEAT_SM90_ALL  // there is wgmma_kernel
   extern __shared__ __align__(512) char shared[];
   __shared__ Query descriptions[kTileRows];
   const decode_attention::Params& p = params.attention;
@@ -121,7 +120,7 @@ __global__ void __launch_bounds__(G::kThreads, G::kHeadDim <= 128 ? 2 : 1)
     values_loader.fetch(stage + G::kHalfBytes);
     commit_copies();
   };
-  load_queries<G>(p, work, queries);
+  load_queries<G>(params, work, queries);
   fetch(stages);
   for (int row = threadIdx.x; row < kTileRows; row += G::kThreads) {
     descriptions[row] = describe(p, work, row);
@@ -143,8 +142,7 @@ __global__ void __launch_bounds__(G::kThreads, G::kHeadDim <= 128 ? 2 : 1)
     rescale(factors, rows);
     multiply_values<G>(keys + G::kHalfBytes, scores, rows);
   }
-  store<G>(p, work, warp_row, rows);
-#endif
+  finish<G>(params, work, warp_row, rows);
 }
 
 }  // namespace fdjax::prefill_attention

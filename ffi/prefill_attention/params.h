@@ -5,19 +5,50 @@
 
 namespace fdjax::prefill_attention {
 
-// Neighbouring new tokens of a row, as tiles.py cuts them.
-struct Tile {
+inline constexpr int kTileRows = 128;  // queries times heads of a group
+
+// Neighbouring new tokens of a row and the keys that a block attends to for them: all
+// that some of them sees, or a piece of these. tiles.py makes the list.
+struct alignas(16) Tile {
   int32_t row;       // of the batch
   int32_t first;     // of its queries, in q and out
   int32_t position;  // of that in its sequence
   int32_t tokens;    // 0: no tile, and none follows
+  int32_t key_begin, key_end;
+  int32_t record;  // where a piece leaves its sums; -1: there is one piece alone
+  int32_t pieces;  // of the tile, if this is the first of them; 0: it is another
 };
 
 struct Params {
   decode_attention::Params attention;  // q and out: [queries, heads, head_dim]
-  const Tile* tiles;                   // those that see the most keys first
+  const Tile* tiles;                   // those of the most keys first
   int num_tiles;
   int queries;
+  int num_records;  // what pieces have room for
+  // [num_records, kv_heads, kTileRows, head_dim] sums, and behind them
+  // [num_records, kv_heads, kTileRows, 2]: what their exponents are relative to, and
+  // the sums of the weights.
+  float* records;
+  // Where query i of the list lies in q, or nullptr: it is query i. Then every item
+  // leaves a record.
+  const int32_t* order = nullptr;
+};
+
+// Where the sums of a query lie that belongs to a group (fdjax/kernels/shared_prefix).
+struct alignas(16) Part {
+  int32_t record;  // of the first piece; -1: the query is in no group
+  int32_t pieces;
+  int32_t token;  // of the tile
+  int32_t unused;
+};
+
+inline constexpr int kMaxLevels = 2;  // groups of a query, one within the other
+
+// To join what queries have found in a prefix that they share, and in their own keys.
+struct Joining {
+  const Part* parts;   // [levels, queries], of place i of the order
+  const float* about;  // [queries, heads, 2]: of what stands in out, as a record has it
+  int levels;
 };
 
 }  // namespace fdjax::prefill_attention

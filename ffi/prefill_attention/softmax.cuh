@@ -62,9 +62,10 @@ __device__ void transform(const decode_attention::Params& p, const Query* querie
       }
 }
 
-// -inf for keys that a query does not see.
+// -inf for keys that a query does not see, or that are another piece's.
 template <typename G>
-__device__ void mask(const Query* queries, int first, int window, Scores<G>& scores) {
+__device__ void mask(const Query* queries, int first, const Work& work, int window,
+                     Scores<G>& scores) {
   const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int row = 0; row < 2 * G::kRowTiles; ++row) {
@@ -73,8 +74,9 @@ __device__ void mask(const Query* queries, int first, int window, Scores<G>& sco
     for (int n = 0; n < G::kKeyTiles; ++n)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int before = position - (first + n * 8 + column + j);
-        const bool seen = before >= 0 && before < window;
+        const int key = first + n * 8 + column + j, before = position - key;
+        const bool seen = before >= 0 && before < window && key >= work.key_begin &&
+                          key < work.key_end;
         if (!seen) scores[row / 2][n][row % 2 * 2 + j] = -INFINITY;
       }
   }
@@ -140,9 +142,10 @@ __device__ Factors<G> weigh_keys(const decode_attention::Params& p, const Work& 
   const bool plain = p.soft_cap == 0.0f && p.slopes == nullptr;
   if (!plain) transform<G>(p, queries, first, scores);
   // Every query sees all of the keys, or not.
-  const bool whole =
-      first + G::kTileKeys <= work.position + 1 && first > work.key_end - 1 - p.window;
-  if (!whole) mask<G>(queries, first, p.window, scores);
+  const bool whole = first >= work.key_begin && first + G::kTileKeys <= work.key_end &&
+                     first + G::kTileKeys <= work.position + 1 &&
+                     first > work.position + work.tokens - 1 - p.window;
+  if (!whole) mask<G>(queries, first, work, p.window, scores);
   return weigh<G>(plain ? p.scale : 1.0f, rows, scores);
 }
 
@@ -201,9 +204,10 @@ __device__ inline void transpose(uint32_t (&v)[4]) {
 // Weighted values over the sum of the weights; `first` is the warp's first row. Four
 // lanes have 16 bytes of a row: they trade, so that each writes 16 bytes.
 template <typename G>
-__device__ void store(const decode_attention::Params& p, const Work& work, int first,
+__device__ void store(const Params& params, const Work& work, int first,
                       const Rows<G>& rows) {
   using T = typename G::T;
+  const decode_attention::Params& p = params.attention;
   const int lane = threadIdx.x % kLanes;
 #pragma unroll
   for (int row = 0; row < Rows<G>::kCount; ++row) {
@@ -225,6 +229,52 @@ __device__ void store(const decode_attention::Params& p, const Work& work, int f
         reinterpret_cast<uint4*>(out)[chunk] = make_uint4(v[0], v[1], v[2], v[3]);
       }
     }
+  }
+}
+
+// Where a tile's piece leaves its sums, from row `row` on, and what they are relative
+// to.
+struct Record {
+  float* sums;
+  float2* about;
+
+  __device__ Record(const Params& p, int record, int kv_head, int row) {
+    const decode_attention::Params& a = p.attention;
+    const int64_t rows = (int64_t{record} * a.kv_heads + kv_head) * kTileRows + row;
+    const int64_t all = int64_t{p.num_records} * a.kv_heads * kTileRows;
+    sums = p.records + rows * a.head_dim;
+    about = reinterpret_cast<float2*>(p.records + all * a.head_dim) + rows;
+  }
+};
+
+// What the rows have of a piece of their keys; `first` is the warp's first row.
+template <typename G>
+__device__ void store_piece(const Params& p, const Work& work, int first,
+                            const Rows<G>& rows) {
+  const int lane = threadIdx.x % kLanes, column = lane % 4 * 2;
+#pragma unroll
+  for (int row = 0; row < Rows<G>::kCount; ++row) {
+    const float total = row_sum(rows.total[row]);
+    const int place = first + row * 8 + lane / 4;
+    const Record record(p, work.record, work.kv_head, place);
+    if (RowPlace(p.attention, place).token >= work.tokens) continue;
+    if (lane % 4 == 0) *record.about = {rows.highest[row], total};
+#pragma unroll
+    for (int d = 0; d < G::kHeadDim / 8; ++d) {
+      if (d * 8 >= p.attention.head_dim) continue;
+      const float* pair = &rows.out[row / 2][d][row % 2 * 2];
+      *reinterpret_cast<float2*>(record.sums + d * 8 + column) = {pair[0], pair[1]};
+    }
+  }
+}
+
+template <typename G>
+__device__ void finish(const Params& p, const Work& work, int first,
+                       const Rows<G>& rows) {
+  if (work.record < 0) {
+    store<G>(p, work, first, rows);
+  } else {
+    store_piece<G>(p, work, first, rows);
   }
 }
 

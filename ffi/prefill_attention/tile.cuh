@@ -14,22 +14,20 @@
 namespace fdjax::prefill_attention {
 
 inline constexpr int kLanes = 32;
-inline constexpr int kTileRows = 128;
-
-// A tile, one key/value head, and the keys that some of its queries sees.
+// A tile, and one key/value head.
 struct Work : Tile {
   int kv_head;
-  int key_begin, key_end;
 };
 
 // Item `index` of all tiles and key/value heads; of no tokens where there is none.
 __device__ inline Work work_of(const Params& p, int index) {
   const int tile = index / p.attention.kv_heads;
   if (tile >= p.num_tiles) return {};
-  Work work{p.tiles[tile], index % p.attention.kv_heads, 0, 0};
-  work.key_begin = max(work.position - p.attention.window + 1, 0);
-  work.key_end = work.position + work.tokens;
-  return work;
+  return {p.tiles[tile], index % p.attention.kv_heads};
+}
+
+__device__ inline int query_at(const Params& p, int place) {
+  return p.order == nullptr ? place : p.order[place];
 }
 
 // A row of the tile: which query and head. Rows past the last are no query's.
@@ -40,9 +38,13 @@ struct RowPlace {
       : token(row / p.group), head(row % p.group) {}
 
   // In q and out, in elements.
+  __device__ int64_t offset(const decode_attention::Params& p, int kv_head,
+                            int64_t query) const {
+    return ((query * p.kv_heads + kv_head) * p.group + head) * p.head_dim;
+  }
+  // Of a tile whose queries are neighbours.
   __device__ int64_t offset(const decode_attention::Params& p, const Work& work) const {
-    const int64_t query = work.first + token;
-    return ((query * p.kv_heads + work.kv_head) * p.group + head) * p.head_dim;
+    return offset(p, work.kv_head, int64_t{work.first} + token);
   }
 };
 
@@ -60,7 +62,8 @@ __device__ inline Query describe(const decode_attention::Params& p, const Work& 
   const int head = work.kv_head * p.group + place.head;
   return {.position = work.position + min(place.token, work.tokens - 1),
           .slope = p.slopes == nullptr ? 0.0f : kLog2E * p.slopes[head],
-          .sink = p.sinks == nullptr ? -INFINITY : kLog2E * p.sinks[head]};
+          .sink = p.sinks == nullptr || work.pieces == 0 ? -INFINITY
+                                                         : kLog2E * p.sinks[head]};
 }
 
 using decode_attention::kAbsent;

@@ -9,6 +9,7 @@
 // item: the first keys of the next one are there when one ends.
 #pragma once
 
+#include "fdjax/pdl.cuh"
 #include "fdjax/wgmma.cuh"
 #include "prefill_attention/softmax.cuh"
 #include "prefill_attention/wgmma_ring.cuh"
@@ -17,6 +18,11 @@ namespace fdjax::prefill_attention {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
+// Waits for all threads of a warpgroup; barrier 0 is __syncthreads'.
+__device__ inline void sync_group(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
+}
+
 // A consumer: a warpgroup and its 64 rows.
 template <typename G>
 class Consumer {
@@ -24,27 +30,33 @@ class Consumer {
   // `descriptions`: room for the rows of a tile.
   __device__ Consumer(const Params& params, const Buffers<G>& buffers,
                       Query* descriptions)
-      : p_(params.attention),
+      : params_(params),
+        p_(params.attention),
         buffers_(buffers),
         barriers_(*buffers.barriers),
-        keys_(barriers_.rings[kKeys]),
-        values_(barriers_.rings[kValues]),
-        group_row_((threadIdx.x / kGroupThreads - 1) * kGroupRows),
-        warp_row_(group_row_ + threadIdx.x % kGroupThreads / kLanes * 16),
+        keys_(barriers_.halves[kKeys]),
+        values_(barriers_.halves[kValues]),
+        group_(threadIdx.x / kGroupThreads - 1),
+        warp_row_(group_ * kGroupRows + threadIdx.x % kGroupThreads / kLanes * 16),
         described_(descriptions + warp_row_) {}
 
   __device__ void run() {
-    for (uint32_t parity = 0;; parity ^= 1) {
-      wait(&barriers_.queries_full, parity);
-      work_ = *buffers_.work;
+    for (;;) {
+      mbarrier_wait(&barriers_.queries.full[queries_.stage], queries_.parity);
+      work_ = buffers_.work[queries_.stage];
       if (work_.tokens == 0) return;
+      // Are all rows the other's?
+      if (G::kShared && group_ * kGroupRows >= work_.tokens * p_.group) {
+        skip();
+        continue;
+      }
       const int lane = threadIdx.x % kLanes;
       __syncwarp();  // the last item's descriptions have been read
       if (lane < 16) described_[lane] = describe(p_, work_, warp_row_ + lane);
       __syncwarp();
       Rows<G> rows(described_);
       attend(rows);
-      store<G>(p_, work_, warp_row_, rows);
+      finish<G>(params_, work_, warp_row_, rows);
     }
   }
 
@@ -52,11 +64,14 @@ class Consumer {
   static constexpr int kGroupRows = kTileRows / kConsumers;
   using Weights = uint32_t[G::kTileKeys / 16][4];
 
+  // ptxas moves the exponentials behind the second wait. To keep them before it, beside
+  // the product of values, is 3 % slower: the card is at its power limit
+  // (docs/kernels).
   __device__ void attend(Rows<G>& rows) {
     Scores<G> scores;
     Weights weights;
     int first = work_.key_begin / G::kTileKeys * G::kTileKeys;
-    wait(&keys_.full[cursor_.stage], cursor_.parity);
+    mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
     multiply_keys(cursor_.stage, scores);
     wgmma_wait<0>();
     finish_keys(cursor_.stage, first, scores);
@@ -65,9 +80,9 @@ class Consumer {
     for (first += G::kTileKeys; first < work_.key_end; first += G::kTileKeys) {
       const Cursor before = cursor_;
       cursor_.advance(kStages);
-      wait(&keys_.full[cursor_.stage], cursor_.parity);
+      mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
       multiply_keys(cursor_.stage, scores);
-      wait(&values_.full[before.stage], before.parity);
+      wait_for_values(before, first - G::kTileKeys);
       multiply_values(before.stage, weights, rows);
       wgmma_wait<1>();
       finish_keys(cursor_.stage, first, scores);
@@ -79,7 +94,7 @@ class Consumer {
       rescale(factors, rows);
       pack_all(scores, weights);
     }
-    wait(&values_.full[cursor_.stage], cursor_.parity);
+    wait_for_values(cursor_, first - G::kTileKeys);
     multiply_values(cursor_.stage, weights, rows);
     wgmma_wait<0>();
     wgmma_pin(out_of(rows));
@@ -87,17 +102,50 @@ class Consumer {
     cursor_.advance(kStages);
   }
 
+  // Gives back what the producer brings.
+  __device__ void skip() {
+    release(&barriers_.queries.empty[queries_.stage]);
+    queries_.advance(G::kQueryStages);
+    int first = work_.key_begin / G::kTileKeys * G::kTileKeys;
+    for (; first < work_.key_end; first += G::kTileKeys) {
+      mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
+      release(&keys_.empty[cursor_.stage]);
+      mbarrier_wait(&values_.full[cursor_.stage], cursor_.parity);
+      release(&values_.empty[cursor_.stage]);
+      cursor_.advance(kStages);
+    }
+  }
+
+  // Slots of keys that are not the item's may hold NaN, and a weight of zero would not
+  // make that zero. Both warpgroups write the same zeros, and wait for nobody.
+  __device__ void wait_for_values(const Cursor& cursor, int first) const {
+    mbarrier_wait(&values_.full[cursor.stage], cursor.parity);
+    if (first >= work_.key_begin && first + G::kTileKeys <= work_.key_end) return;
+    const uint32_t values = buffers_.half(kValues, cursor.stage);
+    for (int i = threadIdx.x % kGroupThreads; i < G::kKeyBytes / 16;
+         i += kGroupThreads) {
+      const int key = first + i / (kLineBytes / 16) % G::kTileKeys;
+      if (key >= work_.key_begin && key < work_.key_end) continue;
+      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(values + i * 16),
+                   "r"(0)
+                   : "memory");
+    }
+    async_proxy_fence();
+    sync_group(group_);
+  }
+
   // Begins a group; so does multiply_values.
   __device__ void multiply_keys(int stage, Scores<G>& scores) const {
-    const uint64_t a = wgmma_matrix(buffers_.queries + group_row_ * 128);
+    const uint64_t a = wgmma_matrix(buffers_.queries(queries_.stage) +
+                                    group_ * kGroupRows * kLineBytes);
     const uint64_t b = wgmma_matrix(buffers_.half(kKeys, stage));
-    auto& d = reinterpret_cast<float (&)[G::kTileKeys / 2]>(scores);
+    auto& d = flat(scores);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < G::kHeadDim / 16; ++k) {
       const int step = k % 4 * kWgmmaStepK;
-      const uint64_t own = a + k / 4 * (kTileRows * 128 >> 4) + step;
-      const uint64_t other = b + k / 4 * (G::kTileKeys * 128 >> 4) + step;
+      const uint64_t own = a + k / 4 * (kTileRows * kLineBytes >> 4) + step;
+      const uint64_t other = b + k / 4 * (G::kTileKeys * kLineBytes >> 4) + step;
       if (k == 0) {
         Wgmma<typename G::T, G::kTileKeys>::set(d, own, other);
       } else {
@@ -108,16 +156,17 @@ class Consumer {
   }
 
   // The scores are there: so the keys, and after the last the queries, may go.
-  __device__ void finish_keys(int stage, int first, Scores<G>& scores) const {
-    wgmma_pin(reinterpret_cast<float (&)[G::kTileKeys / 2]>(scores));
+  __device__ void finish_keys(int stage, int first, Scores<G>& scores) {
+    wgmma_pin(flat(scores));
     release(&keys_.empty[stage]);
-    if (first + G::kTileKeys >= work_.key_end)
-      mbarrier_arrive(&barriers_.queries_empty);
+    if (first + G::kTileKeys < work_.key_end) return;
+    release(&barriers_.queries.empty[queries_.stage]);
+    queries_.advance(G::kQueryStages);
   }
 
   __device__ void multiply_values(int stage, const Weights& weights,
                                   Rows<G>& rows) const {
-    constexpr int kBox = G::kTileKeys * 128;
+    constexpr int kBox = G::kTileKeys * kLineBytes;
     constexpr int kColumns = G::kHeadDim < 128 ? G::kHeadDim : 128;  // at a time
     wgmma_pin(out_of(rows));
     wgmma_fence();
@@ -129,7 +178,7 @@ class Consumer {
 #pragma unroll
       for (int k = 0; k < G::kTileKeys / 16; ++k) {
         Wgmma<typename G::T, kColumns>::add_rows(d, weights[k],
-                                                 b + k * (16 * 128 >> 4));
+                                                 b + k * (16 * kLineBytes >> 4));
       }
     }
     wgmma_commit();
@@ -140,50 +189,53 @@ class Consumer {
     for (int k = 0; k < G::kTileKeys / 16; ++k) pack<G>(scores, 0, k, weights[k]);
   }
 
-  __device__ static float (&out_of(Rows<G>& rows)) [G::kHeadDim / 2] {
-    return reinterpret_cast<float (&)[G::kHeadDim / 2]>(rows.out);
+  __device__ static float (&flat(Scores<G>& scores)) [G::kTileKeys / 2] {
+    return reinterpret_cast<float (&)[G::kTileKeys / 2]>(scores);
   }
 
-  __device__ static void wait(uint64_t* full, uint32_t parity) {
-    mbarrier_wait(full, parity);
-    async_proxy_fence();  // the copies are as if threads had written
+  __device__ static float (&out_of(Rows<G>& rows)) [G::kHeadDim / 2] {
+    return reinterpret_cast<float (&)[G::kHeadDim / 2]>(rows.out);
   }
 
   __device__ static void release(uint64_t* empty) {
     if (threadIdx.x % kLanes == 0) mbarrier_arrive(empty);
   }
 
+  const Params& params_;
   const decode_attention::Params& p_;
   const Buffers<G>& buffers_;
   Barriers& barriers_;
   Ring &keys_, &values_;
-  const int group_row_, warp_row_;  // the first of this warpgroup, and warp
-  Query* const described_;          // of the warp's rows
+  const int group_, warp_row_;  // which warpgroup; the warp's first row
+  Query* const described_;      // of the warp's rows
   Work work_{};
-  Cursor cursor_;
+  Cursor cursor_;   // of keys and of values
+  Cursor queries_;  // of the next item, once an item's keys have all been multiplied
 };
 
 #endif
 
-// Grid: as many blocks as there is room for; they share the tiles.
+// Grid: as many blocks as there is room for; they share the items.
 template <typename G>
 __global__ void __launch_bounds__(G::kThreads, 1)
-    wgmma_kernel(FDJAX_GRID_CONSTANT const Params params) {
+    wgmma_kernel(FDJAX_GRID_CONSTANT const Params params,
+                 FDJAX_GRID_CONSTANT const Sources sources) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char shared[];
   __shared__ Barriers barriers;
-  __shared__ Work work;
+  __shared__ Work work[G::kQueryStages];
   __shared__ Query descriptions[kTileRows];
   const uint32_t unaligned = shared_address(shared);
   const Buffers<G> buffers{
-      .queries = (unaligned + G::kAlignment - 1) / G::kAlignment * G::kAlignment,
+      .start = (unaligned + G::kAlignment - 1) / G::kAlignment * G::kAlignment,
       .barriers = &barriers,
-      .work = &work};
+      .work = work};
   if (threadIdx.x == 0) barriers.init();
   __syncthreads();
+  pdl_release();  // what adds pieces waits for all of them
   if (threadIdx.x < kGroupThreads) {
     release_registers<40>();
-    Producer<G>(params, buffers).run();
+    if (threadIdx.x < kLanes) Producer<G>(params, sources, buffers).run();
   } else {
     acquire_registers<232>();
     Consumer<G>(params, buffers, descriptions).run();

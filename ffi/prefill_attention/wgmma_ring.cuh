@@ -1,14 +1,17 @@
 // Hopper's kernel: what lies where in shared memory, who waits for whom, and the
 // producer, which fills it.
 //
-// A warpgroup loads for two that multiply, one tile of queries after the other. Queries
-// have one buffer, keys and values two each; every buffer has a barrier that says full
-// and one that says empty.
+// A warp asks the copy engine for what two warpgroups multiply, one tile of queries
+// after the other. Queries, keys and values have two buffers each, and every buffer a
+// barrier that says full and one that says empty.
 #pragma once
+
+#include <cuda.h>
 
 #include <cstdint>
 
 #include "fdjax/mbarrier.cuh"
+#include "fdjax/tma.cuh"
 #include "prefill_attention/load.cuh"
 
 namespace fdjax::prefill_attention {
@@ -16,124 +19,183 @@ namespace fdjax::prefill_attention {
 inline constexpr int kConsumers = 2;  // warpgroups, of 64 rows each
 inline constexpr int kConsumerWarps = 4 * kConsumers;
 inline constexpr int kGroupThreads = 128;
-inline constexpr int kStages = 2;  // 3 gain nothing
+inline constexpr int kStages = 2;
+inline constexpr int kLineElements = 64, kLineBytes = 128;  // of a box in shared memory
 
-// `kHeadDimension`: the largest size of a head; smaller ones are padded with zeros.
-template <typename Element, int kHeadDimension>
+// `kIsShared`: queries are gathered, and often too few for both consumers.
+template <typename Element, int kHeadDimension, bool kIsShared>
 struct WgmmaGeometry {
   using T = Element;
+  static constexpr bool kShared = kIsShared;
   static constexpr int kHeadDim = kHeadDimension;
-  static constexpr int kLoaders = 4;
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kTileKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kRowTiles = 1;
   static constexpr int kKeyTiles = kTileKeys / 8;
+  static constexpr int kLines = kHeadDim / kLineElements;  // of a head
   static constexpr int kQueryBytes = kTileRows * kHeadDim * 2;
+  static constexpr int kQueryStages =
+      kHeadDim <= 128 ? 2 : 1;                                // that there is room for
   static constexpr int kKeyBytes = kTileKeys * kHeadDim * 2;  // and of values
   static constexpr int kAlignment = 1024;
   static constexpr int kSharedBytes =
-      kQueryBytes + 2 * kStages * kKeyBytes + kAlignment;
+      kQueryStages * kQueryBytes + 2 * kStages * kKeyBytes + kAlignment;
+};
 
-  // Boxes of 64 columns, 128 bytes a row, swizzled as wgmma wants them.
-  template <int kRows>
-  __device__ static uint32_t at(int row, int chunk) {
-    return (chunk / 8 * kRows + row) * 128 + (chunk % 8 ^ row % 8) * 16;
-  }
+// What the copy engine knows of queries and of keys and values.
+struct Sources {
+  CUtensorMap queries;  // [lines of a head, queries, heads, 64]
+  CUtensorMap slots;  // [lines of a slot, slots, 64], from this layer's keys in page 0
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 struct Ring {
   uint64_t full[kStages], empty[kStages];
+
+  __device__ void init(int consumers) {
+    for (uint64_t& each : full) mbarrier_init(&each, 1);
+    for (uint64_t& each : empty) mbarrier_init(&each, consumers);
+  }
 };
 
 struct Barriers {
-  uint64_t queries_full, queries_empty;
-  Ring rings[2];  // of each half
+  Ring queries, halves[2];
 
   __device__ void init() {
-    mbarrier_init(&queries_full, kGroupThreads + 1);  // and who wrote the work
-    mbarrier_init(&queries_empty, kConsumers * kGroupThreads);
-    for (Ring& ring : rings) {
-      for (uint64_t& full : ring.full) mbarrier_init(&full, kGroupThreads);
-      for (uint64_t& empty : ring.empty) mbarrier_init(&empty, kConsumerWarps);
-    }
+    queries.init(kConsumerWarps);
+    for (Ring& ring : halves) ring.init(kConsumerWarps);
     mbarrier_init_fence();
   }
 };
 
 template <typename G>
 struct Buffers {
-  uint32_t queries;
+  uint32_t start;
   Barriers* barriers;
-  Work* work;  // whose queries these are; without tokens: there is no more
+  Work*
+      work;  // whose queries those of each stage are; without tokens: there is no more
 
+  __device__ uint32_t queries(int stage) const {
+    return start + stage * G::kQueryBytes;
+  }
   __device__ uint32_t half(Half half, int stage) const {
-    return queries + G::kQueryBytes + (2 * stage + half) * G::kKeyBytes;
+    return queries(G::kQueryStages) + (2 * stage + half) * G::kKeyBytes;
   }
 };
 
-// Fills the buffers, item after item. The items of a block are a grid apart, in order
-// of their keys; every other round goes backwards, so that blocks end together.
+// The items of a block are a grid apart, in order of their keys; every other round goes
+// backwards, so that blocks end together.
+__device__ inline Work item_of_round(const Params& p, int round) {
+  const int place =
+      round % 2 == 0 ? blockIdx.x : static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  return work_of(p, round * gridDim.x + place);
+}
+
+// Fills the buffers, item after item. All lanes of one warp.
 template <typename G>
 class Producer {
  public:
-  __device__ Producer(const Params& params, const Buffers<G>& buffers)
-      : params_(params), p_(params.attention), buffers_(buffers) {}
+  __device__ Producer(const Params& params, const Sources& sources,
+                      const Buffers<G>& buffers)
+      : params_(params),
+        p_(params.attention),
+        sources_(sources),
+        buffers_(buffers),
+        box_rows_(min(static_cast<int>(p_.page_size), G::kTileKeys)),
+        pages_(G::kTileKeys / box_rows_),
+        page_(threadIdx.x % pages_),
+        line_(threadIdx.x / pages_) {}
 
   __device__ void run() {
     for (int round = 0;; ++round) {
-      const int place =
-          round % 2 == 0 ? blockIdx.x : static_cast<int>(gridDim.x - 1 - blockIdx.x);
-      const Work work = work_of(params_, round * gridDim.x + place);
-      if (work.tokens == 0) break;
+      const Work work = item_of_round(params_, round);
+      hand_over(work);
+      if (work.tokens == 0) return;
       load(work);
     }
-    hand_over(Work{});
   }
 
  private:
-  // Keys are one tile ahead of values, as their consumers are. The first of them need
-  // not wait until the last item's queries are done with.
+  // Outside of the KV array, whether keys or values are meant: it reads as zeros.
+  static constexpr int kNowhere = INT32_MIN / 2;
+
+  // Keys are one tile ahead of values, as their consumers are.
   __device__ void load(const Work& work) {
-    Loader<G> keys(p_, work, kKeys), values(p_, work, kValues);
-    const int begin = work.key_begin / G::kTileKeys * G::kTileKeys;
-    fetch(kKeys, keys);
-    hand_over(work);
-    for (int first = begin + G::kTileKeys; first < work.key_end;
-         first += G::kTileKeys) {
-      fetch(kKeys, keys);
-      fetch(kValues, values);
+    int first = work.key_begin / G::kTileKeys * G::kTileKeys;
+    int slot = slot_of(work, first), next = slot_of(work, first + G::kTileKeys);
+    fetch(kKeys, work, slot);
+    for (first += G::kTileKeys; first < work.key_end; first += G::kTileKeys) {
+      fetch(kKeys, work, next);
+      fetch(kValues, work, slot);
+      slot = next;
+      next = slot_of(work, first + G::kTileKeys);
     }
-    fetch(kValues, values);
+    fetch(kValues, work, slot);
   }
 
-  __device__ void fetch(Half half, Loader<G>& loader) {
-    Ring& ring = buffers_.barriers->rings[half];
+  // Where the first of this lane's keys lies.
+  __device__ int slot_of(const Work& work, int first) const {
+    const int token = first + page_ * box_rows_;
+    if (token >= work.key_end) return kNowhere;
+    return decode_attention::slot_in(p_, decode_attention::page_of(p_, work.row, token),
+                                     token, kNowhere);
+  }
+
+  __device__ void fetch(Half half, const Work& work, int slot) {
+    Ring& ring = buffers_.barriers->halves[half];
     Cursor& cursor = cursors_[half];
     mbarrier_wait(&ring.empty[cursor.stage], cursor.parity ^ 1);
-    loader.fetch(buffers_.half(half, cursor.stage));
-    mbarrier_arrive_copies(&ring.full[cursor.stage]);
+    uint64_t* full = &ring.full[cursor.stage];
+    if (threadIdx.x == 0) mbarrier_arrive_expect(full, G::kKeyBytes);
+    __syncwarp();
+    if (line_ < G::kLines) {
+      const uint32_t target = buffers_.half(half, cursor.stage) +
+                              (line_ * G::kTileKeys + page_ * box_rows_) * kLineBytes;
+      const int values = half == kValues ? static_cast<int>(p_.page_size) : 0;
+      tma_load_3d(target, &sources_.slots, 0, slot + values,
+                  work.kv_head * G::kLines + line_, full, CachePolicy::kNormal);
+    }
     cursor.advance(kStages);
   }
 
   __device__ void hand_over(const Work& work) {
-    Barriers& barriers = *buffers_.barriers;
-    mbarrier_wait(&barriers.queries_empty, parity_ ^ 1);
-    parity_ ^= 1;
+    Ring& ring = buffers_.barriers->queries;
+    mbarrier_wait(&ring.empty[queries_.stage], queries_.parity ^ 1);
+    uint64_t* full = &ring.full[queries_.stage];
     if (threadIdx.x == 0) {
-      *buffers_.work = work;
-      mbarrier_arrive(&barriers.queries_full);
+      buffers_.work[queries_.stage] = work;
+      const int tokens = G::kShared ? work.tokens : kTileRows / p_.group;
+      const int bytes = tokens * p_.group * kLineBytes * G::kLines;
+      mbarrier_arrive_expect(full, work.tokens == 0 ? 0 : bytes);
     }
-    load_queries<G>(p_, work, buffers_.queries);
-    mbarrier_arrive_copies(&barriers.queries_full);
+    __syncwarp();
+    if (work.tokens > 0) load_queries(work, buffers_.queries(queries_.stage), full);
+    __syncwarp();
+    queries_.advance(G::kQueryStages);
+  }
+
+  // A box of all tokens, or of one each, for each line of a head.
+  __device__ void load_queries(const Work& work, uint32_t target, uint64_t* full) {
+    const int boxes = G::kShared ? work.tokens : 1;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < boxes * G::kLines; i += kLanes) {
+      const int token = i / G::kLines, line = i % G::kLines;
+      tma_load_4d(target + (line * kTileRows + token * p_.group) * kLineBytes,
+                  &sources_.queries, 0, work.kv_head * p_.group,
+                  G::kShared ? query_at(params_, work.first + token) : work.first, line,
+                  full, CachePolicy::kNormal);
+    }
   }
 
   const Params& params_;
   const decode_attention::Params& p_;
+  const Sources& sources_;
   const Buffers<G>& buffers_;
-  Cursor cursors_[2];    // of each half
-  uint32_t parity_ = 0;  // of the queries
+  const int box_rows_, pages_;  // keys that are neighbours in memory; pages of a tile
+  const int page_, line_;       // that this lane asks for
+  Cursor cursors_[2];           // of each half
+  Cursor queries_;
 };
 
 #endif

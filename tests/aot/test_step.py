@@ -12,11 +12,16 @@ import jax.numpy as jnp
 import pytest
 
 from fdjax.generate import steps
+from fdjax.generate.loop import GenerationProgress
+from fdjax.generate.rows import RowTokens, extend_rows
+from fdjax.generate.sampling_state import SamplingProgress
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.decoder_stack import OP
+from fdjax.kernels.paged import KVCache
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
+from fdjax.notation import Array
 from tests.support.aot import compile_for_h200, wheels_missing
 
 pytestmark = [
@@ -104,6 +109,28 @@ def extend() -> tuple[jax.stages.Compiled, KVLayout]:
     )
 
 
+@pytest.fixture(scope="module")
+def mixed() -> tuple[jax.stages.Compiled, KVLayout]:
+    """1,024 tokens: of prompts, and one each of rows that decode, 64 rows in all."""
+    rows = _int32(BATCH)
+    return _compile(_mixed, _int32(8 * PROMPT), rows, rows, _int32(BATCH, WIDTH))
+
+
+def _mixed(
+    model: Decoder,
+    kv: KVCache,
+    tokens: Array,
+    lengths: Array,
+    last: Array,
+    table: Array,
+) -> tuple[Array, KVCache]:
+    sampling = SamplingProgress(lengths, lengths, None, None)
+    progress = GenerationProgress(kv, lengths, last, sampling)
+    call = RowTokens(tokens, lengths, lengths, lengths, lengths > 0, table)
+    progress, hidden = extend_rows(model, progress, call, mixed=True)
+    return hidden, progress.kv
+
+
 def _hlo(compiled: jax.stages.Compiled) -> str:
     """The optimized program."""
     text = compiled.as_text()
@@ -126,7 +153,7 @@ def _copies(compiled: jax.stages.Compiled, layout: KVLayout) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "program", ["decode", "counted", "many_rows", "prefill", "extend"]
+    "program", ["decode", "counted", "many_rows", "prefill", "extend", "mixed"]
 )
 def test_the_kv_array_is_updated_in_place(program: str, request: pytest.FixtureRequest):
     compiled, layout = request.getfixturevalue(program)
@@ -164,6 +191,16 @@ def test_ragged_prefill_reads_pages_where_they_lie(
     compiled, _ = extend
     assert len(_calls(compiled, "prefill_attention")) == 32
     # It is 64 MiB: logits of 64 rows, 31 MiB, and the widest of a layer's activations.
+    assert _temporaries(compiled) < 100 * MIB
+
+
+def test_each_kind_of_rows_has_its_attention(
+    mixed: tuple[jax.stages.Compiled, KVLayout],
+):
+    compiled, _ = mixed
+    for operation in ("rope_kv_write", "prefill_attention", "decode_attention"):
+        assert len(_calls(compiled, operation)) == 32
+    assert len(_calls(compiled, "attention_plan")) == 1, "one for all layers"
     assert _temporaries(compiled) < 100 * MIB
 
 

@@ -21,9 +21,16 @@ def invoke() -> Invoke:
     return run
 
 
+@pytest.fixture(autouse=True)
+def programs_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where JAX keeps programs is for a whole process, and so for all tests."""
+    for module in ("generate", "chat"):
+        monkeypatch.setattr(f"fdjax.cli.{module}.keep_programs", lambda: None)
+
+
 @pytest.fixture
 def shared(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
     """Commands take the shared model instead of loading one."""
     for module in ("generate", "chat"):
-        monkeypatch.setattr(f"fdjax.cli.{module}.load", lambda _: llm)
+        monkeypatch.setattr(f"fdjax.cli.{module}.load", lambda _, **__: llm)
     return llm

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import shutil
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from fdjax import LLM, SamplingParams
 from fdjax.cli import chat_commands
 from fdjax.cli.conversation import Conversation
 from fdjax.engine.runs import Runs
+from fdjax.errors import to_install
+from fdjax.models.source import SHIPPED, resolve
 from tests.cli.conftest import Invoke
 
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
@@ -176,8 +180,8 @@ def test_an_interrupt_stops_the_answer_and_not_the_chat(
 ):
     run = Runs.follow
 
-    def interrupted(runs: Runs, jobs: Any) -> Any:
-        increments = run(runs, jobs)
+    def interrupted(runs: Runs, sequences: Any) -> Any:
+        increments = run(runs, sequences)
         yield next(increments)
         increments.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)
         raise KeyboardInterrupt
@@ -193,6 +197,20 @@ def test_an_interrupt_stops_the_answer_and_not_the_chat(
     assert pool.num_free == pool.num_pages
     conversation.answer("The king")
     assert len(conversation.turns) == 4
+
+
+def test_a_template_needs_its_extra_before_weights_are_read(
+    invoke: Invoke, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(resolve(SHIPPED) / name, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    result = invoke("chat", str(tmp_path), text="A\n")
+    assert result.exit_code == 1
+    assert f"needs the package transformers; {to_install('chat')}" in result.stderr
+    (tmp_path / "chat_template.jinja").unlink()
+    assert "model.safetensors" in invoke("chat", str(tmp_path), text="A\n").stderr
 
 
 def test_a_chat_needs_a_tokenizer(

@@ -210,7 +210,7 @@ def test_extras_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(metadata, "version", without)
     found = extras.missing()
-    assert {"cuda13", "serve", "plots", "traces"} == {*found}
+    assert {"chat", "cuda13", "serve", "plots", "traces"} == {*found}
     assert found["serve"] == ["fastapi>=0.115 (it is 0.1)", "uvicorn"]
     assert found["plots"] == []
 

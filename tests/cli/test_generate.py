@@ -184,6 +184,7 @@ def test_every_sampling_option_arrives(invoke: Invoke, asked: list[SamplingParam
         ([STORY, "--dtype", "fp16"], "did you mean float16?"),
         ([STORY, "--max-model-len", "0"], "max-model-len"),
         ([STORY, "--memory-fraction", "2"], "memory-fraction"),
+        ([STORY, "--gpu-memory-utilization", "2"], "memory-fraction"),
         ([STORY, "--prompt-file", "/nowhere"], "prompt-file"),
         (["--prompt-ids", "1,b"], "prompt ids are"),
         (["-", "-"], "only once"),
@@ -256,8 +257,8 @@ def test_an_interrupt_ends_the_line(
 ):
     run = Runs.follow
 
-    def interrupted(runs: Runs, jobs: Any) -> Any:
-        increments = run(runs, jobs)
+    def interrupted(runs: Runs, sequences: Any) -> Any:
+        increments = run(runs, sequences)
         yield next(increments)
         yield next(increments)
         increments.close()  # pyright: ignore[reportAttributeAccessIssue]  (a generator)

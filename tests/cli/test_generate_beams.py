@@ -38,6 +38,16 @@ def test_all_of_them_are_written_as_json(invoke: Invoke, shared: LLM):
         assert scores == sorted(scores, reverse=True) and len(scores) == 3
 
 
+def test_the_best_so_far_is_shown_where_it_is_asked_for(invoke: Invoke):
+    result = invoke("generate", STORY, *BEAMS, "--show-best", "--json", "--logprobs=1")
+    told = [one for one in result.stderr.splitlines() if "best so far" in one]
+    assert len(told) > 4
+    beams = json.loads(result.stdout)["beams"]
+    for one in beams:
+        assert [entry["token_id"] for entry in one["logprobs"]] == one["token_ids"]
+    assert "best so far" not in invoke("generate", STORY, *BEAMS).stderr
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -45,6 +55,7 @@ def test_all_of_them_are_written_as_json(invoke: Invoke, shared: LLM):
         (("--beams", "4", "--top-p", "0.9"), "--top-p is for drawn texts"),
         (("--beams", "4", "--seed", "3"), "--seed is for drawn texts"),
         (("--beams", "4", "--length-penalty", "99"), "length_penalty is 99.0"),
+        (("--beams", "4", "--num-beam-groups", "3"), "num_beam_groups is 3"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_loaded(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pty
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 FDJAX = (sys.executable, "-m", "fdjax")
 SMALL = ("--max-model-len", "1024", "--max-num-seqs", "1", "--temperature", "0")
 LONG = ("generate", "Once upon a time", *SMALL, "--max-tokens", "1000", "--ignore-eos")
-# Shells start background jobs with Ctrl-C ignored, and children inherit that.
+# Shells start background sequences with Ctrl-C ignored, and children inherit that.
 HEEDING_CTRL_C = (
     "import os, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
@@ -48,12 +49,18 @@ def test_shells_complete_the_commands():
     assert result.stdout.split() == ["doctor"]
 
 
-def test_json_and_nothing_else():
+def test_json_and_nothing_else(tmp_path: pathlib.Path):
     arguments = ("generate", "Once upon a time", *SMALL, "--max-tokens", "9", "--json")
     result = subprocess.run(
-        [*FDJAX, *arguments], check=False, capture_output=True, text=True
+        [*FDJAX, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
     )
     assert result.returncode == 0, result.stderr
+    kept = [*(tmp_path / "fdjax" / "programs").glob("*-cache")]
+    assert kept, "the next command would compile all again"
     (line,) = result.stdout.splitlines()
     output = json.loads(line)
     assert output["text"].startswith(" there ")

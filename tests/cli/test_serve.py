@@ -22,8 +22,8 @@ import typer
 from fdjax.cli.app import app
 from fdjax.errors import to_install
 from tests.cli.conftest import Invoke
-from tests.support.http_server import wait_until
 from tests.support.load import load
+from tests.support.waiting import wait_until
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
 OPTIONS = (
@@ -173,7 +173,9 @@ def test_a_server_serves_until_it_is_told_to_stop(failed: str, programs: pathlib
         assert len(served) == 1 + len(answered.seconds) + 4
 
 
-@pytest.mark.parametrize("package", ["fastapi", "uvicorn", "prometheus_client"])
+@pytest.mark.parametrize(
+    "package", ["fastapi", "uvicorn", "prometheus_client", "jinja2"]
+)
 def test_without_the_extra_it_says_what_to_install(
     invoke: Invoke, package: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -66,9 +66,9 @@ def test_requests_together_and_behind_cached_prefixes(
     engine: Engine, alone: list[Bits]
 ):
     assert run(engine, ASKED) == alone
-    found = engine.scheduler.num_cached_tokens
+    found = engine.scheduler.prefixes.num_cached_tokens
     assert run(engine, ASKED[::-1]) == alone[::-1]
-    assert engine.scheduler.num_cached_tokens > found
+    assert engine.scheduler.prefixes.num_cached_tokens > found
 
 
 def test_chunks_and_what_was_put_back(model: Decoder, alone: list[Bits]):

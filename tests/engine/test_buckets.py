@@ -55,14 +55,14 @@ def test_a_prefill_call_is_full_or_its_padding_is_cheap(
         page_size=16,
         max_batched_tokens=max_batched_tokens,
     )
-    tokens = buckets.prefill_tokens(count)
+    tokens = buckets.call_tokens(count)
     assert tokens in buckets.prefills
     padding = tokens - count
     assert padding <= max(0, MAX_PADDING * tokens) or tokens <= CHEAP_TOKENS
     # All that wait are done in a few calls.
     calls = 0
     while count > 0:
-        count -= buckets.prefill_tokens(count)
+        count -= buckets.call_tokens(count)
         calls += 1
     assert calls <= 20_000 // max_batched_tokens + 10
 

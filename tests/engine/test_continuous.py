@@ -11,9 +11,11 @@ import pytest
 from fdjax import QueueFullError, RequestError, SamplingParams
 from fdjax.engine import scheduler
 from fdjax.engine.engine import Engine
-from fdjax.engine.job import Job
 from fdjax.engine.limits import Load, QueueLimits
 from fdjax.engine.origin import Origin
+from fdjax.engine.request import Increment
+from fdjax.engine.results import Launch
+from fdjax.engine.sequence import EngineSequence
 from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
 from tests.support.soak import is_idle, soak
 
@@ -38,16 +40,16 @@ def add(
     params: SamplingParams = GREEDY,
     *,
     priority: int = 0,
-) -> Job:
+) -> EngineSequence:
     return engine.add(engine.request(0, prompt, params), Origin(priority=priority))
 
 
-def finish(engine: Engine) -> dict[Job, list[int]]:
-    """Steps until nothing is left to do; the tokens of each job."""
-    outputs: defaultdict[Job, list[int]] = defaultdict(list)
+def finish(engine: Engine) -> dict[EngineSequence, list[int]]:
+    """Steps until nothing is left to do; the tokens of each sequence."""
+    outputs: defaultdict[EngineSequence, list[int]] = defaultdict(list)
     while engine.has_work:
-        for job, increment in engine.step():
-            outputs[job] += increment.token_ids
+        for sequence, increment in engine.step():
+            outputs[sequence] += increment.token_ids
     return outputs
 
 
@@ -56,16 +58,16 @@ def finish(engine: Engine) -> dict[Job, list[int]]:
 
 def test_a_request_joins_those_that_run(engine: Engine):
     expected = [run(engine, [prompt])[0] for prompt in PROMPTS]
-    outputs: defaultdict[Job, list[int]] = defaultdict(list)
-    jobs: list[Job] = []
+    outputs: defaultdict[EngineSequence, list[int]] = defaultdict(list)
+    sequences: list[EngineSequence] = []
     for prompt in itertools.chain(PROMPTS, itertools.repeat(None)):
         if prompt is not None:
-            jobs.append(add(engine, prompt))
+            sequences.append(add(engine, prompt))
         elif not engine.has_work:
             break
-        for job, increment in engine.step():
-            outputs[job] += increment.token_ids
-    assert [outputs[job] for job in jobs] == expected
+        for sequence, increment in engine.step():
+            outputs[sequence] += increment.token_ids
+    assert [outputs[sequence] for sequence in sequences] == expected
     assert is_idle(engine)
 
 
@@ -76,11 +78,11 @@ def test_a_job_that_is_parked_goes_on_where_it_was(
     """Others have its row meanwhile; it may be parked while it waits, too."""
     expected = run(engine, [PROMPTS[0]], params) + run(engine, [PROMPTS[1]], params)
     first, second = (add(engine, prompt, params) for prompt in PROMPTS[:2])
-    outputs: defaultdict[Job, list[int]] = defaultdict(list)
+    outputs: defaultdict[EngineSequence, list[int]] = defaultdict(list)
 
     def step() -> None:
-        for job, increment in engine.step():
-            outputs[job] += increment.token_ids
+        for sequence, increment in engine.step():
+            outputs[sequence] += increment.token_ids
 
     for _ in range(3):
         engine.park(first)
@@ -104,11 +106,11 @@ def test_a_job_that_is_parked_can_be_aborted(engine: Engine):
     engine.park(parked)
     engine.step()
     engine.park(asked)
-    for job in (parked, asked):
-        engine.abort(job)
-        engine.abort(job)
-        engine.park(job)
-        engine.resume(job)
+    for sequence in (parked, asked):
+        engine.abort(sequence)
+        engine.abort(sequence)
+        engine.park(sequence)
+        engine.resume(sequence)
     assert not engine.has_work
     assert is_idle(engine)
 
@@ -137,43 +139,45 @@ def test_rows_move_and_plans_change_under_a_request(
         for count, kind in itertools.product((1, 3), (GREEDY, SEEDED, PENALISED))
     ]
     others = [add(engine, PROMPTS[0], one) for one in short[:3]]
-    job = add(engine, PROMPTS[2], params)
+    sequence = add(engine, PROMPTS[2], params)
     others += [add(engine, PROMPTS[1], one) for one in short[3:]]
     outputs = finish(engine)
-    assert outputs[job] == expected
+    assert outputs[sequence] == expected
     assert [len(outputs[one]) for one in others] == [1, 1, 1, 3, 3, 3]
     assert is_idle(engine)
 
 
 def test_an_aborted_request_leaves_the_others_alone(engine: Engine):
     expected = [run(engine, [prompt])[0] for prompt in PROMPTS]
-    jobs = [add(engine, prompt) for prompt in PROMPTS]
+    sequences = [add(engine, prompt) for prompt in PROMPTS]
     waiting = [add(engine, PROMPTS[1]) for _ in range(6)]
-    outputs: defaultdict[Job, list[int]] = defaultdict(list)
-    while not outputs[jobs[1]]:
-        for job, increment in engine.step():
-            outputs[job] += increment.token_ids
-    aborted = (jobs[1], *waiting)
-    got = [len(outputs[job]) for job in aborted]
-    for job in aborted:
-        engine.abort(job)
-        engine.abort(job)
-    for job, tokens in finish(engine).items():
-        outputs[job] += tokens
-    assert [len(outputs[job]) for job in aborted] == got
+    outputs: defaultdict[EngineSequence, list[int]] = defaultdict(list)
+    while not outputs[sequences[1]]:
+        for sequence, increment in engine.step():
+            outputs[sequence] += increment.token_ids
+    aborted = (sequences[1], *waiting)
+    got = [len(outputs[sequence]) for sequence in aborted]
+    for sequence in aborted:
+        engine.abort(sequence)
+        engine.abort(sequence)
+    for sequence, tokens in finish(engine).items():
+        outputs[sequence] += tokens
+    assert [len(outputs[sequence]) for sequence in aborted] == got
     assert got[0] > 0
     assert not any(got[2:])
-    assert [outputs[jobs[0]], outputs[jobs[2]]] == [expected[0], expected[2]]
+    assert [outputs[sequences[0]], outputs[sequences[2]]] == [expected[0], expected[2]]
     assert is_idle(engine)
 
 
 def test_lower_priorities_go_first():
     engine = tiny_engine(max_num_seqs=1, steps_per_launch=2)
-    jobs = [add(engine, PROMPTS[1], priority=priority) for priority in (2, 0, 1, 0)]
-    ended: list[Job] = []
+    sequences = [
+        add(engine, PROMPTS[1], priority=priority) for priority in (2, 0, 1, 0)
+    ]
+    ended: list[EngineSequence] = []
     while engine.has_work:
-        ended += [job for job, more in engine.step() if more.finish_reason]
-    assert ended == [jobs[1], jobs[3], jobs[2], jobs[0]]
+        ended += [sequence for sequence, more in engine.step() if more.finish_reason]
+    assert ended == [sequences[1], sequences[3], sequences[2], sequences[0]]
 
 
 # --- Pages run out --------------------------------------------------------------------
@@ -186,20 +190,45 @@ def test_what_was_put_back_resumes_where_it_was(
     params = dataclasses.replace(params, max_tokens=20)
     expected = [run(engine, [prompt], params)[0] for prompt in PROMPTS]
     before = small.scheduler.num_preemptions
-    jobs = [add(small, prompt, params) for prompt in PROMPTS]
+    sequences = [add(small, prompt, params) for prompt in PROMPTS]
     outputs = finish(small)
     assert small.scheduler.num_preemptions > before
-    assert [outputs[job] for job in jobs] == expected
+    assert [outputs[sequence] for sequence in sequences] == expected
     assert is_idle(small)
+
+
+def test_putting_one_back_waits_for_nothing(
+    small: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """Of what was launched a step reads one, as all steps do that launch."""
+    reads: list[int] = []
+    read, step = small._pipeline._read, small._pipeline.step
+
+    def counted(launch: Launch) -> list[tuple[EngineSequence, Increment]]:
+        reads[-1] += 1
+        return read(launch)
+
+    def noted() -> list[tuple[EngineSequence, Increment]]:
+        reads.append(0)
+        return step()
+
+    monkeypatch.setattr(small._pipeline, "_read", counted)
+    monkeypatch.setattr(small._pipeline, "step", noted)
+    before = small.scheduler.num_preemptions
+    sequences = [add(small, prompt, GREEDY) for prompt in (*PROMPTS, *PROMPTS)]
+    outputs = finish(small)
+    assert small.scheduler.num_preemptions > before
+    assert all(len(outputs[sequence]) == GREEDY.max_tokens for sequence in sequences)
+    assert max(reads[:-1]) == 1
 
 
 def test_the_last_in_order_is_put_back(small: Engine):
     params = dataclasses.replace(GREEDY, max_tokens=20)
-    jobs = [add(small, PROMPTS[2], params, priority=p) for p in (1, 0)]
-    ended: list[Job] = []
+    sequences = [add(small, PROMPTS[2], params, priority=p) for p in (1, 0)]
+    ended: list[EngineSequence] = []
     while small.has_work:
-        ended += [job for job, more in small.step() if more.finish_reason]
-    assert ended == [jobs[1], jobs[0]]
+        ended += [sequence for sequence, more in small.step() if more.finish_reason]
+    assert ended == [sequences[1], sequences[0]]
 
 
 def test_a_request_beyond_the_whole_array_is_refused():
@@ -215,12 +244,12 @@ def test_a_request_beyond_the_whole_array_is_refused():
 def test_a_prefix_is_computed_once(engine: Engine):
     engine.scheduler.pool.forget()
     prompts = [LONG[:17], LONG[:20], LONG[:16], LONG]
-    before = engine.scheduler.num_cached_tokens
+    before = engine.scheduler.prefixes.num_cached_tokens
     first = run(engine, prompts[:1])[0]
-    assert engine.scheduler.num_cached_tokens == before
+    assert engine.scheduler.prefixes.num_cached_tokens == before
     again = run(engine, prompts)
     # Whole pages of 8, and at least one token is computed.
-    assert engine.scheduler.num_cached_tokens == before + 16 + 16 + 8 + 16
+    assert engine.scheduler.prefixes.num_cached_tokens == before + 16 + 16 + 8 + 16
     assert again[0] == first
     engine.scheduler.pool.forget()
     assert [run(engine, [prompt])[0] for prompt in prompts] == again
@@ -229,24 +258,24 @@ def test_a_prefix_is_computed_once(engine: Engine):
 def test_samples_of_one_prompt_share_its_pages(engine: Engine):
     engine.scheduler.pool.forget()
     kinds = [dataclasses.replace(SEEDED, seed=seed) for seed in range(4)]
-    before = engine.scheduler.num_cached_tokens
-    jobs = [add(engine, LONG[:17], kind) for kind in kinds]
-    while not all(job.row is not None for job in jobs):
+    before = engine.scheduler.prefixes.num_cached_tokens
+    sequences = [add(engine, LONG[:17], kind) for kind in kinds]
+    while not all(sequence.row is not None for sequence in sequences):
         engine.step()
-    assert len({tuple(job.pages[:2]) for job in jobs}) == 1
-    assert len({job.pages[2] for job in jobs}) == 4
+    assert len({tuple(sequence.pages[:2]) for sequence in sequences}) == 1
+    assert len({sequence.pages[2] for sequence in sequences}) == 4
     outputs = finish(engine)
-    assert engine.scheduler.num_cached_tokens == before + 3 * 16
-    assert len({tuple(outputs[job]) for job in jobs}) == 4
+    assert engine.scheduler.prefixes.num_cached_tokens == before + 3 * 16
+    assert len({tuple(outputs[sequence]) for sequence in sequences}) == 4
 
 
 def test_salts_share_nothing(engine: Engine):
     engine.scheduler.pool.forget()
-    before = engine.scheduler.num_cached_tokens
+    before = engine.scheduler.prefixes.num_cached_tokens
     for salt in (b"a", b"b"):
         engine.add(engine.request(0, LONG, GREEDY), Origin(salt=salt))
         finish(engine)
-    assert engine.scheduler.num_cached_tokens == before
+    assert engine.scheduler.prefixes.num_cached_tokens == before
 
 
 def test_without_a_cache_nothing_is_found(engine: Engine):
@@ -254,8 +283,8 @@ def test_without_a_cache_nothing_is_found(engine: Engine):
     bare = tiny_engine(prefix_caching=False)
     assert run(bare, [LONG, LONG]) == expected * 2
     assert run(bare, [LONG]) == expected
-    assert bare.scheduler.num_cached_tokens == 0
-    assert bare.scheduler.num_queried_tokens == 0, "nothing is looked up"
+    assert bare.scheduler.prefixes.num_cached_tokens == 0
+    assert bare.scheduler.prefixes.num_queried_tokens == 0, "nothing is looked up"
 
 
 def test_long_prompts_go_in_chunks(engine: Engine):
@@ -270,7 +299,7 @@ def test_long_prompts_go_in_chunks(engine: Engine):
 
 def test_a_full_queue_says_so():
     engine = tiny_engine(limits=QueueLimits(requests=2, tokens=10))
-    jobs = [add(engine, [7] * 4), add(engine, [8] * 4)]
+    sequences = [add(engine, [7] * 4), add(engine, [8] * 4)]
     with pytest.raises(QueueFullError, match="2 requests wait, and 2 may"):
         engine.check_queue(Load(1, 1, 1))
     engine.step()
@@ -281,7 +310,7 @@ def test_a_full_queue_says_so():
     with pytest.raises(RequestError, match=r"11 tokens .* max_queued_tokens is 10"):
         engine.check_queue(Load(1, 1, 11))
     assert len(finish(engine)) == 3
-    assert all(job.ended for job in jobs)
+    assert all(sequence.ended for sequence in sequences)
 
 
 # --- Everything at once ---------------------------------------------------------------

@@ -133,8 +133,8 @@ def test_nothing_is_traced_after_warm_up(
     count = engine.warm_up([greedy, drawn], on_progress=lambda *at: seen.append(at))
     assert seen == [(done, count) for done in range(count + 1)]
     programs: Any = engine.executor.programs
-    compiled = programs._prefill._cache_size() + programs._decode._cache_size()
-    # Beside these, what seats arrivals and what moves rows, for each of two plans, and
+    compiled = programs._extend._cache_size() + programs._decode._cache_size()
+    # Beside these, what samples rows and what moves them, for each of two plans, and
     # what sends masks.
     assert count == compiled + 2 * 2 + len(engine.buckets.mask_rows)
     with jax.no_tracing(True):

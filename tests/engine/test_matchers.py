@@ -10,8 +10,8 @@ import pytest
 
 from fdjax import RequestError, SamplingParams, StructuredOutputs
 from fdjax.engine.engine import Engine
-from fdjax.engine.job import Job
 from fdjax.engine.results import Launch
+from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.stopping import FinishReason
 from tests.support.engines import GREEDY, shallow_model, tiny_engine
 from tests.support.host_reads import no_host_reads
@@ -47,20 +47,22 @@ def add(
     prompt: Sequence[int],
     params: SamplingParams = GREEDY,
     grammar: Places | None = None,
-) -> Job:
+) -> EngineSequence:
     return engine.add(engine.request(0, prompt, params, grammar))
 
 
-def finish(engine: Engine) -> tuple[dict[Job, list[int]], dict[Job, FinishReason]]:
-    """Steps until nothing is left to do; tokens and ends of each job."""
-    outputs: defaultdict[Job, list[int]] = defaultdict(list)
-    ends: dict[Job, FinishReason] = {}
+def finish(
+    engine: Engine,
+) -> tuple[dict[EngineSequence, list[int]], dict[EngineSequence, FinishReason]]:
+    """Steps until nothing is left to do; tokens and ends of each sequence."""
+    outputs: defaultdict[EngineSequence, list[int]] = defaultdict(list)
+    ends: dict[EngineSequence, FinishReason] = {}
     while engine.has_work:
-        for job, increment in engine.step():
-            outputs[job] += increment.token_ids
+        for sequence, increment in engine.step():
+            outputs[sequence] += increment.token_ids
             if increment.finish_reason is not None:
-                assert job not in ends
-                ends[job] = increment.finish_reason
+                assert sequence not in ends
+                ends[sequence] = increment.finish_reason
     pool = engine.scheduler.pool
     assert pool.num_free == pool.num_pages
     return outputs, ends
@@ -72,17 +74,17 @@ def alone(
     params: SamplingParams = GREEDY,
     grammar: Places | None = None,
 ) -> list[int]:
-    job = add(engine, prompt, params, grammar)
-    return finish(engine)[0][job]
+    sequence = add(engine, prompt, params, grammar)
+    return finish(engine)[0][sequence]
 
 
 @each_speed
 def test_every_token_is_allowed(engine: Engine, slow: bool):
-    job = add(engine, PROMPTS[1], GREEDY, places(engine, slow=slow))
+    sequence = add(engine, PROMPTS[1], GREEDY, places(engine, slow=slow))
     outputs, ends = finish(engine)
-    assert [token // 10 for token in outputs[job]] == list(range(1, 12))
-    assert ends[job] == FinishReason.STOP
-    assert outputs[job] != alone(engine, PROMPTS[1])[: len(ALLOWED)]
+    assert [token // 10 for token in outputs[sequence]] == list(range(1, 12))
+    assert ends[sequence] == FinishReason.STOP
+    assert outputs[sequence] != alone(engine, PROMPTS[1])[: len(ALLOWED)]
 
 
 @each_speed
@@ -91,27 +93,29 @@ def test_neighbours_change_nothing(engine: Engine, slow: bool):
     grammar = places(engine, slow=slow)
     forms = [alone(engine, prompt, GREEDY, grammar) for prompt in PROMPTS]
     free = [alone(engine, prompt) for prompt in PROMPTS[:2]]
-    jobs = [add(engine, prompt) for prompt in PROMPTS[:2]]
-    jobs += [add(engine, prompt, GREEDY, grammar) for prompt in PROMPTS]
+    sequences = [add(engine, prompt) for prompt in PROMPTS[:2]]
+    sequences += [add(engine, prompt, GREEDY, grammar) for prompt in PROMPTS]
     outputs, _ = finish(engine)
-    assert [outputs[job] for job in jobs] == [*free, *forms]
+    assert [outputs[sequence] for sequence in sequences] == [*free, *forms]
 
 
 @pytest.fixture
-def launches(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[set[Job]]:
-    """The jobs of each decode call there will be."""
-    decode, jobs_of = engine.executor.decode, list[set[Job]]()
+def launches(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> list[set[EngineSequence]]:
+    """The sequences of each decode call there will be."""
+    decode, sequences_of = engine.executor.decode, list[set[EngineSequence]]()
 
-    def watched(jobs: Sequence[Job]) -> Launch:
-        jobs_of.append(set(jobs))
-        return decode(jobs)
+    def watched(sequences: Sequence[EngineSequence]) -> Launch:
+        sequences_of.append(set(sequences))
+        return decode(sequences)
 
     monkeypatch.setattr(engine.executor, "decode", watched)
-    return jobs_of
+    return sequences_of
 
 
 def test_it_misses_every_second_launch_and_its_neighbour_none(
-    engine: Engine, launches: list[set[Job]]
+    engine: Engine, launches: list[set[EngineSequence]]
 ):
     without = add(engine, PROMPTS[0])
     finish(engine)
@@ -120,29 +124,31 @@ def test_it_misses_every_second_launch_and_its_neighbour_none(
     beside = add(engine, PROMPTS[0])
     form = add(engine, PROMPTS[1], GREEDY, places(engine))
     finish(engine)
-    assert [beside in jobs for jobs in launches[:6]] == [True] * 6
-    taken = [place for place, jobs in enumerate(launches) if form in jobs]
+    assert [beside in sequences for sequences in launches[:6]] == [True] * 6
+    taken = [place for place, sequences in enumerate(launches) if form in sequences]
     assert len(taken) == len(ALLOWED) - 1
     assert {after - before for before, after in itertools.pairwise(taken[:3])} == {2}
 
 
-def test_alone_it_takes_every_launch(engine: Engine, launches: list[set[Job]]):
-    job = add(engine, PROMPTS[1], GREEDY, places(engine))
+def test_alone_it_takes_every_launch(
+    engine: Engine, launches: list[set[EngineSequence]]
+):
+    sequence = add(engine, PROMPTS[1], GREEDY, places(engine))
     finish(engine)
-    assert launches == [{job}] * (len(ALLOWED) - 1)
+    assert launches == [{sequence}] * (len(ALLOWED) - 1)
 
 
 def test_one_that_is_never_ready_holds_up_itself_alone(
-    engine: Engine, launches: list[set[Job]]
+    engine: Engine, launches: list[set[EngineSequence]]
 ):
     """Until there is nothing else to do; then it is waited for."""
     form = add(engine, PROMPTS[1], GREEDY, places(engine, slow=True))
     other = add(engine, PROMPTS[0])
-    ended: list[Job] = []
+    ended: list[EngineSequence] = []
     while engine.has_work:
-        ended += [job for job, more in engine.step() if more.finish_reason]
+        ended += [sequence for sequence, more in engine.step() if more.finish_reason]
     assert ended == [other, form]
-    assert sum(other in jobs for jobs in launches) == 6
+    assert sum(other in sequences for sequences in launches) == 6
 
 
 @each_speed
@@ -151,35 +157,35 @@ def test_what_was_put_back_resumes_where_it_was(engine: Engine, slow: bool):
     free = alone(engine, PROMPTS[2])
     before = engine.scheduler.num_preemptions
     form = places(engine, slow=slow)
-    jobs = [add(engine, PROMPTS[1], GREEDY, form) for _ in range(2)]
-    jobs.append(add(engine, PROMPTS[2]))
+    sequences = [add(engine, PROMPTS[1], GREEDY, form) for _ in range(2)]
+    sequences.append(add(engine, PROMPTS[2]))
     outputs, _ = finish(engine)
-    assert [outputs[job] for job in jobs] == [expected, expected, free]
+    assert [outputs[sequence] for sequence in sequences] == [expected, expected, free]
     assert engine.scheduler.num_preemptions > before
 
 
 def test_an_aborted_one_leaves_the_others_alone(engine: Engine):
     expected = alone(engine, PROMPTS[0])
     other = add(engine, PROMPTS[0])
-    job = add(engine, PROMPTS[1], GREEDY, places(engine))
+    sequence = add(engine, PROMPTS[1], GREEDY, places(engine))
     outputs = list(engine.step())
-    assert job.held
-    engine.abort(job)
+    assert sequence.held
+    engine.abort(sequence)
     got = [t for one, more in outputs if one is other for t in more.token_ids]
     assert got + finish(engine)[0][other] == expected
 
 
 def test_the_length_may_end_it_first(engine: Engine):
     params = dataclasses.replace(GREEDY, max_tokens=3)
-    job = add(engine, PROMPTS[1], params, places(engine))
+    sequence = add(engine, PROMPTS[1], params, places(engine))
     outputs, ends = finish(engine)
-    assert (len(outputs[job]), ends[job]) == (3, FinishReason.LENGTH)
+    assert (len(outputs[sequence]), ends[sequence]) == (3, FinishReason.LENGTH)
 
 
 def test_a_grammar_given_up_ends_like_a_text_too_long(engine: Engine):
     grammar = dataclasses.replace(places(engine), end=FinishReason.LENGTH)
-    job = add(engine, PROMPTS[1], GREEDY, grammar)
-    assert finish(engine)[1][job] == FinishReason.LENGTH
+    sequence = add(engine, PROMPTS[1], GREEDY, grammar)
+    assert finish(engine)[1][sequence] == FinishReason.LENGTH
 
 
 def test_a_stop_token_ends_it(engine: Engine):

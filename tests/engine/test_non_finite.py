@@ -11,6 +11,7 @@ from fdjax.engine.request import Increment
 from fdjax.engine.runs import Runs
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
+from fdjax.kernels.weight import Dense
 from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine, tiny_model
 
 POISON = 50
@@ -21,8 +22,8 @@ DRAWN = SamplingParams(temperature=0.9, seed=1, max_tokens=12, ignore_eos=True)
 def poisoned() -> Engine:
     """The tiny model, and one token of which nothing finite comes."""
     model = nnx.clone(tiny_model())
-    table = model.embed.weight
-    table[...] = table[...].at[POISON].set(jnp.nan)
+    table = model.embed.weight.get_value().values
+    model.embed.weight.set_value(Dense(table.at[POISON].set(jnp.nan)))
     return tiny_engine(model)
 
 

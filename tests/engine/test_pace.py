@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import pytest
 
 from fdjax.engine.engine import Engine
@@ -106,7 +107,8 @@ def test_a_slow_model_streams_token_by_token(
 
     def slow(*operands: Any, **plan: Any) -> Any:
         clock.now += 0.02 * engine.executor.pace.steps
-        return decode(*operands, **plan)
+        # The call takes the time: nothing is left to wait for, however busy a machine.
+        return jax.block_until_ready(decode(*operands, **plan))
 
     monkeypatch.setattr(programs, "decode", slow)
     engine.executor.pace = Pace(8, 0.02, clock)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.engine import engine as engine_module
+from fdjax.engine import pipeline
 from fdjax.engine.engine import Engine
 from fdjax.generate.softmax_counts import SoftmaxCounts
 from tests.support.engines import PROMPTS, run
@@ -45,15 +45,15 @@ def test_no_way_to_the_host_is_overlooked(way: str):
     WAYS[way](array)
 
 
-@pytest.mark.parametrize("call", ["prefill", "decode"])
+@pytest.mark.parametrize("call", ["extend", "decode"])
 def test_a_launch_that_waits_is_seen(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, call: str
 ):
     launch = getattr(engine.executor, call)
 
-    def waiting(work: Any) -> Any:
-        launched = launch(work)
-        for one in launched if call == "prefill" else [launched]:
+    def waiting(*work: Any) -> Any:
+        launched = launch(*work)
+        for one in launched if call == "extend" else [launched]:
             np.asarray(one.sampled.tokens)
         return launched
 
@@ -65,7 +65,7 @@ def test_a_launch_that_waits_is_seen(
 def test_an_engine_that_is_not_ahead_is_seen(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(engine_module, "LAUNCHES_AHEAD", 0)
+    monkeypatch.setattr(pipeline, "LAUNCHES_AHEAD", 0)
     with no_host_reads(), pytest.raises(AssertionError, match="the step it is of"):
         run(engine, PROMPTS)
 
@@ -74,6 +74,6 @@ def test_counts_that_a_step_asks_for_are_seen(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
     counts = SoftmaxCounts(jnp.zeros(2, jnp.uint32), jnp.zeros((1, 2), jnp.uint32))
-    monkeypatch.setattr(engine, "_let_in", lambda: counts.read(num_heads=1))
+    monkeypatch.setattr(engine._pipeline, "_let_in", lambda: counts.read(num_heads=1))
     with no_host_reads(), pytest.raises(AssertionError, match="read within a step"):
         engine.step()

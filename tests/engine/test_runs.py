@@ -26,8 +26,8 @@ def all_free(engine: Engine) -> bool:
 
 def start(engine: Engine, runs: Runs, prompt: Sequence[int]) -> Generator[list[int]]:
     """The tokens of a run, as they come."""
-    jobs = runs.add([engine.request(0, prompt, GREEDY)])
-    for _, increment in runs.follow(jobs):
+    sequences = runs.add([engine.request(0, prompt, GREEDY)])
+    for _, increment in runs.follow(sequences):
         yield increment.token_ids
 
 
@@ -65,12 +65,12 @@ def test_a_job_aborted_on_the_way_ends_its_run_and_no_other(
     engine: Engine, alone: list[list[int]]
 ):
     runs = Runs(engine)
-    jobs = runs.add([engine.request(i, p, GREEDY) for i, p in enumerate(PROMPTS)])
-    outputs: list[list[int]] = [[] for _ in jobs]
-    for job, increment in runs.follow(jobs):
+    sequences = runs.add([engine.request(i, p, GREEDY) for i, p in enumerate(PROMPTS)])
+    outputs: list[list[int]] = [[] for _ in sequences]
+    for sequence, increment in runs.follow(sequences):
         outputs[increment.index] += increment.token_ids
-        if job is jobs[1]:
-            engine.abort(job)
+        if sequence is sequences[1]:
+            engine.abort(sequence)
     assert outputs[0] == alone[0] and outputs[2] == alone[2]
     assert 0 < len(outputs[1]) < len(alone[1])
     assert all_free(engine)
@@ -112,11 +112,11 @@ def test_a_step_that_fails_is_told_to_every_run_that_it_ended(
     long = dataclasses.replace(GREEDY, max_tokens=28)
     ended, failing = (start(engine, runs, prompt) for prompt in PROMPTS[1:])
     tokens = next(ended)
-    jobs = runs.add([engine.request(0, PROMPTS[0], long)])
-    other = runs.follow(jobs)
+    sequences = runs.add([engine.request(0, PROMPTS[0], long)])
+    other = runs.follow(sequences)
     next(other)
     next(failing)
-    assert not jobs[0].ended
+    assert not sequences[0].ended
 
     def fails() -> Any:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Which jobs hold rows and pages, and what runs next; nothing is computed here."""
+"""Which sequences hold rows and pages, and what runs next; nothing is computed here."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,11 @@ import pytest
 
 from fdjax import SamplingParams
 from fdjax.engine.buckets import Buckets
-from fdjax.engine.job import Chunk, Job
 from fdjax.engine.origin import Origin
+from fdjax.engine.policy import PrefillOrder
 from fdjax.engine.request import make_request
 from fdjax.engine.scheduler import Scheduler
+from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.memory.pages import PagePool
 from fdjax.memory.prefix import PrefixKeys
 
@@ -17,9 +18,15 @@ PAGE_SIZE = 4
 
 
 class Desk:
-    """A scheduler of up to 4 rows, and jobs in the order they come."""
+    """A scheduler of up to 4 rows, and sequences in the order they come."""
 
-    def __init__(self, *, num_pages: int = 32, max_batched_tokens: int = 64) -> None:
+    def __init__(
+        self,
+        *,
+        num_pages: int = 32,
+        max_batched_tokens: int = 64,
+        order: PrefillOrder = "shortest",
+    ) -> None:
         buckets = Buckets.of(
             max_num_seqs=4,
             max_model_len=32,
@@ -32,8 +39,9 @@ class Desk:
             page_size=PAGE_SIZE,
             caching=True,
             gathering=False,
+            order=order,
         )
-        self.jobs: list[Job] = []
+        self.sequences: list[EngineSequence] = []
 
     def add(
         self,
@@ -42,9 +50,9 @@ class Desk:
         output: int = 8,
         priority: int = 0,
         origin: Origin | None = None,
-    ) -> Job:
-        """A job whose prompt begins like no other's."""
-        place = len(self.jobs)
+    ) -> EngineSequence:
+        """A sequence whose prompt begins like no other's."""
+        place = len(self.sequences)
         prompt = [place] * length
         params = SamplingParams(temperature=0.0, max_tokens=output)
         request = make_request(
@@ -52,18 +60,20 @@ class Desk:
         )
         keys = PrefixKeys(PAGE_SIZE)
         origin = origin or Origin(priority=priority)
-        job = Job(request, origin, seed=0, keys=keys, tokens=list(prompt))
-        self.jobs.append(job)
-        self.scheduler.add(job)
-        return job
+        sequence = EngineSequence(
+            request, origin, seed=0, keys=keys, tokens=list(prompt)
+        )
+        self.sequences.append(sequence)
+        self.scheduler.add(sequence)
+        return sequence
 
-    def running(self, *lengths: int, output: int = 8) -> list[Job]:
-        """Jobs whose prompts are computed."""
-        jobs = [self.add(length, output=output) for length in lengths]
-        assert self.scheduler.admit() == jobs
+    def running(self, *lengths: int, output: int = 8) -> list[EngineSequence]:
+        """Sequences whose prompts are computed."""
+        sequences = [self.add(length, output=output) for length in lengths]
+        assert self.scheduler.admit() == sequences
         self.scheduler.chunks(1000)
-        assert all(job.is_decoding for job in jobs)
-        return jobs
+        assert all(sequence.is_decoding for sequence in sequences)
+        return sequences
 
     @property
     def num_free(self) -> int:
@@ -71,7 +81,7 @@ class Desk:
 
 
 def spans(chunks: Sequence[Chunk]) -> list[tuple[int, int, int]]:
-    return [(chunk.job.request.index, chunk.start, chunk.stop) for chunk in chunks]
+    return [(chunk.sequence.request.index, chunk.start, chunk.stop) for chunk in chunks]
 
 
 # --- Admission ------------------------------------------------------------------------
@@ -82,16 +92,16 @@ def test_rows_and_pages_go_to_the_first_in_order():
     for priority in (1, 0, 1, 0, 0):
         desk.add(5, priority=priority)
     admitted = desk.scheduler.admit()
-    assert [job.request.index for job in admitted] == [1, 3, 4, 0]
-    assert [job.row for job in admitted] == [0, 1, 2, 3]
-    assert [page for job in admitted for page in job.pages] == list(range(8))
+    assert [sequence.request.index for sequence in admitted] == [1, 3, 4, 0]
+    assert [sequence.row for sequence in admitted] == [0, 1, 2, 3]
+    assert [page for sequence in admitted for page in sequence.pages] == list(range(8))
     assert desk.scheduler.num_waiting == 1
 
 
 def test_nobody_overtakes_a_job_that_waits_for_pages():
     desk = Desk(num_pages=8)
     first, large, small = desk.add(16), desk.add(16), desk.add(1)
-    # Its pages are there, but not one more for the job that runs.
+    # Its pages are there, but not one more for the sequence that runs.
     assert desk.scheduler.admit() == [first]
     assert desk.num_free == 4
     desk.scheduler.end(first)
@@ -113,17 +123,42 @@ def test_what_has_ended_leaves_everything_behind():
 
 
 def test_a_call_takes_what_fits_and_the_next_goes_on():
-    desk = Desk(max_batched_tokens=16)
+    desk = Desk(max_batched_tokens=16, order="fcfs")
     for length in (10, 9, 3):
         desk.add(length)
     desk.scheduler.admit()
     assert spans(desk.scheduler.chunks(16)) == [(0, 0, 10), (1, 0, 6)]
-    assert [job.is_decoding for job in desk.jobs] == [True, False, False]
+    assert [sequence.is_decoding for sequence in desk.sequences] == [True, False, False]
     assert desk.scheduler.chunks(0) == []
     assert spans(desk.scheduler.chunks(5)) == [(1, 6, 9), (2, 0, 2)]
     assert spans(desk.scheduler.chunks(16)) == [(2, 2, 3)]
     assert desk.scheduler.chunks(16) == []
-    assert [job.num_launched for job in desk.jobs] == [11, 10, 4]
+    assert [sequence.num_launched for sequence in desk.sequences] == [11, 10, 4]
+
+
+def test_the_shortest_goes_first_and_the_longest_is_not_starved():
+    """Of others, no more tokens are computed before it than it has itself."""
+    desk = Desk(max_batched_tokens=8, num_pages=64)
+    long = desk.add(20)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(0, 0, 8)]
+    overtaken = 0
+    while not long.num_launched:
+        short = desk.add(4)
+        desk.scheduler.admit()
+        chunks = desk.scheduler.chunks(4)
+        overtaken += sum(chunk.size for chunk in chunks if chunk.sequence is not long)
+        if short.num_launched:
+            desk.scheduler.end(short)
+    assert overtaken == 8, "8 and 4 and 4 are computed, and 4 more would be 20"
+
+
+def test_rows_that_decode_are_part_of_the_budget():
+    desk = Desk(max_batched_tokens=64)
+    desk.add(30)
+    desk.scheduler.admit()
+    assert desk.scheduler.chunks(2, num_decoding=2) == []
+    assert spans(desk.scheduler.chunks(16, num_decoding=3)) == [(0, 0, 13)]
 
 
 # --- Decoding -------------------------------------------------------------------------
@@ -137,22 +172,22 @@ def test_pages_are_taken_when_the_next_steps_need_them(
 ):
     """The last token made has no place of its own yet."""
     desk = Desk()
-    (job,) = desk.running(length, output=21)
+    (sequence,) = desk.running(length, output=21)
     seen: list[int] = []
     for _ in held:
         assert not desk.scheduler.lacking(steps)
-        assert desk.scheduler.reserve(steps) == [job]
-        seen.append(len(job.pages))
+        assert desk.scheduler.reserve(steps) == [sequence]
+        seen.append(len(sequence.pages))
     assert seen == held
-    assert job.num_launched == length + 1 + 5 * steps
+    assert sequence.num_launched == length + 1 + 5 * steps
 
 
 def test_no_page_is_taken_beyond_the_last_token():
     desk = Desk()
-    (job,) = desk.running(6, output=4)
+    (sequence,) = desk.running(6, output=4)
     desk.scheduler.reserve(8)
-    assert len(job.pages) == 3  # 9 tokens: the tenth and last is never read again
-    assert not job.is_decoding
+    assert len(sequence.pages) == 3  # 9 tokens: the tenth and last is never read again
+    assert not sequence.is_decoding
     assert desk.scheduler.reserve(8) == []
 
 
@@ -162,22 +197,29 @@ def test_the_last_in_order_gives_way_and_comes_back_first():
     waiting = desk.add(2)
     assert desk.scheduler.lacking(8)
     assert desk.scheduler.preempt() is second
-    assert (second.row, second.pages, second.num_launched) == (None, [], 0)
+    assert (second.row, second.pages) == (None, [])
     assert not desk.scheduler.lacking(8)
     assert desk.scheduler.reserve(8) == [first]
     assert desk.scheduler.admit() == []
+    desk.scheduler.come_back()
+    assert second in desk.scheduler.away, "its first token is on the way"
+    second.tokens.append(1)
+    desk.scheduler.come_back()
+    assert second.num_launched == 0
     desk.scheduler.end(first)
     assert desk.scheduler.admit() == [second, waiting]
     assert desk.scheduler.num_preemptions == 1
 
 
-def samples(desk: Desk, count: int, *, tenant: str = "", made: int = 40) -> list[Job]:
+def samples(
+    desk: Desk, count: int, *, tenant: str = "", made: int = 40
+) -> list[EngineSequence]:
     """The samples of a request, as many tokens on."""
     origin = Origin(tenant=tenant)
-    jobs = [desk.add(1, output=24, origin=origin) for _ in range(count)]
-    for job in desk.scheduler.admit():
-        job.tokens += [1] * made
-    return jobs
+    sequences = [desk.add(1, output=24, origin=origin) for _ in range(count)]
+    for sequence in desk.scheduler.admit():
+        sequence.tokens += [1] * made
+    return sequences
 
 
 @pytest.mark.parametrize("tenant", ["many", "other"])
@@ -189,29 +231,29 @@ def test_whoever_holds_most_gives_way_to_one_who_holds_less(tenant: str):
     others = samples(desk, 4, tenant=tenant)
     for _ in range(5):
         desk.scheduler.give_way()
-        for job in desk.scheduler.admit():
-            job.tokens += [1] * 40
+        for sequence in desk.scheduler.admit():
+            sequence.tokens += [1] * 40
     assert desk.scheduler.running == [*many[:2], *others[:2]]
     assert desk.scheduler.num_preemptions == 2
     desk.scheduler.end(others[0])
     assert desk.scheduler.admit() == others[2:3], "before those that were put back"
-    for job in [*others[1:], many[0]]:
-        desk.scheduler.end(job)
+    for sequence in [*others[1:], many[0]]:
+        desk.scheduler.end(sequence)
     assert desk.scheduler.admit() == many[2:5], "in the order they came"
 
 
 def test_whoever_holds_most_gives_up_pages_too():
     desk = Desk(num_pages=8)
     many = Origin()
-    jobs = [desk.add(12, origin=many) for _ in range(2)]
-    assert desk.scheduler.admit() == jobs
-    for job in jobs:
-        job.tokens += [1] * 40
+    sequences = [desk.add(12, origin=many) for _ in range(2)]
+    assert desk.scheduler.admit() == sequences
+    for sequence in sequences:
+        sequence.tokens += [1] * 40
     large = desk.add(12)
     assert desk.scheduler.admit() == [], "rows are free, and two pages"
     desk.scheduler.give_way()
     assert desk.scheduler.admit() == [large]
-    assert desk.scheduler.running == [jobs[0], large]
+    assert desk.scheduler.running == [sequences[0], large]
 
 
 def test_nobody_gives_way_before_it_has_got_anywhere():
@@ -229,8 +271,8 @@ def test_the_urgent_do_not_give_way_to_others():
     urgent = Origin(priority=-1)
     for _ in range(4):
         desk.add(1, origin=urgent)
-    for job in desk.scheduler.admit():
-        job.tokens += [1] * 40
+    for sequence in desk.scheduler.admit():
+        sequence.tokens += [1] * 40
     desk.add(1)
     assert desk.scheduler.admit() == []
     assert desk.scheduler.giving_way() is None
@@ -249,7 +291,7 @@ def test_a_prompt_is_not_kept_waiting_by_all_those_of_another_request():
 @pytest.mark.parametrize(
     ("ended", "source"),
     [
-        ((), None),  # four jobs need four rows
+        ((), None),  # four sequences need four rows
         ((3,), None),  # and so do three
         ((0, 1), [2, 3, 0, 1]),
         ((0, 2), [3, 1, 2, 0]),
@@ -261,14 +303,14 @@ def test_rows_move_together_when_fewer_will_do(
     ended: tuple[int, ...], source: list[int] | None
 ):
     desk = Desk()
-    jobs = desk.running(1, 1, 1, 1)
-    before = {job: job.row for job in jobs}
+    sequences = desk.running(1, 1, 1, 1)
+    before = {sequence: sequence.row for sequence in sequences}
     for place in ended:
-        desk.scheduler.end(jobs[place])
+        desk.scheduler.end(sequences[place])
     assert desk.scheduler.compaction() == source
-    for job in desk.scheduler.running:
-        assert job.row is not None
-        assert (source or [0, 1, 2, 3])[job.row] == before[job]
+    for sequence in desk.scheduler.running:
+        assert sequence.row is not None
+        assert (source or [0, 1, 2, 3])[sequence.row] == before[sequence]
     fresh = [desk.add(1) for _ in ended]
     assert desk.scheduler.admit() == fresh
-    assert {job.row for job in desk.scheduler.running} == {0, 1, 2, 3}
+    assert {sequence.row for sequence in desk.scheduler.running} == {0, 1, 2, 3}

@@ -1,44 +1,44 @@
-"""Tenants that may hold so many rows, and have so many jobs wait."""
+"""Tenants that may hold so many rows, and have so many sequences wait."""
 
 from typing import Any
 
 import pytest
 
-from fdjax.engine.job import Job
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
+from fdjax.engine.sequence import EngineSequence
 from fdjax.engine.shares import Share
-from fdjax.engine.waiting import WaitingJobs
+from fdjax.engine.waiting import WaitingSequences
 from fdjax.errors import QuotaError, RequestError
-from tests.support.crowd import job_of
+from tests.support.crowd import sequence_of
 
 
 class Hall:
-    """Jobs that wait for rows, of which there are enough."""
+    """Sequences that wait for rows, of which there are enough."""
 
     def __init__(self) -> None:
-        self.waiting = WaitingJobs()
+        self.waiting = WaitingSequences()
 
     def ask(self, tenant: str, *, n: int = 1, priority: int = 0, **limits: Any) -> None:
         origin = Origin(tenant=tenant, priority=priority, **limits)
         for _ in range(n):
-            self.waiting.push(job_of(origin))
+            self.waiting.push(sequence_of(origin))
 
-    def admit(self) -> list[Job]:
+    def admit(self) -> list[EngineSequence]:
         """All that may have a row."""
-        admitted: list[Job] = []
+        admitted: list[EngineSequence] = []
         while self.waiting.peek():
-            job = self.waiting.pop()
-            self.waiting.seated(job)
-            admitted.append(job)
+            sequence = self.waiting.pop()
+            self.waiting.seated(sequence)
+            admitted.append(sequence)
         return admitted
 
-    def leave(self, job: Job) -> None:
-        self.waiting.unseated(job)
+    def leave(self, sequence: EngineSequence) -> None:
+        self.waiting.unseated(sequence)
 
 
-def tenants(jobs: list[Job]) -> list[str]:
-    return [job.origin.tenant for job in jobs]
+def tenants(sequences: list[EngineSequence]) -> list[str]:
+    return [sequence.origin.tenant for sequence in sequences]
 
 
 def test_who_may_hold_no_more_rows_waits_and_others_do_not():
@@ -48,7 +48,7 @@ def test_who_may_hold_no_more_rows_waits_and_others_do_not():
     first = hall.admit()
     assert sorted(tenants(first)) == ["a", "a", "b", "b", "b"]
     assert hall.waiting.load.samples == 3
-    hall.leave(next(job for job in first if job.origin.tenant == "a"))
+    hall.leave(next(sequence for sequence in first if sequence.origin.tenant == "a"))
     assert tenants(hall.admit()) == ["a"]
     assert hall.waiting.shares.of("a") == Share(2, Load(1, 2, 6), 2)
     assert hall.waiting.shares.of("b") == Share(3)
@@ -80,19 +80,19 @@ def test_the_last_request_says_how_many_rows_there_are():
 def test_a_job_put_back_waits_for_its_tenants_row():
     hall = Hall()
     hall.ask("a", n=2, max_running=1)
-    (job,) = hall.admit()
-    hall.leave(job)
-    hall.waiting.put_back(job)
-    assert hall.admit() == [job]
+    (sequence,) = hall.admit()
+    hall.leave(sequence)
+    hall.waiting.put_back(sequence)
+    assert hall.admit() == [sequence]
     assert hall.waiting.load.samples == 1
 
 
 def test_whoever_has_left_is_forgotten():
     hall = Hall()
     hall.ask("a", n=2, max_running=1)
-    (job,) = hall.admit()
+    (sequence,) = hall.admit()
     hall.waiting.remove(next(iter(hall.waiting)))
-    hall.leave(job)
+    hall.leave(sequence)
     assert hall.waiting.shares.seen() == {}
 
 

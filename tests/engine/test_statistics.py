@@ -27,26 +27,26 @@ def counts(rows: int, recomputed: list[int]) -> SoftmaxCounts:
 
 @pytest.fixture(scope="module")
 def narrow() -> Engine:
-    """Two rows and five pages; one layer, none of whose scores fits the bounds."""
+    """Two rows and four pages; one layer, none of whose scores fits the bounds."""
     model = shallow_model()
     config = dataclasses.replace(model.config, unified=NONE_FITS)
     weights = random_weights(config, dtype=jnp.float32, seed=0)
-    return tiny_engine(weights, max_num_seqs=2, num_pages=5)
+    return tiny_engine(weights, max_num_seqs=2, num_pages=4)
 
 
 def test_what_runs_waits_and_is_held(narrow: Engine):
-    jobs = [narrow.add(narrow.request(0, PROMPT, GREEDY)) for _ in range(2)]
+    sequences = [narrow.add(narrow.request(0, PROMPT, GREEDY)) for _ in range(2)]
     assert narrow.statistics().num_waiting == 2
     narrow.step()
     now = narrow.statistics()
     # The second waits for the pages that the first computes.
-    assert (now.num_running, now.num_waiting, now.num_held_pages) == (1, 1, 4)
-    assert (now.page_size, now.num_pages) == (8, 5)
-    admitted = jobs[0].admitted_s
-    assert admitted is not None and jobs[1].admitted_s is None
+    assert (now.num_running, now.num_waiting, now.num_held_pages) == (1, 1, 3)
+    assert (now.page_size, now.num_pages) == (8, 4)
+    admitted = sequences[0].admitted_s
+    assert admitted is not None and sequences[1].admitted_s is None
     while narrow.has_work:
         narrow.step()
-    assert jobs[0].admitted_s == admitted < (jobs[1].admitted_s or 0.0)
+    assert sequences[0].admitted_s == admitted < (sequences[1].admitted_s or 0.0)
     end = narrow.statistics()
     assert (end.num_running, end.num_waiting, end.num_held_pages) == (0, 0, 0)
     assert end.num_queried_tokens == 2 * len(PROMPT)

@@ -5,7 +5,7 @@ import time
 import jax
 import jax.numpy as jnp
 
-from fdjax.engine.engine import LAUNCHES_AHEAD
+from fdjax.engine.pipeline import LAUNCHES_AHEAD
 from fdjax.engine.step_clock import StepClock
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from fdjax.engine.engine import Engine
 from fdjax.errors import ConfigError
@@ -37,6 +38,18 @@ def test_tokens_are_those_of_an_engine_with_these_weights(engine: Engine):
     assert run(engine, PROMPTS) == before
 
 
+def test_weights_with_a_place_take_no_second_compilation():
+    """What the first calls donate has their place from the beginning."""
+    place = SingleDeviceSharding(jax.devices()[0])
+    engine = tiny_engine(jax.device_put(shallow_model(), place))
+    before = run(engine, PROMPTS)
+    with jax.no_tracing(True):
+        engine.update_weights(jax.device_put(other_weights(), place))
+        after = run(engine, PROMPTS)
+    assert before == run(tiny_engine(shallow_model()), PROMPTS)
+    assert after == run(tiny_engine(other_weights()), PROMPTS)
+
+
 def test_nothing_passes_through_the_host(engine: Engine):
     model = other_weights()
     with jax.transfer_guard("disallow"):
@@ -44,16 +57,16 @@ def test_nothing_passes_through_the_host(engine: Engine):
 
 
 def test_not_while_a_request_is_there(engine: Engine):
-    job = engine.add(engine.request(0, PROMPTS[1], GREEDY))
+    sequence = engine.add(engine.request(0, PROMPTS[1], GREEDY))
     with pytest.raises(ConfigError, match="between requests, and some are unfinished"):
         engine.update_weights(other_weights())
     engine.step()
-    engine.park(job)
+    engine.park(sequence)
     engine.step()
     assert not engine.has_work
     with pytest.raises(ConfigError, match="unfinished"):
         engine.update_weights(other_weights())
-    engine.abort(job)
+    engine.abort(sequence)
     engine.update_weights(other_weights())
 
 

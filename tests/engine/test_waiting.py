@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdjax.engine.job import Job
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
+from fdjax.engine.sequence import EngineSequence
 from fdjax.engine.turns import in_turn
-from fdjax.engine.waiting import WaitingJobs
-from tests.support.crowd import NUM_ENDS, CountedJob, crowd, job_of
+from fdjax.engine.waiting import WaitingSequences
+from tests.support.crowd import NUM_ENDS, CountedJob, crowd, sequence_of
 
 
 class Hall:
-    """Jobs that wait for some rows; whoever has had one for longest gives it up."""
+    """Those that wait for some rows; whoever has had one for longest gives it up."""
 
     def __init__(self, num_rows: int = 1) -> None:
-        self.waiting = WaitingJobs()
-        self.running: deque[Job] = deque()
+        self.waiting = WaitingSequences()
+        self.running: deque[EngineSequence] = deque()
         self.num_rows = num_rows
-        self.admitted: list[Job] = []
+        self.admitted: list[EngineSequence] = []
 
     def ask(
         self,
@@ -33,25 +33,25 @@ class Hall:
         *,
         n: int = 1,
         priority: int = 0,
-    ) -> list[Job]:
+    ) -> list[EngineSequence]:
         """A request of `n` samples."""
         origin = Origin(tenant=tenant, priority=priority)
-        jobs = [job_of(origin) for _ in range(n)]
-        for job in jobs:
-            self.waiting.push(job)
-        return jobs
+        sequences = [sequence_of(origin) for _ in range(n)]
+        for sequence in sequences:
+            self.waiting.push(sequence)
+        return sequences
 
-    def turn(self) -> Job:
-        """The next job gets a row."""
+    def turn(self) -> EngineSequence:
+        """The next sequence gets a row."""
         if len(self.running) == self.num_rows:
             self.waiting.unseated(self.running.popleft())
         expected = self.waiting.peek()
-        job = self.waiting.pop()
-        assert job is expected
-        self.waiting.seated(job)
-        self.running.append(job)
-        self.admitted.append(job)
-        return job
+        sequence = self.waiting.pop()
+        assert sequence is expected
+        self.waiting.seated(sequence)
+        self.running.append(sequence)
+        self.admitted.append(sequence)
+        return sequence
 
 
 # --- Ending ---------------------------------------------------------------------------
@@ -80,10 +80,10 @@ def operations(call: Callable[[], None]) -> int:
 
 @pytest.mark.parametrize("place", [8, 9], ids=["request", "sample"])
 def test_to_end_takes_the_same_however_many_wait(place: int):
-    (few, some), (many, jobs) = crowd(3), crowd(1_000)
+    (few, some), (many, sequences) = crowd(3), crowd(1_000)
     before = CountedJob.num_touches
     cost = operations(lambda: few.end(some[place]))
-    assert operations(lambda: many.end(jobs[place])) <= cost + 10
+    assert operations(lambda: many.end(sequences[place])) <= cost + 10
     assert CountedJob.num_touches - before <= 8
 
 
@@ -100,10 +100,10 @@ def test_a_million_ends():
 
 
 def test_nothing_is_left_of_those_that_have_gone():
-    scheduler, jobs = crowd(5)
+    scheduler, sequences = crowd(5)
     assert scheduler.load == Load(requests=6, samples=40, tokens=120)
-    for job in jobs:
-        scheduler.end(job)
+    for sequence in sequences:
+        scheduler.end(sequence)
     assert scheduler.load == Load(0, 0, 0)
     assert scheduler.admit() == []
 
@@ -113,8 +113,8 @@ def test_nothing_is_left_of_those_that_have_gone():
 
 def test_requests_of_one_sample_go_in_the_order_they_come():
     hall = Hall(4)
-    jobs = [job for _ in range(9) for job in hall.ask()]
-    assert [hall.turn() for _ in jobs] == jobs
+    sequences = [sequence for _ in range(9) for sequence in hall.ask()]
+    assert [hall.turn() for _ in sequences] == sequences
 
 
 def test_a_request_of_many_samples_takes_no_row_that_another_waits_for():
@@ -122,7 +122,7 @@ def test_a_request_of_many_samples_takes_no_row_that_another_waits_for():
     many = hall.ask(n=128)
     first = [hall.turn() for _ in range(4)]
     assert first == many[:4], "there is nobody else"
-    others = [job for _ in range(6) for job in hall.ask()]
+    others = [sequence for _ in range(6) for sequence in hall.ask()]
     assert [hall.turn() for _ in others] == others
     assert hall.turn() is many[4]
 
@@ -131,10 +131,10 @@ def test_tenants_share_the_rows_however_many_requests_they_send():
     hall = Hall(4)
     for _ in range(20):
         hall.ask("loud", n=4)
-    quiet = [job for _ in range(6) for job in hall.ask("quiet")]
+    quiet = [sequence for _ in range(6) for sequence in hall.ask("quiet")]
     for _ in range(12):
         hall.turn()
-    rows = Counter(job.origin.tenant for job in hall.admitted[:4])
+    rows = Counter(sequence.origin.tenant for sequence in hall.admitted[:4])
     assert rows == {"loud": 2, "quiet": 2}
     assert quiet[-1] in hall.admitted, "half of all rows"
 
@@ -158,9 +158,11 @@ def test_a_low_priority_gets_one_row_in_eight(n: int):
     for _ in range(80):
         hall.ask("urgent", priority=-(2**31), n=n)
         hall.turn()
-    turns = [turn for turn, job in enumerate(hall.admitted, 1) if job in low]
+    turns = [turn for turn, sequence in enumerate(hall.admitted, 1) if sequence in low]
     assert turns == [8, 16, 24, 32]
-    assert {job.priority for job in low} == {-(2**31)}, "none is put back before others"
+    assert {sequence.priority for sequence in low} == {-(2**31)}, (
+        "none is put back before others"
+    )
 
 
 def test_twelve_clients_in_a_loop_do_not_stop_one_that_came_in_between():
@@ -198,15 +200,15 @@ def test_nobody_starves(
     num_asked = 0
     for more in [*asks, *[[]] * 600]:
         for tenant, n, priority in more:
-            waiting = {job.origin for job in hall.waiting}
+            waiting = {sequence.origin for sequence in hall.waiting}
             before = sum(one.tenant == tenant for one in waiting)
-            jobs = hall.ask(tenant, n=n, priority=priority)
+            sequences = hall.ask(tenant, n=n, priority=priority)
             turns = 8 * (num_rows + 2) * (before + 1)
-            latest[jobs[0].origin] = len(hall.admitted) + turns
-            for job in jobs:
+            latest[sequences[0].origin] = len(hall.admitted) + turns
+            for sequence in sequences:
                 num_asked += 1
                 if num_asked in aborts:
-                    hall.waiting.remove(job)
+                    hall.waiting.remove(sequence)
         if hall.waiting.load.samples:
             origin = hall.turn().origin
             assert len(hall.admitted) <= latest.pop(origin, len(hall.admitted))
@@ -222,7 +224,9 @@ def test_the_last_in_turn_is_of_whoever_holds_most():
     while hall.waiting.load.samples:
         hall.turn()
     order = in_turn(hall.running)
-    assert [(job.origin.tenant, job.priority) for job in order] == [
+    assert [(sequence.origin.tenant, sequence.priority) for sequence in order] == [
         ("b", -1), ("a", 0), ("b", 0), ("a", 0), ("a", 0), ("a", 0),
     ]  # fmt: skip
-    assert order[-1].turn == max(job.turn for job in hall.running if job.priority == 0)
+    assert order[-1].turn == max(
+        sequence.turn for sequence in hall.running if sequence.priority == 0
+    )

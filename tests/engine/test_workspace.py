@@ -11,6 +11,7 @@ from fdjax import LLM
 from fdjax.engine.executor import Executor
 from fdjax.engine.workspace import workspace_bytes
 from fdjax.generate.plan import SERVING_PLANS
+from fdjax.generate.rows import RowTokens
 from fdjax.kernels import prefill_attention
 from fdjax.kernels.decode_attention import OP
 from fdjax.memory.plan import MemoryPlan
@@ -82,16 +83,18 @@ def test_the_largest_prefill_fits_the_workspace(llm: LLM, implementation: str):
     if implementation == "cpu":
         skip_without("prefill_attention", "cpu")
     engine = llm.engine
-    rows = engine.buckets.prefill_rows
-    vector = jax.ShapeDtypeStruct((rows,), np.int32)
-    tokens = jax.ShapeDtypeStruct((engine.buckets.prefills[-1],), np.int32)
-    table = jax.ShapeDtypeStruct((rows, engine.buckets.widths[-1]), np.int32)
-    kv = jax.eval_shape(engine.plan.layout.allocate)
+    rows, width = engine.buckets.rows[-1], engine.buckets.widths[-1]
+    tokens = engine.buckets.prefills[-1]
+
+    def call() -> RowTokens:
+        row = jnp.zeros(rows, jnp.int32)
+        table = jnp.zeros((rows, width), jnp.int32)
+        return RowTokens(jnp.zeros(tokens, jnp.int32), row, row, row, row > 0, table)
+
+    _, progress = operands(engine.executor)
     with prefill_attention.OP.using(implementation):
         plan = memory_plan()
-        lowered = engine.executor.programs.lower_prefill(
-            kv, tokens, vector, table, vector
-        )
+        lowered = engine.executor.programs.lower_extend(progress, jax.eval_shape(call))
         assert temporaries(lowered) <= plan.workspace_bytes
 
 

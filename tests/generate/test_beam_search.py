@@ -12,7 +12,7 @@ from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.beam_search import log_probabilities, search
 from fdjax.generate.beam_state import BeamState
-from fdjax.generate.beam_trace import BeamTrace
+from fdjax.generate.beam_trace import BeamTrace, TracedStep
 from fdjax.generate.stopping import FinishReason
 from tests.support import beam_cases
 from tests.support.beam_cases import VOCAB_SIZE, cases, expected, run
@@ -90,8 +90,8 @@ def test_logits_that_are_not_finite_end_their_group_alone():
 
 def test_a_trace_follows_parents():
     trace = BeamTrace()
-    trace.add([10, 11], [0, 0])
-    trace.add([20, 21], [1, 0])
+    trace.add(TracedStep([10, 11], [0, 0]))
+    trace.add(TracedStep([20, 21], [1, 0]))
     assert trace.path(0, 2) == ([11, 20], [0, 1])
     assert trace.hypothesis(1, 30, 3) == ([10, 21, 30], [0, 0, 1])
     assert trace.path(1, 0) == ([], [])

@@ -127,6 +127,7 @@ def test_the_last_layer_goes_on_with_one_token_a_row(
         return matmul(x, *rest, **options)
 
     monkeypatch.setattr("fdjax.layers.linear.matmul", recorded)
+    monkeypatch.setattr("fdjax.layers.mlp.matmul", recorded)  # of gate and up
     tokens, lengths = padded(list(PROMPTS))
     table = tables(list(range(NUM_PAGES)))
     jax.eval_shape(

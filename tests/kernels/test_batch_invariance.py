@@ -22,6 +22,7 @@ from fdjax.kernels.matmul import OP as MATMUL
 from fdjax.kernels.matmul import Product, matmul, reference
 from fdjax.kernels.row_sum import OP as ROW_SUM
 from fdjax.kernels.row_sum import RowSum, row_sum
+from fdjax.kernels.weight import Dense
 from tests.support.numerics import assert_close
 
 pytestmark = pytest.mark.cpu
@@ -60,13 +61,13 @@ def _assert_rows_are_their_own(
 
 @each_size
 def test_products(size: int, columns: int):
-    weight, bias = _draw(columns, size, seed=1), _draw(columns, seed=2)
+    weight, bias = Dense(_draw(columns, size, seed=1)), _draw(columns, seed=2)
     x, residual = _draw(100, size), _draw(100, columns, seed=3)
     _assert_rows_are_their_own(lambda x, r: matmul(x, weight, bias, r), x, residual)
 
 
 def test_gated_products():
-    x, weight = _draw(100, 97), _draw(66, 97, seed=1)
+    x, weight = _draw(100, 97), Dense(_draw(66, 97, seed=1))
     _assert_rows_are_their_own(lambda x: gated_matmul(x, weight, activation="silu"), x)
     _assert_rows_are_their_own(
         lambda x: gated_activation(x, activation="gelu_tanh"), _draw(100, 66)
@@ -97,12 +98,15 @@ def test_sums(size: int):
 @each_size
 def test_products_agree_with_the_definition(size: int, columns: int, dtype: Any):
     x, weight = _draw(7, size, dtype=dtype), _draw(columns, size, dtype=dtype, seed=1)
-    call = Product(x, weight, None, None, activation=None, out_dtype=jnp.float32)
+    call = Product(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
     with MATMUL.using("cpu"):
         actual = MATMUL(call)
     assert_close(actual, reference.matmul(call), reduction=size)
     gated = dataclasses.replace(
-        call, weight=weight[: columns // 2 * 2] / 64, activation="silu", out_dtype=dtype
+        call,
+        weight=Dense(weight[: columns // 2 * 2] / 64),
+        activation="silu",
+        out_dtype=dtype,
     )
     with GATED.using("cpu"):
         actual = GATED(gated)
@@ -141,7 +145,7 @@ def test_sums_agree_with_the_definition():
 
 def test_they_serve_only_where_they_are_wanted():
     x, weight = _draw(2, 8), _draw(4, 8)
-    call = Product(x, weight, None, None, activation=None, out_dtype=jnp.float32)
+    call = Product(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
     assert MATMUL.choice(call) == "reference"
     assert ROW_SUM.choice(RowSum(x)) == "reference"
     with op.batch_invariant():
@@ -153,7 +157,7 @@ def test_they_serve_only_where_they_are_wanted():
 
 def test_what_they_do_not_take_is_named():
     x, weight = _draw(2, 8), _draw(4, 8, dtype=jnp.bfloat16)
-    call = Product(x, weight, None, None, activation=None, out_dtype=jnp.float32)
+    call = Product(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
     with op.batch_invariant(), pytest.raises(Unsupported, match="weight bfloat16"):
         MATMUL.choice(call)
     with pytest.raises(ValueError, match="x is bfloat16; it must be float32"):

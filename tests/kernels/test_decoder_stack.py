@@ -24,6 +24,7 @@ from fdjax.kernels.decoder_stack import (
 )
 from fdjax.kernels.matmul import gemm
 from fdjax.kernels.paged import KVCache, PageView
+from fdjax.kernels.weight import Dense
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -84,8 +85,8 @@ def _draw(shape: Shape) -> DecoderStack:
     def normal(*size: int, scale: float = 1.0) -> jax.Array:
         return jnp.asarray(random.normal(size=size) * scale, shape.dtype)
 
-    def weight(n: int, k: int) -> jax.Array:
-        return normal(n, k, scale=k**-0.5)
+    def weight(n: int, k: int) -> Dense:
+        return Dense(normal(n, k, scale=k**-0.5))
 
     columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     mixed = shape.heads * shape.head_dim
@@ -215,7 +216,9 @@ def test_layers_must_match_the_kv_array():
 def test_products_must_match_each_other(name: str, said: str):
     call = _draw(SHAPES[0])
     layer = call.layers[1]
-    short = dataclasses.replace(layer, **{name: getattr(layer, name)[:-16]})
+    short = dataclasses.replace(
+        layer, **{name: Dense(getattr(layer, name).values[:-16])}
+    )
     fields = {f.name: getattr(call, f.name) for f in dataclasses.fields(call)}
     fields["layers"] = (call.layers[0], short, *call.layers[2:])
     with pytest.raises(ValueError, match=said):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.embedding import OP, Embedding, cuda, embedding, reference
+from fdjax.kernels.weight import Dense
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -32,7 +33,7 @@ def _draw(
         return jnp.asarray(random.integers(-2, count + 2, rows), jnp.int32)
 
     return Embedding(
-        table(VOCAB),
+        Dense(table(VOCAB)),
         ids(VOCAB),
         table(POSITIONS) if has_places else None,
         ids(POSITIONS) if has_places else None,
@@ -49,7 +50,7 @@ def test_the_definition_is_the_formula(
     call = _draw(40, 97, dtype, scale=scale, has_places=has_places)
     actual = jax.jit(reference.embedding)(call)
     tokens = np.clip(np.asarray(call.tokens), 0, VOCAB - 1)
-    expected = np.asarray(call.table).astype(np.float64)[tokens]
+    expected = np.asarray(call.table.values).astype(np.float64)[tokens]
     if scale is not None:
         expected = expected * np.float64(np.asarray(scale, dtype))
     if call.position_table is not None:
@@ -63,18 +64,18 @@ def test_without_scale_and_positions_it_is_a_row_of_the_table():
     call = _draw(40, 97, jnp.bfloat16, scale=None, has_places=False)
     tokens = jnp.clip(call.tokens, 0, VOCAB - 1)
     np.testing.assert_array_equal(
-        embedding(call.table, call.tokens), call.table[tokens]
+        embedding(call.table, call.tokens), call.table.values[tokens]
     )
 
 
 def test_operands_that_do_not_match_are_named():
-    table, tokens = jnp.ones((4, 8)), jnp.zeros(3, jnp.int32)
+    table, tokens = Dense(jnp.ones((4, 8))), jnp.zeros(3, jnp.int32)
     with pytest.raises(ValueError, match="come together"):
         embedding(table, tokens, jnp.ones((4, 8)))
     with pytest.raises(ValueError, match=r"position_table has shape \(4, 7\)"):
         embedding(table, tokens, jnp.ones((4, 7)), tokens)
     with pytest.raises(ValueError, match=r"positions has shape \(2,\), tokens has \(3"):
-        embedding(table, tokens, table, tokens[:2])
+        embedding(table, tokens, table.values, tokens[:2])
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -84,7 +85,8 @@ def test_what_the_kernel_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch)
     def reason(table: jax.Array, places: jax.Array | None = None) -> str:
         ids = jnp.zeros(3, jnp.int32)
         rows = None if places is None else ids
-        return str(OP.refuse("cuda", Embedding(table, ids, places, rows, scale=None)))
+        call = Embedding(Dense(table), ids, places, rows, scale=None)
+        return str(OP.refuse("cuda", call))
 
     assert reason(jnp.ones((4, 8), jnp.bfloat16)) == "None"
     assert "194 bytes" in reason(jnp.ones((4, 97), jnp.bfloat16))
@@ -117,5 +119,5 @@ def test_a_vector_beyond_2_to_the_31_elements_is_found():
     table = jnp.broadcast_to(first.astype(jnp.float16)[:, None], (count, size)).copy()
     tokens = jnp.asarray([0, count - 1, count - 2], jnp.int32)
     with OP.using("cuda"):
-        actual = jax.jit(embedding)(table, tokens)
+        actual = jax.jit(embedding)(Dense(table), tokens)
     np.testing.assert_array_equal(actual[:, 0], tokens % 2048)

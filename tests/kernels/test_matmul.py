@@ -61,7 +61,9 @@ def _handler(request: pytest.FixtureRequest) -> None:
 
 
 def _numpy(call: Product) -> np.ndarray:
-    total = np.asarray(call.x, np.float64) @ np.asarray(call.weight, np.float64).T
+    total = (
+        np.asarray(call.x, np.float64) @ np.asarray(call.weight.values, np.float64).T
+    )
     for term in (call.bias, call.residual):
         if term is not None:
             total = total + np.asarray(term, np.float64)

@@ -12,6 +12,7 @@ from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
 from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
 from fdjax.kernels.matmul import OP, Product, cases, config, gemm, matmul, table
+from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
 # Those of the GPU's handler, and the rows that each takes.
@@ -35,7 +36,7 @@ def _refusal(
 ) -> str:
     call = Product(
         struct(m, k, dtype=x),
-        struct(n, k, dtype=weight),
+        Dense(struct(n, k, dtype=weight)),
         struct(n, dtype=bias),
         None,
         activation=None,
@@ -80,31 +81,35 @@ def _zeros(*shape: int) -> Array:
     return jnp.zeros(shape, jnp.bfloat16)
 
 
+def _weight(n: int, k: int) -> Dense:
+    return Dense(_zeros(n, k))
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda: matmul(_zeros(2, 8), _zeros(8, 16)), "8 columns, weight 16"),
-        (lambda: matmul(_zeros(2, 8), _zeros(16, 8), _zeros(8)), r"\(8,\), weight 16"),
+        (lambda: matmul(_zeros(2, 8), _weight(8, 16)), "8 columns, weight 16"),
+        (lambda: matmul(_zeros(2, 8), _weight(16, 8), _zeros(8)), r"\(8,\), weight 16"),
         (
-            lambda: matmul(_zeros(2, 8), _zeros(16, 8), None, _zeros(1, 16)),
+            lambda: matmul(_zeros(2, 8), _weight(16, 8), None, _zeros(1, 16)),
             r"residual has shape \(1, 16\), the product \(2, 16\)",
         ),
         (
-            lambda: gated_matmul(_zeros(2, 8), _zeros(15, 8), activation="silu"),
+            lambda: gated_matmul(_zeros(2, 8), _weight(15, 8), activation="silu"),
             "15 rows, not twice F",
         ),
         (
-            lambda: gated_matmul(_zeros(2, 8), _zeros(16, 16), activation="silu"),
+            lambda: gated_matmul(_zeros(2, 8), _weight(16, 16), activation="silu"),
             "8 columns, weight 16",
         ),
         (
             lambda: gated_matmul(
-                _zeros(2, 8), _zeros(16, 8), _zeros(8), activation="silu"
+                _zeros(2, 8), _weight(16, 8), _zeros(8), activation="silu"
             ),
             r"\(8,\), weight 16",
         ),
         (
-            lambda: gated_matmul(_zeros(2, 8), _zeros(16, 8), activation="mish"),
+            lambda: gated_matmul(_zeros(2, 8), _weight(16, 8), activation="mish"),
             "no activation 'mish'",
         ),
     ],

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from fdjax.kernels.matmul import config, table, timing, tuning
-from fdjax.kernels.matmul.tuning import Point, Weight, inflection_points
+from fdjax.kernels.matmul.tuning import Point, WeightSpec, inflection_points
 from tests.support.product_times import BEST, QUICK_AND_WRONG, MadeUpTimes
 
 M = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -66,7 +66,7 @@ def test_the_points_choose():
 
 
 def _profile(**fields: bool) -> tuning.Profile:
-    weight = Weight("qkv", 6144, 4096, jnp.bfloat16, **fields)
+    weight = WeightSpec("qkv", 6144, 4096, jnp.bfloat16, **fields)
     return tuning.profile(weight, M, times=MadeUpTimes)
 
 
@@ -112,11 +112,13 @@ def test_a_row_is_what_a_table_takes(tmp_path: pathlib.Path):
 
 @pytest.mark.usefixtures("on_h200")
 def test_what_serves_no_m_is_said():
-    assert not tuning.refusals(Weight("qkv", 64, 64, jnp.bfloat16), M)
-    refused = tuning.refusals(Weight("head", 60, 64, jnp.bfloat16), M)
+    assert not tuning.refusals(WeightSpec("qkv", 64, 64, jnp.bfloat16), M)
+    refused = tuning.refusals(WeightSpec("head", 60, 64, jnp.bfloat16), M)
     assert set(refused) == {"gemv", "flat"}
     assert "[N, K] is [60, 64]" in refused["flat"]
-    assert list(tuning.refusals(Weight("qkv", 64, 64, jnp.bfloat16), [8])) == ["gemv"]
+    assert list(tuning.refusals(WeightSpec("qkv", 64, 64, jnp.bfloat16), [8])) == [
+        "gemv"
+    ]
 
 
 # --- Timing ---------------------------------------------------------------------------

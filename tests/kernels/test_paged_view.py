@@ -1,5 +1,7 @@
 """The rows of a call: where their new tokens stand and where they are written."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,7 +94,7 @@ def test_tokens_past_the_table_are_not_written():
 
 @pytest.mark.parametrize("name", ["lengths", "starts", "firsts"])
 def test_arrays_of_another_number_of_rows_are_named(name: str):
-    arrays = {"lengths": ints([1, 1, 1]), name: ints([1, 1])}
+    arrays: dict[str, Any] = {"lengths": ints([1, 1, 1]), name: ints([1, 1])}
     said = rf"page_table has 3 rows, {name} \(2,\)"
     with pytest.raises(ValueError, match=said):
         PageView(ints(TABLE), **arrays)

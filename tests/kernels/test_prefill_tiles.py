@@ -1,5 +1,8 @@
 """How ragged batches are cut into tiles, on the device."""
 
+import dataclasses
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdjax.kernels.prefill_attention.tiles import tiles_of
+from fdjax.kernels.prefill_attention.tiles import KEY_TILE, Room, room_of, work_of
 
 ROOM = 64  # tokens that a row's pages hold
+WHOLE = Room(blocks=1, records=0)
+EVERYTHING = jnp.int32(2**31 - 1)
 
 
 def cut(
@@ -18,10 +23,15 @@ def cut(
     """The tiles of rows whose queries follow one another."""
     firsts = np.cumsum([0, *counts])[:-1]
     rows = [jnp.asarray(x, jnp.int32) for x in (np.add(starts, counts), starts, firsts)]
-    tiles = tiles_of(
-        *rows, num_queries=num_queries, max_tokens=ROOM, tile_tokens=tile_tokens
+    tiles = work_of(
+        *rows,
+        EVERYTHING,
+        num_queries=num_queries,
+        max_tokens=ROOM,
+        tile_tokens=tile_tokens,
+        room=WHOLE,
     )
-    return [tuple(tile) for tile in np.asarray(tiles).tolist()]
+    return [tuple(tile[:4]) for tile in np.asarray(tiles).tolist()]
 
 
 def test_the_longest_come_first_and_those_of_a_row_together():
@@ -72,21 +82,105 @@ def test_there_are_no_more_queries_than_pages_and_q_hold(
 
 
 def test_a_row_that_begins_before_the_queries_has_none():
-    tiles = tiles_of(
+    tiles = work_of(
         *(jnp.array(each, jnp.int32) for each in ([40, 8], [0, 0], [-20, 20])),
+        EVERYTHING,
         num_queries=32,
         max_tokens=ROOM,
         tile_tokens=32,
+        room=WHOLE,
     )
-    assert [tile for tile in tiles.tolist() if tile[3]] == [[1, 20, 0, 8]]
+    assert [tile[:4] for tile in tiles.tolist() if tile[3]] == [[1, 20, 0, 8]]
 
 
 def test_all_layers_share_one_trace():
     rows = jnp.ones(2, jnp.int32)
 
     def layers(rows: jax.Array) -> list[jax.Array]:
-        sizes = {"num_queries": 9, "max_tokens": ROOM, "tile_tokens": 4}
-        return [tiles_of(rows, rows, rows, **sizes) for _ in range(3)]
+        sizes = {"num_queries": 9, "max_tokens": ROOM, "tile_tokens": 4, "room": WHOLE}
+        return [work_of(rows, rows, rows, EVERYTHING, **sizes) for _ in range(3)]
 
     compiled = jax.jit(layers).lower(rows).compile()
     assert (compiled.as_text() or "").count(" sort(") <= 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A row of `work_of`."""
+
+    row: int
+    first: int
+    position: int
+    tokens: int
+    key_begin: int
+    key_end: int
+    record: int
+    pieces: int
+
+
+def pieces(
+    starts: list[int], counts: list[int], *, window: int, room: Room
+) -> list[Piece]:
+    """The pieces of rows whose queries follow one another, 32 to a tile."""
+    firsts = np.cumsum([0, *counts])[:-1]
+    rows = [jnp.asarray(x, jnp.int32) for x in (np.add(starts, counts), starts, firsts)]
+    work = work_of(
+        *rows,
+        jnp.int32(window),
+        num_queries=sum(counts) + 7,
+        max_tokens=1 << 20,
+        tile_tokens=32,
+        room=room,
+    )
+    return [Piece(*each) for each in work.tolist() if each[3]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 40_000), st.integers(0, 100)), min_size=3, max_size=3
+    ),
+    window=st.sampled_from([1, 700, 2**31 - 1]),
+    blocks=st.sampled_from([4.125, 16.5, 132.0]),
+)
+def test_every_key_of_every_tile_is_in_one_piece(
+    rows: list[tuple[int, int]], window: int, blocks: float
+):
+    starts, counts = map(list, zip(*rows, strict=True))
+    room = Room(blocks, int(2 * blocks))
+    work = pieces(starts, counts, window=window, room=room)
+    tiles: dict[tuple[int, int], list[Piece]] = {}
+    for piece in work:
+        tiles.setdefault((piece.row, piece.first), []).append(piece)
+    records: list[int] = []
+    for own in tiles.values():
+        own.sort(key=lambda piece: piece.key_begin)
+        last = own[0].position + own[0].tokens
+        assert own[0].key_begin == max(0, own[0].position - window + 1)
+        assert own[-1].key_end == last
+        assert all(a.key_end == b.key_begin for a, b in itertools.pairwise(own))
+        assert all(piece.key_begin % KEY_TILE == 0 for piece in own[1:])
+        assert all(piece.key_begin < piece.key_end for piece in own)
+        assert [piece.pieces for piece in own] == [len(own)] + [0] * (len(own) - 1)
+        if len(own) == 1:
+            assert own[0].record == -1
+        else:
+            records += [piece.record for piece in own]
+            assert np.all(np.diff([piece.record for piece in own]) == 1)
+    assert sorted(records) == list(range(len(records)))
+    assert len(records) <= room.records
+    assert sum(len(own) for own in tiles.values()) == len(work)
+
+
+def test_few_queries_after_many_keys_occupy_every_block():
+    room = room_of(3, num_kv_heads=8, processors=132)
+    work = pieces([32_704], [64], window=2**31 - 1, room=room)
+    assert len(work) * 8 in range(120, 133)
+    sizes = [piece.key_end - piece.key_begin for piece in work]
+    assert max(sizes) <= 1.05 * np.mean(sizes)
+
+
+def test_where_tiles_are_enough_no_keys_are_cut():
+    assert room_of(257, num_kv_heads=8, processors=132).records == 0
+    work = pieces([0], [2048], window=2**31 - 1, room=room_of(257, 8, 132))
+    assert {piece.record for piece in work} == {-1}

@@ -3,7 +3,15 @@
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.layers import Batch, decode_batch, packed_batch, prefill_batch, select
+from fdjax.kernels.paged import PageView
+from fdjax.layers import (
+    Batch,
+    decode_batch,
+    mixed_batch,
+    packed_batch,
+    prefill_batch,
+    select,
+)
 
 PAGE_SIZE, WIDTH = 4, 3
 TABLE = np.array([[7, 2, 5], [0, 9, 1], [3, 6, 4]], np.int32)
@@ -67,6 +75,40 @@ def test_a_decoded_token_follows_those_that_are_there():
     assert batch.phase == "decode"
     assert places(batch) == [(4, slot(0, 4)), (0, slot(1, 0)), (11, slot(2, 11))]
     assert batch.pages.lengths.tolist() == [5, 1, 12]
+
+
+def test_rows_of_both_kinds_stand_one_after_the_other():
+    """Row 0 decodes after 5 tokens, row 1 is not there, and row 2 has two of a prompt.
+
+    For a row that does not decode one token is pretended.
+    """
+    table, starts, lengths = ints(TABLE), ints([5, 0, 3]), ints([6, 0, 5])
+    pages = PageView.packed(table, lengths, starts)
+    decodes = jnp.array([True, False, False])
+    batch = mixed_batch(
+        ints(np.zeros(4)), pages, ints([2, 3]), decodes, page_size=PAGE_SIZE
+    )
+    assert batch.phase == "mixed"
+    assert places(batch)[:3] == [(5, slot(0, 5)), (3, slot(2, 3)), (4, slot(2, 4))]
+    assert batch.slots.tolist()[3] == -1
+    mixed = batch.mixed
+    assert mixed is not None and mixed.decoding is not None
+    assert mixed.places.tolist() == [0, 4, 4]
+    assert mixed.decoding.lengths.tolist() == [6, 1, 1]
+    prompts = mixed.prompts
+    assert prompts.page_table.tolist()[0] == TABLE[2].tolist()
+    assert prompts.first_tokens(4).tolist() == [1, 4], "padding comes after all"
+    assert (prompts.lengths - prompts.first_positions).tolist() == [2, 0]
+
+
+def test_where_no_row_decodes_there_are_prompts_alone():
+    pages = PageView.packed(ints(TABLE), ints([6, 0, 5]), ints([5, 0, 3]))
+    batch = mixed_batch(
+        ints(np.zeros(4)), pages, ints([0, 2]), None, page_size=PAGE_SIZE
+    )
+    assert batch.mixed is not None and batch.mixed.decoding is None
+    assert batch.mixed.prompts.first_tokens(4).tolist() == [0, 1]
+    assert places(batch)[:3] == [(5, slot(0, 5)), (3, slot(2, 3)), (4, slot(2, 4))]
 
 
 def test_a_full_row_writes_nothing():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fdjax.config import Embedding, Learned
+from fdjax.kernels.weight import Dense
 from fdjax.layers import Embedder, Head, PositionTable
 from tests.support.numerics import assert_close
 
@@ -20,7 +21,7 @@ def drawn(*shape: int, seed: int, dtype: Any = jnp.float32) -> Any:
 def head_of(spec: Embedding, *, dtype: Any = jnp.float32) -> Head:
     head = Head(spec, HIDDEN, dtype=dtype)
     if head.weight is not None:
-        head.weight.set_value(drawn(VOCABULARY, HIDDEN, seed=1, dtype=dtype))
+        head.weight.set_value(Dense(drawn(VOCABULARY, HIDDEN, seed=1, dtype=dtype)))
     if head.bias is not None:
         head.bias.set_value(drawn(VOCABULARY, seed=2, dtype=dtype))
     return head
@@ -30,10 +31,11 @@ def test_positions_begin_at_the_offset():
     table = PositionTable(Learned(size=6, offset=2), HIDDEN, dtype=jnp.float32)
     table.weight.set_value(drawn(8, HIDDEN, seed=0))
     embedder = Embedder(Embedding(VOCABULARY, tied=True), HIDDEN, dtype=jnp.float32)
-    embedder.weight.set_value(drawn(VOCABULARY, HIDDEN, seed=1))
+    words = drawn(VOCABULARY, HIDDEN, seed=1)
+    embedder.weight.set_value(Dense(words))
     tokens, places = np.array([3, 10, 0], np.int32), np.array([0, 5, 1], np.int32)
     found = embedder(jnp.asarray(tokens), *table(jnp.asarray(places)))
-    words, vectors = np.asarray(embedder.weight[...]), np.asarray(table.weight[...])
+    words, vectors = np.asarray(words), np.asarray(table.weight[...])
     np.testing.assert_array_equal(found, words[tokens] + vectors[places + 2])
 
 
@@ -43,8 +45,8 @@ def test_positions_begin_at_the_offset():
 def test_the_head_is_a_product(tied: bool, bias: bool, cap: float | None):
     spec = Embedding(VOCABULARY, tied=tied, head_bias=bias, soft_cap=cap)
     head = head_of(spec)
-    x, table = drawn(5, HIDDEN, seed=3), drawn(VOCABULARY, HIDDEN, seed=4)
-    weight = table if head.weight is None else head.weight[...]
+    x, table = drawn(5, HIDDEN, seed=3), Dense(drawn(VOCABULARY, HIDDEN, seed=4))
+    weight = (table if head.weight is None else head.weight.get_value()).values
     logits = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
     if head.bias is not None:
         logits = logits + np.asarray(head.bias[...], np.float64)
@@ -60,7 +62,7 @@ def test_logits_are_not_rounded_to_the_weights_type():
         drawn(*shape, seed=seed, dtype=jnp.bfloat16)
         for seed, shape in enumerate([(5, HIDDEN), (VOCABULARY, HIDDEN)])
     )
-    logits = head(x, table)
+    logits = head(x, Dense(table))
     exact = np.asarray(x, np.float64) @ np.asarray(table, np.float64).T
     assert logits.dtype == jnp.float32
     assert_close(logits, exact, reduction=HIDDEN)

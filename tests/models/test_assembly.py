@@ -10,7 +10,7 @@ import pytest
 from fdjax.errors import CheckpointError
 from fdjax.models.assembly import Assembly, match
 from fdjax.models.checkpoint import open_checkpoint
-from fdjax.models.family import Rule
+from fdjax.models.family import Part, Rule
 from tests.support.safetensors_writer import write_file, write_shards
 
 RULES = (
@@ -19,6 +19,7 @@ RULES = (
         Rule(
             f"layers.{i}.qkv.weight",
             tuple(f"model.layers.{i}.{x}_proj.weight" for x in "qkv"),
+            parts=tuple(Part(x, 4 + i + j) for j, x in enumerate("qkv")),
         )
         for i in range(2)
     ),
@@ -145,13 +146,18 @@ def test_wrong_shapes_are_named_with_both(tmp_path: pathlib.Path) -> None:
     assert _problems(tmp_path, tensors) == (
         "tensor 'model.embed_tokens.weight' has the shape [4, 10], but embed.weight "
         "needs [10, 4]",
-        "layers.0.qkv.weight needs [15, 4] in all, but is made of "
-        "'model.layers.0.q_proj.weight' [4, 4], 'model.layers.0.k_proj.weight' [4, 4], "
-        "'model.layers.0.v_proj.weight' [6, 4]",
-        "layers.1.qkv.weight needs [18, 4] in all, but is made of "
-        "'model.layers.1.q_proj.weight' [5, 4], 'model.layers.1.k_proj.weight' [6, 4], "
-        "'model.layers.1.v_proj.weight' [7, 4, 1]",
+        "tensor 'model.layers.0.k_proj.weight' has the shape [4, 4], but k in "
+        "layers.0.qkv.weight needs [5, 4]",
+        "tensor 'model.layers.1.v_proj.weight' has the shape [7, 4, 1], but v in "
+        "layers.1.qkv.weight needs [7, 4]",
     )
+
+
+def test_parts_that_only_together_have_the_size(tmp_path: pathlib.Path) -> None:
+    tensors = _tensors()
+    q, k = (f"model.layers.0.{x}_proj.weight" for x in "qk")
+    tensors[q], tensors[k] = tensors[k], tensors[q]
+    assert len(_problems(tmp_path, tensors)) == 2
 
 
 def test_a_scalar_in_place_of_a_matrix(tmp_path: pathlib.Path) -> None:
@@ -208,7 +214,7 @@ def test_all_problems_come_together(tmp_path: pathlib.Path) -> None:
     for part in (
         "'model.layers.1.v_proj.weight' ends at byte",
         "'model.layers.0.q_proj.weight' is stored as I32",
-        "layers.0.qkv.weight needs [15, 4] in all",
+        "but k in layers.0.qkv.weight needs [5, 4]",
         "'model.layers.1.k_proj.weight' is missing",
         "'score.weight' (F32",
     ):

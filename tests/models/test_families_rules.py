@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fdjax.config import GatedMlp
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import FAMILIES
 from fdjax.models.families.bloom import split_heads
@@ -73,6 +74,21 @@ def test_rules_fill_every_parameter_once(family: str):
         model = replace(model, embedding=replace(model.embedding, tied=tied))
         rules = FAMILIES[family].rules(model)
         assert sorted(rule.target for rule in rules) == sorted(parameter_sizes(model))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_fused_weight_keeps_its_parts(family: str):
+    """Also where a checkpoint stores it fused: they could be divided among devices."""
+    model = ModelConfig.from_hf(hf_config(family))
+    sizes = parameter_sizes(model)
+    fused = {"attention.qkv": ["q", "k", "v"]}
+    if isinstance(model.layers[0].mlp, GatedMlp):
+        fused["mlp.up"] = ["gate", "up"]
+    for rule in FAMILIES[family].rules(model):
+        role = re.sub(r"^layers\.\d+\.|\.(weight|bias)$", "", rule.target)
+        assert [part.name for part in rule.parts] == fused.get(role, [])
+        if rule.parts:
+            assert sum(part.rows for part in rule.parts) == sizes[rule.target][0]
 
 
 def test_chatglm_names():

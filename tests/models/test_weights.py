@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fdjax.errors import CheckpointError, ConfigError
+from fdjax.kernels.weight import Dense
 from fdjax.models import (
     SHIPPED,
     ModelConfig,
@@ -105,6 +106,21 @@ def test_every_parameter_gets_its_tensors(tmp_path: pathlib.Path) -> None:
         np.testing.assert_array_equal(array, expected[path], err_msg=path)
 
 
+def test_linear_maps_and_tables_hold_weights(tmp_path: pathlib.Path) -> None:
+    _write(tmp_path, _llama(HF_CONFIG))
+    for made in (
+        load(tmp_path, dtype=jnp.bfloat16),
+        random_weights(ModelConfig.from_hf(HF_CONFIG), dtype=jnp.bfloat16, seed=0),
+    ):
+        qkv = made.layers[0].attention.qkv.weight
+        for held in (made.embed.weight, made.head.weight, qkv):
+            assert held is not None
+            weight = held.get_value()
+            assert isinstance(weight, Dense)
+            assert weight.shape == weight.values.shape
+            assert weight.dtype == jnp.bfloat16
+
+
 _DTYPES = (jnp.float16, jnp.bfloat16, jnp.float32)
 
 
@@ -112,7 +128,7 @@ _DTYPES = (jnp.float16, jnp.bfloat16, jnp.float32)
 @pytest.mark.parametrize("stored", _DTYPES)
 def test_weights_are_cast(tmp_path: pathlib.Path, stored: Any, dtype: Any) -> None:
     tensors = _write(tmp_path, _llama(HF_CONFIG, stored))
-    embed = load(tmp_path, dtype=dtype).embed.weight.get_value()
+    embed = load(tmp_path, dtype=dtype).embed.weight.get_value().values
     assert embed.dtype == dtype
     expected = tensors["model.embed_tokens.weight"].astype(dtype)
     np.testing.assert_array_equal(np.asarray(embed), expected, strict=True)
@@ -157,7 +173,7 @@ def test_a_tied_head_is_no_parameter(tmp_path: pathlib.Path) -> None:
 def test_a_loaded_model_passes_through_jit(tmp_path: pathlib.Path) -> None:
     tensors = _write(tmp_path, _llama(HF_CONFIG))
     model = load(tmp_path, dtype=jnp.float32)
-    total = jax.jit(lambda m: m.embed.weight[...].sum())(model)
+    total = jax.jit(lambda m: m.embed.weight.get_value().values.sum())(model)
     np.testing.assert_allclose(total, tensors["model.embed_tokens.weight"].sum(), 1e-4)
 
 

@@ -183,11 +183,16 @@ def test_samples():
     assert mapped[:, 0].tolist() == expected
 
 
-def test_heads_on_several_devices():
+def test_on_several_devices():
     """A process of its own: how many devices there are is fixed at the start."""
     program = HERE / "sharded.py"
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip() == "equal on 2 devices"
+    found = [line.partition(": ") for line in done.stdout.splitlines()]
+    assert {result for _, _, result in found} == {"equal on 2 devices"}
+    named = {part.split(" ")[0] for name, _, _ in found for part in name.split(", ")}
+    assert named == {
+        name for name in ops.__all__ if inspect.isfunction(vars(ops)[name])
+    }

@@ -1,9 +1,29 @@
-"""Tests that are coroutines run on asyncio."""
+"""Tests that are coroutines run on asyncio; what they make is closed after them."""
+
+from collections.abc import Iterator
 
 import pytest
+
+from fdjax import AsyncLLM
+from tests.support.async_llm import TOKENIZER, Make
+from tests.support.fake_engine import FakeEngine
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """What anyio's plugin runs them on."""
     return "asyncio"
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes an `AsyncLLM` over an engine."""
+    made: list[AsyncLLM] = []
+
+    def make(engine: FakeEngine) -> AsyncLLM:
+        made.append(AsyncLLM(engine, TOKENIZER))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()

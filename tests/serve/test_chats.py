@@ -6,6 +6,7 @@ import pytest
 
 from fdjax import LLM, RequestError, SamplingParams
 from fdjax.models import SHIPPED, resolve
+from fdjax.serve.chat_template import ChatText
 from fdjax.serve.chats import Chats
 from fdjax.serve.tokenizer import FastTokenizer
 
@@ -47,12 +48,57 @@ def test_parts_of_text_are_one_text():
         [{"role": 3, "content": "a"}],
         [{"role": "user", "content": None}],
         [{"role": "user", "content": [{"type": "image_url"}]}],
-        [{"role": "user", "content": "a", "name": "b"}],
+        [{"role": "user", "content": "a", "colour": "b"}],
+        [{"role": "tool", "tool_call_id": "a"}],
     ],
 )
 def test_what_is_no_chat_is_refused(messages: Any):
     with pytest.raises(RequestError, match=r"give (\{'role'|a list|at least one)"):
         Chats(TALES, TOKENIZER).prompts(messages)
+
+
+class Template:
+    """Notes what it is given."""
+
+    def __init__(self, text: str = "{{ messages }}") -> None:
+        self.text = text
+        self.given: tuple[Any, ...] = ()
+
+    def render(self, *given: Any) -> ChatText:
+        self.given = given
+        return ChatText("Once", plain=False)
+
+
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+
+
+def test_tools_calls_and_options_reach_the_template(monkeypatch: pytest.MonkeyPatch):
+    chats, template = Chats(TALES, TOKENIZER), Template()
+    monkeypatch.setitem(chats.__dict__, "_template", template)
+    call = {"function": {"name": "get_weather", "arguments": {}}}
+    messages: list[Any] = [
+        USER,
+        {"role": "assistant", "tool_calls": [call], "reasoning": "Hm."},
+        {"role": "tool", "content": "Sunny.", "tool_call_id": "a"},
+    ]
+    chats.prompts(messages, [WEATHER], {"enable_thinking": False})
+    turns, tools, options = template.given
+    assert turns[1] == messages[1] | {"content": ""}
+    assert turns[2] == messages[2]
+    assert (tools, options) == ([WEATHER], {"enable_thinking": False})
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ([WEATHER], "1 tools, but the model has no chat template"),
+        (WEATHER, "give a list of them"),
+        ([{"name": "get_weather"}], r"tools\[0\] is .*; give {'type': 'function'"),
+    ],
+)
+def test_tools_that_nobody_can_be_told_of(tools: Any, message: str):
+    with pytest.raises(RequestError, match=message):
+        Chats(TALES, TOKENIZER).prompts([USER], tools)
 
 
 def test_without_a_tokenizer_there_is_no_chat():

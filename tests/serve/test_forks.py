@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 
 from fdjax.serve import grammar_trial
 from fdjax.serve.forks import ExhaustedError, Forks
-from tests.support.http_server import wait_until
+from tests.support.waiting import wait_until
 
 MODULE = grammar_trial.__name__
 GOOD = LLMatcher.grammar_from_regex("a+")

@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 from fdjax.errors import RequestError
 from fdjax.serve import grammar_trial
 from fdjax.serve.forks import ExhaustedError
-from fdjax.serve.grammar_trial import QUICK_SECONDS, GrammarTrial
+from fdjax.serve.grammar_trial import TRIAL_SECONDS, GrammarTrial
 
 GOOD = LLMatcher.grammar_from_regex("a+")
 STALLS = LLMatcher.grammar_from_json_schema('{"type": "integer", "multipleOf": 999983}')
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_said(trial: GrammarTrial):
 
 def test_what_takes_too_much_is_said(trial: GrammarTrial):
     with pytest.raises(ExhaustedError):
-        trial.check(STALLS, cpu_seconds=QUICK_SECONDS)
+        trial.check(STALLS, cpu_seconds=TRIAL_SECONDS[0])
     with pytest.raises(RequestError, match=r"more than 0.6 seconds, or too much"):
         trial.check(STALLS)
 
@@ -90,7 +90,7 @@ def test_outcomes_are_remembered(counted: GrammarTrial, forks: Counting):
         with pytest.raises(RequestError, match="too much memory"):
             counted.check("huge")
         with pytest.raises(ExhaustedError):
-            counted.check("huge", cpu_seconds=QUICK_SECONDS)
+            counted.check("huge", cpu_seconds=TRIAL_SECONDS[0])
     assert [question for question, _ in forks.asked] == ["good", "bad", "huge", "huge"]
 
 

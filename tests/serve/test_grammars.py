@@ -170,7 +170,9 @@ def test_the_length_cuts_it(llm: LLM):
         ({"regex": "(" * 2000 + "a" + ")" * 2000}, "invalid regex"),
         ({"regex": "()"}, "no token of the model may begin it"),
         ({"grammar": "start: foo"}, "unknown name"),
-        ({"grammar": 'root ::= "a"'}, "Expected"),
+        ({"grammar": "root ::= foo"}, "cannot be read as GBNF: Rule 'foo' not found"),
+        ({"grammar": "root ::= " + "(" * 9000}, "cannot be read as GBNF"),
+        ({"grammar": 'start: "::=" foo'}, "unknown name"),
         ({"json": {"type": "nonsense"}}, "Invalid type"),
         ({"json": {"$ref": "https://example.com/a"}}, "not present in a registry"),
         ({"json": {"not": {"type": "string"}}}, "Unimplemented keys"),
@@ -198,7 +200,7 @@ def test_what_the_first_would_wait_for_is_done_ahead(llm: LLM):
     grammars = Grammars(llm.tokenizer, vocab_size=96, eos_token_ids=[0])
     assert vars(grammars).keys().isdisjoint({"_tokens"})
     grammars.prepare()
-    grammars._compiling.quick.shutdown()
+    grammars._compiling.quick.close(wait=True)
     assert grammars._trial._forks._process is not None
     assert "_tokens" in vars(grammars)
 

@@ -15,11 +15,8 @@ from fdjax import (
     Chunk,
     RequestError,
     SamplingParams,
-    SoftmaxStatistics,
-    UnifiedMax,
 )
 from fdjax.models import SHIPPED, resolve
-from fdjax.models.calibration import shipped_calibration
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 STORY = "Once upon a time"
@@ -62,25 +59,6 @@ def test_texts_and_token_ids_mixed(llm: LLM, alone: list[list[int]]):
     assert [output.token_ids for output in outputs] == alone
     assert [output.index for output in outputs] == [0, 1, 2, 3]
     assert [output.prompt for output in outputs] == [PROMPTS[0], None, PROMPTS[2], None]
-
-
-def test_prompts_as_vllm_takes_them(llm: LLM, alone: list[list[int]]):
-    (one,) = llm.generate({"prompt_token_ids": ids(llm, STORY)}, GREEDY)
-    assert (one.token_ids, one.prompt) == (alone[0], None)
-    (two,) = llm.generate({"prompt": STORY}, GREEDY)
-    assert (two.token_ids, two.prompt) == (alone[0], STORY)
-    mixed: list[Any] = [
-        {"prompt": PROMPTS[0]},
-        PROMPTS[1],
-        {"prompt_token_ids": ids(llm, PROMPTS[2])},
-    ]
-    outputs = llm.generate(mixed, GREEDY)
-    assert [output.token_ids for output in outputs] == alone[:3]
-
-
-def test_a_mapping_is_one_prompt_and_no_list_of_its_names(llm: LLM):
-    with pytest.raises(RequestError, match="prompt 0 is a mapping"):
-        llm.generate({"text": STORY}, GREEDY)  # pyright: ignore[reportArgumentType]  (refused)
 
 
 def test_more_prompts_than_rows_take_turns(llm: LLM, alone: list[list[int]]):
@@ -167,46 +145,6 @@ def test_seeded_draws_repeat_and_unseeded_ones_differ(llm: LLM):
     assert again[2].token_ids == first.token_ids
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ([], "prompt 1 is empty"),
-        ([5000], "names token 5000"),
-        ("word " * 200, "but max_model_len is 128"),
-        (None, "prompt 1 is None"),
-        (3.5, "prompt 1 is 3.5"),
-        ([1.5], "give a text or a sequence of token ids"),
-        (["1"], "give a text or a sequence of token ids"),
-        ({"input_ids": [5]}, "prompt 1 is a mapping with .*'input_ids'"),
-        ({"prompt": STORY, "cache_salt": "x"}, "and nothing else"),
-        ({"prompt": [5]}, "give {'prompt': a text} or {'prompt_token_ids': token ids}"),
-        ({"prompt_token_ids": "text"}, "prompt 1 is a mapping"),
-        ({"prompt_token_ids": {5: 6}}, "prompt 1 is a mapping"),
-        ({"prompt_token_ids": ["1"]}, "give a text or a sequence of token ids"),
-        ({}, "prompt 1 is a mapping"),
-    ],
-)
-def test_one_bad_prompt_refuses_all_before_anything_runs(
-    llm: LLM,
-    alone: list[list[int]],
-    prompt: Any,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    with monkeypatch.context() as nothing_runs:
-        nothing_runs.setattr(llm.engine, "add", pytest.fail)
-        with pytest.raises(RequestError, match=message):
-            llm.generate([STORY, prompt, STORY], GREEDY)
-        with pytest.raises(RequestError, match=message):
-            llm.stream([STORY, prompt], GREEDY)
-    assert llm.generate(STORY, GREEDY)[0].token_ids == alone[0]
-
-
-def test_an_empty_text_is_a_beginning(llm: LLM):
-    (output,) = llm.generate("", GREEDY)
-    assert output.prompt_token_ids == (0,), "the tokenizer begins every text with <s>"
-
-
 def test_parameters_must_match_prompts(llm: LLM):
     with pytest.raises(RequestError, match="3 prompts but 2 sampling_params"):
         llm.generate(["a", "b", "c"], [GREEDY, GREEDY])
@@ -238,30 +176,6 @@ def test_a_stop_string_ends_one_output_and_no_other(llm: LLM, included: bool):
     assert same.token_ids == other.token_ids
 
 
-@pytest.fixture(scope="module")
-def without_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    folder = tmp_path_factory.mktemp("ids") / "model"
-    shutil.copytree(resolve(SHIPPED), folder)
-    (folder / "tokenizer.json").unlink()
-    return LLM(folder, max_model_len=64, max_num_seqs=1)
-
-
-def test_a_model_without_a_tokenizer_serves_token_ids(
-    without_tokenizer: LLM, llm: LLM, alone: list[list[int]]
-):
-    assert without_tokenizer.tokenizer is None
-    (output,) = without_tokenizer.generate(ids(llm, STORY), GREEDY)
-    assert output.text is None
-    assert output.token_ids == alone[0]
-    assert all(c.text is None for c in without_tokenizer.stream([0, 5], GREEDY))
-
-
-def test_a_model_without_a_tokenizer_refuses_text(without_tokenizer: LLM):
-    with pytest.raises(RequestError, match="has no tokenizer; give token ids") as info:
-        without_tokenizer.generate([[0, 5], STORY])
-    assert "prompt 1 is text" in str(info.value)
-
-
 def test_a_lone_configuration_is_enough_for_random_weights(tmp_path: pathlib.Path):
     config = tmp_path / "narrow.json"
     shutil.copy(resolve(SHIPPED) / "config.json", config)
@@ -277,39 +191,3 @@ def test_a_lone_configuration_is_enough_for_random_weights(tmp_path: pathlib.Pat
     (output,) = llm.generate([1, 2, 3], GREEDY)
     assert all(0 <= token < 64 for token in output.token_ids)
     assert output.text is None
-
-
-def test_the_shipped_model_decodes_with_its_calibration(
-    llm: LLM, alone: list[list[int]]
-):
-    shipped = shipped_calibration(SHIPPED)
-    assert shipped is not None and shipped.unified is not None
-    assert llm.config.unified == shipped.unified
-    synchronised = LLM(softmax="synchronised", max_model_len=128, max_num_seqs=1)
-    assert synchronised.config.unified is None
-    tokens = [synchronised.generate(p, GREEDY)[0].token_ids for p in PROMPTS]
-    assert tokens == alone
-    assert synchronised.softmax_statistics().query_heads == 0
-
-
-def test_what_was_recomputed_can_be_asked_for(llm: LLM, alone: list[list[int]]):
-    narrow = UnifiedMax(-100.0, -60.0, 60.0)
-    recomputing = LLM(softmax=narrow, max_model_len=128, max_num_seqs=4)
-    outputs = recomputing.generate(PROMPTS, GREEDY)
-    assert [output.token_ids for output in outputs] == alone
-    seen = 11 * len(PROMPTS) * llm.config.num_heads
-    assert recomputing.softmax_statistics() == SoftmaxStatistics(seen, (seen,) * 6)
-    before = llm.softmax_statistics()
-    llm.generate(PROMPTS, GREEDY)
-    after = llm.softmax_statistics()
-    assert after.query_heads == before.query_heads + seen
-    assert after.recomputed == before.recomputed == (0,) * 6
-
-
-def test_made_up_weights_are_not_calibrated():
-    options: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 1}
-    made_up = LLM(SHIPPED, random_weights=True, **options)
-    assert made_up.config.unified is None
-    mine = UnifiedMax(1.0, -2.0, 3.0)
-    asked_for = LLM(SHIPPED, random_weights=True, softmax=mine, **options)
-    assert asked_for.config.unified == mine

@@ -1,42 +1,22 @@
 """Requests of AsyncLLM by their names: in chunks, for abort, and each only once."""
 
 import asyncio
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from fdjax import AsyncLLM, Chunk, RequestError, SamplingParams
 from fdjax.generate.stopping import FinishReason
-from fdjax.models import SHIPPED, resolve
 from fdjax.serve.names import Names
-from fdjax.serve.tokenizer import FastTokenizer
+from tests.support.async_llm import TOKENS, Make
 from tests.support.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
 
-TOKENIZER = FastTokenizer(resolve(SHIPPED) / "tokenizer.json")
-TOKENS = TOKENIZER.encode_plain(" upon a time there was a fox")
-LONG = SamplingParams(max_tokens=32, n=2)
-
-type Make = Callable[[FakeEngine], AsyncLLM]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Makes what is closed after the test."""
-    made: list[AsyncLLM] = []
-
-    def make(engine: FakeEngine) -> AsyncLLM:
-        made.append(AsyncLLM(engine, TOKENIZER))
-        return made[-1]
-
-    yield make
-    for llm in made:
-        llm.close()
+TWICE = SamplingParams(max_tokens=32, n=2)
 
 
 async def collect(llm: AsyncLLM, request_id: str | None = None) -> list[Chunk]:
-    return [chunk async for chunk in llm.generate("Once", LONG, request_id)]
+    return [chunk async for chunk in llm.generate("Once", TWICE, request_id)]
 
 
 async def test_chunks_have_the_name_of_their_request(make: Make):
@@ -54,7 +34,7 @@ async def test_an_aborted_request_says_so_and_harms_no_other(make: Make):
     llm = make(engine)
     other = asyncio.create_task(collect(llm, "other"))
     seen: list[Chunk] = []
-    async for chunk in llm.generate("Once", LONG, "tale"):
+    async for chunk in llm.generate("Once", TWICE, "tale"):
         seen.append(chunk)
         if len(seen) == 2:
             await llm.abort("tale")
@@ -68,7 +48,7 @@ async def test_an_aborted_request_says_so_and_harms_no_other(make: Make):
 
 async def test_a_name_is_free_again_at_the_end(make: Make):
     llm = make(FakeEngine(TOKENS, step_s=0.01))
-    first = llm.generate("Once", LONG, "tale")
+    first = llm.generate("Once", TWICE, "tale")
     await anext(first)
     with pytest.raises(RequestError, match="request_id is 'tale', which another"):
         await collect(llm, "tale")

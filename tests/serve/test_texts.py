@@ -117,3 +117,25 @@ async def test_other_threads_go_on_while_a_text_is_tokenised():
         steps += 1
         await asyncio.sleep(0.001)
     assert steps > 5
+
+
+async def test_short_texts_and_other_owners_go_before_many_longer_ones():
+    """Who asks for very much keeps nobody waiting for all of it."""
+    tokenizer = Stuck()
+    texts, done = Texts(tokenizer), list[str]()
+
+    async def encode(what: str, text: str, owner: str) -> None:
+        await texts.encode(text, what, owner=owner)
+        done.append(what)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(20):
+            tasks.create_task(encode("many", "a" * 2000, "a"))
+        for _ in range(2):
+            await asyncio.to_thread(tokenizer.inside.acquire)
+        tasks.create_task(encode("short", "a", "a"))
+        tasks.create_task(encode("other", "a" * 2000, "b"))
+        await asyncio.sleep(0)
+        tokenizer.freed.set()
+    assert {"short", "other"} <= {*done[:8]}, "two were begun, and some are told late"
+    texts.close()

@@ -3,6 +3,8 @@
 import json
 import pathlib
 import random
+import re
+import sys
 
 import pytest
 import tokenizers
@@ -10,7 +12,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import ByT5Tokenizer
 
 from fdjax import ConfigError, RequestError
+from fdjax.errors import to_install
 from fdjax.models import SHIPPED, resolve
+from fdjax.serve.chat_template import ChatTemplate
 from fdjax.serve.tokenizer import (
     FastTokenizer,
     SlowTokenizer,
@@ -155,6 +159,21 @@ def test_a_word_after_the_prompt_keeps_its_space(tmp_path: pathlib.Path):
 
 def test_no_tokenizer_files_mean_no_tokenizer(tmp_path: pathlib.Path):
     assert load_tokenizer(tmp_path) is None
+
+
+@pytest.mark.parametrize("package", ["transformers", "jinja2"])
+def test_what_needs_transformers_names_the_extra(
+    package: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    (tmp_path / "vocab.json").write_text("{}")
+    message = re.escape(f"needs the package {package}; {to_install('chat')}")
+    with pytest.raises(ConfigError, match=f"no tokenizer.json, and .* {message}"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("a")
+    with pytest.raises(ConfigError, match=f"the chat template of .* {message}"):
+        ChatTemplate(tmp_path)
+    assert load_tokenizer(TALES) is not None
 
 
 def test_a_broken_tokenizer_is_named(tmp_path: pathlib.Path):

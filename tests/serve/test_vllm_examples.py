@@ -1,12 +1,17 @@
 """Calls of vLLM's offline examples, with the import replaced, on the shipped model."""
 
 import asyncio
+import pathlib
+import re
+import shutil
 from typing import Any
 
 import pytest
 
 import fdjax
 from fdjax import LLM, AsyncLLM, SamplingParams
+from fdjax.models.source import SHIPPED, resolve
+from fdjax.serve.chats import Chats
 
 PROMPTS = [
     "Hello, my name is",
@@ -72,12 +77,81 @@ def test_prefix_caching():
     assert again.num_cached_tokens == 0
 
 
-def test_structured_outputs(llm: LLM):
+FORMS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"choice": ["Positive", "Negative"]}, {}, r"Positive|Negative"),
+    ({"regex": r"[a-z]{2,8}@[a-z]{2,8}\.com\n"}, {"stop": ["\n"]}, r"\w+@\w+\.com"),
+    (
+        {
+            "json": {
+                "type": "object",
+                "properties": {"legs": {"enum": [2, 4]}},
+                "required": ["legs"],
+                "additionalProperties": False,
+            }
+        },
+        {},
+        r'\{"legs":[24]\}',
+    ),
+    (
+        {
+            "grammar": """
+root ::= select_statement
+select_statement ::= "SELECT " column " from " table
+column ::= "col_1" | "col_2"
+table ::= "table_1" | "table_2"
+"""
+        },
+        {},
+        r"SELECT col_[12] from table_[12]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("form", "more", "pattern"), FORMS, ids=str)
+def test_structured_outputs(
+    llm: LLM, form: dict[str, Any], more: dict[str, Any], pattern: str
+):
     pytest.importorskip("llguidance")
-    form = fdjax.StructuredOutputs(choice=["Positive", "Negative"])
-    params = SamplingParams(structured_outputs=form, max_tokens=16)
-    (output,) = llm.generate("Classify this sentiment: tales are wonderful!", params)
-    assert output.outputs[0].text in ("Positive", "Negative")
+    structured = fdjax.StructuredOutputs(**form)
+    params = SamplingParams(structured_outputs=structured, max_tokens=48, **more)
+    (output,) = llm.generate(prompts=PROMPTS[0], sampling_params=params)
+    assert re.fullmatch(pattern, output.outputs[0].text or ""), output.outputs[0].text
+
+
+def test_embed_and_score(llm: LLM):
+    outputs = llm.embed(PROMPTS)
+    for given, output in zip(PROMPTS, outputs, strict=True):
+        assert output.prompt == given
+        embeds = output.outputs.embedding
+        assert len(embeds) == llm.config.hidden_size > len(embeds[:16])
+    pairs = ["The fox is in the wood.", "Hello, my name is"]
+    scores = [one.outputs.score for one in llm.score(PROMPTS[0], pairs)]
+    assert scores[0] < scores[1] == pytest.approx(1)
+
+
+def test_chat_with_tools(
+    llm: LLM, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("transformers")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(resolve(SHIPPED) / name, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{{ tools | tojson }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n"
+        "{% endfor %}"
+    )
+    monkeypatch.setattr(llm, "_chats", Chats(tmp_path, llm.get_tokenizer()))
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    function = {"name": "get_current_weather", "parameters": parameters}
+    tools = [{"type": "function", "function": function}]
+    messages = [{"role": "user", "content": "How warm is it in Dallas?"}]
+    params = SamplingParams(max_tokens=4, temperature=0.0)
+    outputs = llm.chat(messages, sampling_params=params, tools=tools)
+    assert "get_current_weather" in (outputs[0].prompt or "")
+    text = (outputs[0].outputs[0].text or "").strip()
+    messages.append({"role": "assistant", "content": text})
+    messages.append({"role": "tool", "content": "85 degrees", "tool_call_id": "a1"})
+    (answer,) = llm.chat(messages, params, tools=tools)
+    assert "tool: 85 degrees" in (answer.prompt or "")
 
 
 def test_logprobs_and_stops(llm: LLM):
@@ -94,19 +168,29 @@ def test_logprobs_and_stops(llm: LLM):
             assert sample.stop_reason == "."
 
 
-def test_async_llm_streaming():
-    async def main() -> str:
+def test_async_llm_streaming(llm: LLM):
+    async def main() -> list[str]:
         engine = AsyncLLM.from_model(gpu_memory_utilization=0.4, **SMALL)
-        params = SamplingParams(max_tokens=12, temperature=0.8, top_p=0.95, seed=42)
-        text = ""
+        params = SamplingParams(max_tokens=12, n=2, temperature=0.8, seed=42)
+        texts, ends = ["", ""], list[bool]()
         try:
-            async for chunk in engine.generate(
+            async for output in engine.generate(
                 request_id="stream-1", prompt=PROMPTS[2], sampling_params=params
             ):
-                assert chunk.request_id == "stream-1"
-                text += chunk.text or ""
+                assert output.request_id == "stream-1"
+                ends.append(output.finished)
+                for completion in output.outputs:
+                    texts[completion.index] += completion.text or ""
+                if output.finished:
+                    break
         finally:
-            engine.close()
-        return text
+            engine.shutdown()
+        assert ends == [*[False] * (len(ends) - 1), True]
+        assert not engine.is_running
+        return texts
 
-    assert asyncio.run(main())
+    params = SamplingParams(max_tokens=12, n=2, temperature=0.8, seed=42)
+    (whole,) = llm.generate(PROMPTS[2], params)
+    assert asyncio.run(main()) == [one.text for one in whole.outputs]
+    ends = [chunk.finished for chunk in llm.stream(PROMPTS[:2], params)]
+    assert sum(ends) == 2 and ends[-1]

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.stacks import docs_example
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ejkernel") is None,
     reason="`.ci/run stacks` installs ejkernel, into an environment of its own",
@@ -31,3 +33,7 @@ def test_it_serves_and_agrees():
     for name, (output, cache) in found.items():
         assert output < 1e-5, name
         assert cache == 0, name
+
+
+def test_the_example_of_the_docs_runs():
+    assert docs_example.run("ejkernel", block=1) == "(1, 4, 128)\n"

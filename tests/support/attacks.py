@@ -53,13 +53,14 @@ class Attackers:
         url = httpx2.URL(self.url)
         return await asyncio.open_connection(url.host, url.port)
 
-    def head(self, path: str, length: int) -> bytes:
-        """Of a request with a body of so many bytes."""
+    def head(self, path: str, length: int | None) -> bytes:
+        """Of a request with a body of so many bytes; `None`: in chunks."""
+        size = f"Content-Length: {length}"
         lines = [
             f"POST {path} HTTP/1.1",
             "Host: 127.0.0.1",
             "Content-Type: application/json",
-            f"Content-Length: {length}",
+            "Transfer-Encoding: chunked" if length is None else size,
             *(f"{name}: {value}" for name, value in self.headers.items()),
         ]
         return "\r\n".join([*lines, "", ""]).encode()
@@ -129,6 +130,52 @@ async def slow_body(to: Attackers) -> str:
             writer.write(b" ")
             await asyncio.sleep(to.hold_s / 10)
     return "closed"
+
+
+async def tiny_chunks(to: Attackers) -> str:
+    """A body of a byte a chunk."""
+    count = to.draw.randrange(5_000, 50_000)
+    return await to.send(to.head(COMPLETIONS, None), b"1\r\n \r\n" * count)
+
+
+async def half_sent_bodies(to: Attackers) -> str:
+    """Large ones, all but their ends."""
+
+    async def one() -> None:
+        _, writer = await to.connect()
+        with contextlib.closing(writer):
+            writer.write(to.head(COMPLETIONS, to.largest))
+            writer.write(b" " * (to.largest - 1000))
+            await asyncio.sleep(to.draw.uniform(0.0, to.hold_s))
+
+    await asyncio.gather(*(one() for _ in range(to.draw.randrange(5, 20))))
+    return "closed"
+
+
+async def structure(to: Attackers) -> str:
+    """JSON of very many small values, in one of the fields."""
+    value = to.draw.choice((b"[],", b"{},", b"1,", b'{"":0},', b'"",', b"[[[[]]]],"))
+    field = to.draw.choice((b"prompt", b"stop", b"messages", b"logit_bias", b"tools"))
+    count = (to.largest - 1000) // len(value)
+    body = b'{"' + field + b'": [' + value * count + b"0]}"
+    path = to.draw.choice((COMPLETIONS, CHATS))
+    return await to.send(to.head(path, len(body)), body)
+
+
+async def many_entries(to: Attackers) -> str:
+    """Well-formed ones, of which a request may have some thousands."""
+    turn = {"role": "user", "content": "a"}
+    fields = (
+        {"messages": [turn] * (to.largest // 40)},
+        {"messages": [turn], "metadata": {str(i): 1 for i in range(to.largest // 16)}},
+    )
+    return await to.post(CHATS, to.draw.choice(fields))
+
+
+async def unread_field(to: Attackers) -> str:
+    """A long body whose request waits for its row."""
+    body = {"prompt": [5], "max_tokens": 50, "user": "u" * (to.largest - 1000)}
+    return await to.post(COMPLETIONS, body)
 
 
 async def first_of_all(to: Attackers) -> str:
@@ -210,6 +257,11 @@ ATTACKS: tuple[Attack, ...] = (
     left_crowd,
     silence,
     slow_body,
+    tiny_chunks,
+    half_sent_bodies,
+    structure,
+    many_entries,
+    unread_field,
     first_of_all,
     slow_schema,
     slow_masks,

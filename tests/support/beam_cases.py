@@ -19,7 +19,8 @@ import numpy as np
 from fdjax.generate.beam_params import BeamSearchParams, EarlyStopping
 from fdjax.generate.beam_search import choose
 from fdjax.generate.beam_state import BeamState, init_beams
-from fdjax.generate.beam_trace import BeamTrace
+from fdjax.generate.beam_trace import BeamTrace, TracedStep
+from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.stopping import FinishReason
 
 EXPECTED = Path(__file__).parents[1] / "fixtures" / "beam_search.json"
@@ -115,9 +116,7 @@ def start(some: Sequence[BeamCase], width: int = 16) -> BeamState:
         limit=LIMIT,
         vocab_size=VOCAB_SIZE,
         eos_token_ids=(),
-        num_stop_ids=3,
-        num_biased=4,
-        penalties=True,
+        plan=SamplingPlan(num_stop_ids=3, num_biased=4, penalties=True),
     )
 
 
@@ -139,7 +138,7 @@ def run(some: Sequence[BeamCase], width: int = 16) -> list[Found]:
         for group, trace in enumerate(traces):
             if not finished[group]:
                 tokens, parents = chosen.tokens[group], chosen.parents[group]
-                trace.add(tokens.tolist(), parents.tolist())
+                trace.add(TracedStep(tokens.tolist(), parents.tolist()))
         codes = np.asarray(progress.finished).tolist()
         finished = [code != FinishReason.RUNNING for code in codes]
     found = jax.device_get(state.progress.hypotheses)

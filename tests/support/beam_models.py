@@ -1,5 +1,6 @@
 """Beam searches with the models of the fixtures, and what transformers finds there."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,24 +14,31 @@ from safetensors.numpy import load_file
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found, Hypothesis
 from fdjax.engine.runs import Runs
-from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.beam_params import BeamSearchParams, EarlyStopping
 from fdjax.models import Decoder, load
 from tests.support.hf_model import FIXTURES, TALES
 
 EXPECTED = FIXTURES / "beams.json"
 
-# One of each kind of positions, windows, caps and residuals.
 FAMILIES = (
     "bloom",
+    "chatglm",
     "gemma2",
+    "glm",
     "glm4",
     "gptj",
     "llama",
+    "mistral",
     "mistral_window",
     "opt",
     "qwen2",
     "qwen3",
 )
+WIDTHS = (4, 5, 30)
+_EARLY: tuple[EarlyStopping, ...] = (False, "never", True)
+_PENALTIES = (1.0, 2.0, 0.5)
+# Of the greedy continuation: its tokens end beams, so that some do.
+_END_STEPS = (4, 9, 2)
 # Of sums of a few dozen log-probabilities, in float32.
 TOLERANCE = 1e-4
 
@@ -73,23 +81,49 @@ def model_of(name: str) -> Decoder:
 
 
 def questions() -> list[ModelCase]:
-    """The cases without their answers."""
-    asked = [_family(name, place) for place, name in enumerate(FAMILIES)]
+    """The cases that are kept, without their answers.
+
+    Each family with each width; over all of them each width with every way to end.
+    """
+    asked = [
+        _family(
+            name,
+            place,
+            width=width,
+            early=_EARLY[(place + nth) % 3],
+            penalty=_PENALTIES[(place // 3 + nth) % 3],
+        )
+        for place, name in enumerate(FAMILIES)
+        for nth, width in enumerate(WIDTHS)
+    ]
     return [*asked, *(_tales(place) for place in range(4))]
 
 
-def _family(name: str, place: int) -> ModelCase:
-    """Tokens of the greedy continuation end beams, so that some do."""
+def all_questions(name: str) -> list[ModelCase]:
+    """Every width, early stopping and penalty with a family."""
+    return [
+        _family(name, place, width=width, early=early, penalty=penalty)
+        for place, (penalty, width, early) in enumerate(
+            itertools.product(_PENALTIES, WIDTHS, _EARLY)
+        )
+    ]
+
+
+def _family(
+    name: str, place: int, *, width: int, early: EarlyStopping, penalty: float
+) -> ModelCase:
+    """Prompts of 1, 5 and 23 tokens, one to three ends, with penalties or without."""
     held = load_file(FIXTURES / name / "expected.safetensors")
-    row = (2, 1)[place % 2]
-    ends = sorted({int(held["tokens"][row, step]) for step in (4, 9)})
+    row, nth = place % 3, WIDTHS.index(width)
+    steps = _END_STEPS[: 1 + (place + nth) % 3]
     params = {
-        "beam_width": 4,
-        "max_tokens": 16,
-        "early_stopping": (False, "never", True)[place % 3],
-        "length_penalty": (1.0, 2.0, 0.5)[place // 3 % 3],
-        "repetition_penalty": (1.0, 1.2)[place % 2],
+        "beam_width": width,
+        "max_tokens": (16, 12, 8)[nth],
+        "early_stopping": early,
+        "length_penalty": penalty,
+        "repetition_penalty": (1.0, 1.2)[(place + nth) % 2],
     }
+    ends = sorted({int(held["tokens"][row, step]) for step in steps})
     return ModelCase(name, _prompt(held, row), ends, params, [], [])
 
 

@@ -1,14 +1,14 @@
-"""Jobs that wait, and count how often they are looked for; a million of them ended.
+"""Sequences that wait, and count how often they are looked for; a million end.
 
 `python -m tests.support.crowd` does that in a process that checks no types as it runs,
 and prints the number of times.
 """
 
 from fdjax.engine.buckets import Buckets
-from fdjax.engine.job import Job
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.engine.scheduler import Scheduler
+from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.params import SamplingParams
 from fdjax.memory.pages import PagePool
 from fdjax.memory.prefix import PrefixKeys
@@ -18,7 +18,7 @@ KEYS = PrefixKeys(4)
 NUM_ENDS = 1_000_000
 
 
-class CountedJob(Job):
+class CountedJob(EngineSequence):
     """Counts how often any of its kind is compared, or looked for."""
 
     num_touches = 0
@@ -32,12 +32,12 @@ class CountedJob(Job):
         return self is other
 
 
-def job_of(origin: Origin) -> Job:
-    """A job with a prompt of three tokens."""
+def sequence_of(origin: Origin) -> EngineSequence:
+    """A sequence with a prompt of three tokens."""
     return CountedJob(REQUEST, origin, seed=0, keys=KEYS, tokens=[5, 6, 7])
 
 
-def crowd(size: int) -> tuple[Scheduler, list[Job]]:
+def crowd(size: int) -> tuple[Scheduler, list[EngineSequence]]:
     """`size` requests of one sample, and seven samples of another after each."""
     buckets = Buckets.of(
         max_num_seqs=4, max_model_len=32, page_size=4, max_batched_tokens=64
@@ -46,20 +46,22 @@ def crowd(size: int) -> tuple[Scheduler, list[Job]]:
         PagePool(32), buckets, page_size=4, caching=True, gathering=False
     )
     many = Origin()
-    jobs = [job_of(many if place % 8 else Origin()) for place in range(8 * size)]
-    for job in jobs:
-        scheduler.add(job)
-    return scheduler, jobs
+    sequences = [
+        sequence_of(many if place % 8 else Origin()) for place in range(8 * size)
+    ]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    return scheduler, sequences
 
 
 def main() -> None:
-    """Ends a million jobs, each of which is added again, from first to last."""
-    scheduler, jobs = crowd(2_500)
+    """Ends a million sequences, each of which is added again, from first to last."""
+    scheduler, sequences = crowd(2_500)
     CountedJob.num_touches = 0
-    for _ in range(NUM_ENDS // len(jobs)):
-        for job in jobs:
-            scheduler.end(job)
-            scheduler.add(job)
+    for _ in range(NUM_ENDS // len(sequences)):
+        for sequence in sequences:
+            scheduler.end(sequence)
+            scheduler.add(sequence)
     print(CountedJob.num_touches)
 
 

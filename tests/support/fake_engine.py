@@ -5,29 +5,34 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
-from fdjax.engine.request import Increment, Logprob, Request, make_request
+from fdjax.engine.request import Embedded, Increment, Logprob, Request, make_request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError, RequestError
-from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.any_params import AnyParams
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.pooling_params import PoolingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.generate.stopping import FinishReason
 
 VOCAB_SIZE = 4096
 MAX_MODEL_LEN = 64
+HIDDEN_SIZE = 8
 
 
 @dataclass(eq=False)
-class FakeJob:
+class FakeSequence:
     """A request on its way."""
 
     request: Request
     origin: Origin
     num_made: int = 0
     admitted_s: float | None = None
+    num_cached: int = 1
 
 
 class FakeEngine:
@@ -38,16 +43,16 @@ class FakeEngine:
         per_step: how many of them come in a step.
         step_s: seconds of a step.
         fails_at: the step that raises, from 1.
-        max_jobs: more are refused.
+        max_sequences: more are refused.
         hung: no step ends before it is set.
         crowd: no token comes before so many requests have been added.
 
     Attributes:
-        jobs: that have not ended.
-        parked: jobs that make no tokens.
+        sequences: that have not ended.
+        parked: sequences that make no tokens.
         aborted: requests ended by `abort`.
         threads: that have called anything.
-        added: all jobs there ever were.
+        added: all sequences there ever were.
     """
 
     def __init__(
@@ -57,7 +62,7 @@ class FakeEngine:
         per_step: int = 1,
         step_s: float = 0.0,
         fails_at: int | None = None,
-        max_jobs: int | None = None,
+        max_sequences: int | None = None,
         hung: threading.Event | None = None,
         crowd: int = 0,
         max_model_len: int = MAX_MODEL_LEN,
@@ -66,14 +71,14 @@ class FakeEngine:
         self.per_step = per_step
         self.step_s = step_s
         self.fails_at = fails_at
-        self.max_jobs = max_jobs
+        self.max_sequences = max_sequences
         self.hung = hung
         self.crowd = crowd
         self.max_model_len = max_model_len
         self.num_steps = 0
-        self.jobs: list[FakeJob] = []
-        self.parked: set[FakeJob] = set()
-        self.added: list[FakeJob] = []
+        self.sequences: list[FakeSequence] = []
+        self.parked: set[FakeSequence] = set()
+        self.added: list[FakeSequence] = []
         self.aborted: list[Request] = []
         self.threads: set[str] = set()
 
@@ -81,10 +86,14 @@ class FakeEngine:
         self,
         index: int,
         prompt: Sequence[int],
-        params: SamplingParams | BeamSearchParams,
+        params: AnyParams,
         grammar: Grammar | None = None,
     ) -> Request:
         self._enter()
+        pooling = None
+        if isinstance(params, PoolingParams):
+            params.check_width(HIDDEN_SIZE)
+            pooling, params = params, params.sampling
         if not isinstance(params, SamplingParams):
             raise RequestError("beam_width is for engines that can search")
         return make_request(
@@ -94,7 +103,12 @@ class FakeEngine:
             vocab_size=VOCAB_SIZE,
             max_model_len=self.max_model_len,
             grammar=grammar,
+            pooling=pooling,
         )
+
+    def prepare(self, request: Request, *, only_kept: bool) -> Request | None:
+        del only_kept
+        return request
 
     def check_queue(
         self,
@@ -105,40 +119,40 @@ class FakeEngine:
         own: Load = NOTHING,
     ) -> None:
         """Any thread may ask."""
-        now = len(self.jobs) + claimed.samples
-        if self.max_jobs is not None and now + more.samples > self.max_jobs:
-            raise QueueFullError(f"{len(self.jobs)} samples wait; try later")
+        now = len(self.sequences) + claimed.samples
+        if self.max_sequences is not None and now + more.samples > self.max_sequences:
+            raise QueueFullError(f"{len(self.sequences)} samples wait; try later")
 
-    def add(self, request: Request, origin: Origin | None = None) -> FakeJob:
+    def add(self, request: Request, origin: Origin | None = None) -> FakeSequence:
         self._enter()
-        job = FakeJob(request, origin or Origin())
-        self.jobs.append(job)
-        self.added.append(job)
-        return job
+        sequence = FakeSequence(request, origin or Origin())
+        self.sequences.append(sequence)
+        self.added.append(sequence)
+        return sequence
 
-    def park(self, job: FakeJob) -> None:
+    def park(self, sequence: FakeSequence) -> None:
         self._enter()
-        self.parked.add(job)
+        self.parked.add(sequence)
 
-    def resume(self, job: FakeJob) -> None:
+    def resume(self, sequence: FakeSequence) -> None:
         self._enter()
-        self.parked.discard(job)
+        self.parked.discard(sequence)
 
-    def abort(self, job: FakeJob) -> None:
+    def abort(self, sequence: FakeSequence) -> None:
         self._enter()
-        if job in self.jobs:
-            self.jobs.remove(job)
-            self.aborted.append(job.request)
+        if sequence in self.sequences:
+            self.sequences.remove(sequence)
+            self.aborted.append(sequence.request)
 
     @property
     def has_work(self) -> bool:
         self._enter()
-        return any(job not in self.parked for job in self.jobs)
+        return any(sequence not in self.parked for sequence in self.sequences)
 
     def statistics(self) -> EngineStatistics:
         """Made up, each number another one; any thread may ask."""
         return EngineStatistics(
-            num_running=len(self.jobs),
+            num_running=len(self.sequences),
             num_waiting=3,
             page_size=16,
             num_pages=80,
@@ -150,7 +164,7 @@ class FakeEngine:
             tenants={"alice": (6, 4)},
         )
 
-    def step(self) -> list[tuple[FakeJob, Increment]]:
+    def step(self) -> list[tuple[FakeSequence, Increment]]:
         self._enter()
         self.num_steps += 1
         time.sleep(self.step_s)
@@ -160,22 +174,32 @@ class FakeEngine:
             raise FloatingPointError("the step was told to fail")
         if len(self.added) < self.crowd:
             return []
-        going = [job for job in self.jobs if job not in self.parked]
-        made = [(job, self._advance(job)) for job in going]
-        ended = {job for job, increment in made if increment.finish_reason is not None}
-        self.jobs = [job for job in self.jobs if job not in ended]
+        going = [sequence for sequence in self.sequences if sequence not in self.parked]
+        made = [(sequence, self._advance(sequence)) for sequence in going]
+        ended = {
+            sequence
+            for sequence, increment in made
+            if increment.finish_reason is not None
+        }
+        self.sequences = [
+            sequence for sequence in self.sequences if sequence not in ended
+        ]
         return made
 
-    def _advance(self, job: FakeJob) -> Increment:
-        request = job.request
-        job.admitted_s = job.admitted_s or time.monotonic()
-        stop = min(job.num_made + self.per_step, request.max_tokens)
-        token_ids = self.answer[job.num_made : stop]
-        job.num_made += len(token_ids)
-        reason = None
-        if job.num_made == len(self.answer):
+    def _advance(self, sequence: FakeSequence) -> Increment:
+        request = sequence.request
+        sequence.admitted_s = sequence.admitted_s or time.monotonic()
+        if request.pooling is not None:
+            vector = vector_of(request)
             reason = FinishReason.STOP
-        elif job.num_made == request.max_tokens:
+            return Embedded(request.index, [], None, reason, embedding=vector)
+        stop = min(sequence.num_made + self.per_step, request.max_tokens)
+        token_ids = self.answer[sequence.num_made : stop]
+        sequence.num_made += len(token_ids)
+        reason = None
+        if sequence.num_made == len(self.answer):
+            reason = FinishReason.STOP
+        elif sequence.num_made == request.max_tokens:
             reason = FinishReason.LENGTH
         return Increment(
             index=request.index,
@@ -186,6 +210,14 @@ class FakeEngine:
 
     def _enter(self) -> None:
         self.threads.add(threading.current_thread().name)
+
+
+def vector_of(request: Request) -> np.ndarray:
+    """Made up: the prompt's first token, and then its length, again and again."""
+    assert request.pooling is not None
+    vector = np.full(HIDDEN_SIZE, len(request.prompt), np.float32)
+    vector[0] = request.prompt[0]
+    return vector[: request.pooling.dimensions]
 
 
 def logprobs_of(token_ids: Sequence[int], count: int | None) -> list[Logprob] | None:

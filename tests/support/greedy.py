@@ -71,7 +71,7 @@ def _allocate(
     layout = model.config.kv_layout(
         num_pages=int(needed.sum()) + _SPARE_PAGES,
         page_size=page_size,
-        dtype=model.embed.weight[...].dtype,
+        dtype=model.embed.weight.get_value().dtype,
     )
     pages = np.random.default_rng(0).permutation(layout.num_pages)
     table = np.full((len(totals), int(needed.max()) + 1), layout.num_pages, np.int32)

@@ -49,7 +49,7 @@ class Expected:
 def write(model: HfModel, folder: Path, *, seed: int) -> Expected:
     """Writes `config.json` and `model.safetensors`, and computes with those files."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = _draw(model, seed=seed)
+    drawn = draw(model, seed=seed)
     config = drawn.config.to_diff_dict()
     config |= {"architectures": [model.architecture], "dtype": "bfloat16"}
     weights = {name: p.detach() for name, p in drawn.named_parameters()}
@@ -125,7 +125,7 @@ def _run(
     )
 
 
-def _draw(model: HfModel, *, seed: int) -> Any:
+def draw(model: HfModel, *, seed: int) -> Any:
     """A model whose weights NumPy drew: the same with every release of torch."""
     kind: Any = getattr(transformers, model.architecture)
     config = kind.config_class(**model.config)

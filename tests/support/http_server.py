@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import threading
-import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from fdjax.serve.texts import TextLimit
 from fdjax.serve.tokenizer import FastTokenizer
 from fdjax.serve.turns.turns import Turns
 from tests.support.fake_engine import MAX_MODEL_LEN, VOCAB_SIZE, FakeEngine
+from tests.support.waiting import wait_until
 
 FOLDER = resolve(SHIPPED)
 TOKENIZER = FastTokenizer(FOLDER / "tokenizer.json")
@@ -123,11 +123,3 @@ def running(
             server.should_exit = server.force_exit = True
             thread.join(timeout=10)
             assert not thread.is_alive()
-
-
-def wait_until(condition: Any, seconds: float = 30.0) -> None:
-    """Fails if it does not come true in time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.005)

@@ -61,3 +61,9 @@ class PlacesMatcher:
         assert token_id in self._grammar.allowed[self._place]
         self._place += 1
         self.is_ready = not self._grammar.slow
+
+    def fork(self) -> "PlacesMatcher":
+        assert self.is_ready, "the last token's mask was never made"
+        other = PlacesMatcher(self._grammar)
+        other._place = self._place
+        return other

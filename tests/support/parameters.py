@@ -9,4 +9,7 @@ from fdjax.models import Decoder
 def arrays_of(model: Decoder) -> dict[str, jax.Array]:
     """Every parameter's array, by path."""
     state = nnx.to_flat_state(nnx.state(model, nnx.Param))
-    return {".".join(map(str, key)): variable.get_value() for key, variable in state}
+    return {
+        ".".join(map(str, key)): jax.tree.leaves(variable.get_value())[0]
+        for key, variable in state
+    }

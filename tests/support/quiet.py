@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from tests.support.http_server import wait_until
+from tests.support.waiting import wait_until
 
 BODY = {"prompt": [5], "max_tokens": 32, "temperature": 0, "ignore_eos": True}
 # Times of the longest pause before: a machine that others use has pauses too.
@@ -35,17 +35,23 @@ class Quiet:
 
     def go_on(self, count: int = _WARM) -> None:
         """Waits for some more of both; fails if they do not come, or wrong ones do."""
-        for marks in (self.events, self.healthy):
+        for what, marks in (("stream", self.events), ("/health", self.healthy)):
             wanted = len(marks) + count
-            wait_until(lambda m=marks, w=wanted: self.faults or len(m) >= w)
-        assert not self.faults
+            wait_until(
+                lambda m=marks, w=wanted: self.faults or len(m) >= w,
+                fault=f"{what} did not go on",
+            )
+        assert not self.faults, self.faults[0]
 
     @contextlib.contextmanager
-    def undisturbed(self) -> Generator[None]:
+    def undisturbed(self, *, busy_s: float = 0.0) -> Generator[None]:
         """Fails unless both went on during the block, as they did before it.
 
         Whoever stands still while a server does has a pause as long as the block. So
         pauses may last half of the block, or a multiple of the longest one before.
+
+        Args:
+            busy_s: of a pause that a machine may make which others use.
         """
         before = time.monotonic()
         self.go_on()
@@ -56,7 +62,7 @@ class Quiet:
         for what, marks in (("stream", self.events), ("/health", self.healthy)):
             usual = longest_pause(marks, before, start)
             pause = longest_pause(marks, start, end)
-            allowed = max(_FACTOR * usual, (end - start) / 2)
+            allowed = max(_FACTOR * usual, (end - start) / 2, busy_s)
             assert pause <= allowed, f"{what} stood still for {pause:.2f} s"
 
 
@@ -115,7 +121,7 @@ def quiet(
         ending.set()
         for thread in threads:
             thread.join()
-    assert not seen.faults
+    assert not seen.faults, seen.faults[0]
 
 
 def _note(line: str, seen: Quiet) -> None:

@@ -2,37 +2,63 @@
 
 import collections
 import contextlib
+import os
 import pathlib
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 SERVE = (sys.executable, "-m", "fdjax", "serve", "--port", "0")
 
 
 @contextlib.contextmanager
-def server(*options: str) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """The process and its address, once it listens; it is killed at the end."""
+def server(
+    *options: str,
+    wrapper: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    log: list[str] | None = None,
+) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """The process and its address, once it listens; it is killed at the end.
+
+    Args:
+        options: of `fdjax serve`.
+        wrapper: a command that runs it.
+        environment: besides this process's.
+        log: gets the lines of its log.
+
+    Raises:
+        SystemExit: it ended before that; the log says why.
+    """
     process = subprocess.Popen(
-        (*SERVE, *options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        (*wrapper, *SERVE, *options),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
     )
+    assert process.stderr is not None
+    lines: list[str] = [] if log is None else log
+    reading: threading.Thread | None = None
     try:
-        url = _address(process)
+        url = _address(process.stderr, lines)
         # A line a request: a pipe that nobody reads would stop the server.
-        threading.Thread(target=collections.deque, args=(process.stderr, 0)).start()
+        kept = collections.deque[str](maxlen=0) if log is None else log
+        reading = threading.Thread(target=kept.extend, args=(process.stderr,))
+        reading.start()
         yield process, url
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.wait()
+        if reading is not None:
+            reading.join()
+        process.stderr.close()
 
 
-def _address(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    lines: list[str] = []
-    for line in process.stderr:
+def _address(log: Iterable[str], lines: list[str]) -> str:
+    for line in log:
         lines.append(line)
         if found := re.search(r"http://127\.0\.0\.1:\d+", line):
             return found[0]

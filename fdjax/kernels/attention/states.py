@@ -24,7 +24,7 @@ class AttentionState:
 
 
 def merge_states(states: Sequence[AttentionState]) -> AttentionState:
-    """What queries have found among the keys of all states.
+    """What queries have found among the keys of all states (FlashInfer, section 2.2).
 
     It does not matter how keys are shared out among states, as long as each key is
     in one of them; nor does the order, up to rounding. Sinks belong in one state

@@ -1,5 +1,7 @@
 """`decode_attention` as one CUDA kernel, called through XLA's FFI."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +13,8 @@ from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import handlers_window
-from fdjax.notation import Array, Int32
+from fdjax.kernels.shared_prefix.cuda import add_prefixes, own_pages
+from fdjax.notation import Array, Float, Int32
 
 LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
@@ -24,16 +27,39 @@ LIMITS = Limits(
 
 def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
-    rows, _, head_dim = call.q.shape
+    prefixes = call.pages.prefixes
+    if prefixes is None or not reads_prefixes_once(call):
+        out, recomputed, _ = _attend(call, with_about=False)
+        return out, recomputed
+    pages = own_pages(call.pages, prefixes, page_size=call.kv.cache.page_size)
+    own = dataclasses.replace(call, pages=pages)
+    out, recomputed, about = _attend(own, with_about=True)
+    return add_prefixes(call, prefixes, out, about), recomputed
+
+
+def reads_prefixes_once(call: DecodeAttention) -> bool:
+    """Whether positions do not matter: then a row may begin behind its prefix."""
+    return call.scores.window is None and call.scores.slopes is None
+
+
+def _attend(
+    call: DecodeAttention, *, with_about: bool
+) -> tuple[Array, Array, Float[Array, "B Hq 2"]]:
+    rows, num_heads, head_dim = call.q.shape
     cut = config.heuristic(config_call(call))
     shape = cut.plan_shape(rows, call.kv.cache.num_kv_heads)
     floats = shape.record_floats(call.group, head_dim)
-    return handler.run(
+    about = (rows, num_heads, 2) if with_about else (0,)
+    out, recomputed, _, about = handler.run_with(
         call,
-        plan_for(call, shape),
-        memory=(jax.ShapeDtypeStruct((floats,), jnp.float32),),
+        (plan_for(call, shape),),
+        (
+            jax.ShapeDtypeStruct((floats,), jnp.float32),
+            jax.ShapeDtypeStruct(about, jnp.float32),
+        ),
         **cut.attributes(shape),
     )
+    return out, recomputed, about
 
 
 def config_call(call: DecodeAttention) -> config.Call:

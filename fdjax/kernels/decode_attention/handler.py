@@ -1,5 +1,7 @@
 """What the FFI handlers of `decode_attention` share on every platform."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,13 +15,19 @@ from fdjax.notation import Array
 NAME = "decode_attention"
 
 
-def run(
+def run(call: DecodeAttention, **launch: np.int64) -> Attended:
+    """The result of a handler that has no operands and no memory of its own."""
+    out, recomputed = run_with(call, (), (), **launch)
+    return out, recomputed
+
+
+def run_with(
     call: DecodeAttention,
-    *operands: Array,
-    memory: tuple[jax.ShapeDtypeStruct, ...] = (),
+    operands: Sequence[Array],
+    memory: Sequence[jax.ShapeDtypeStruct],
     **launch: np.int64,
-) -> Attended:
-    """The handler's result.
+) -> Sequence[Array]:
+    """The handler's results, and what is in its memory then.
 
     Args:
         call: the operation.
@@ -38,7 +46,7 @@ def run(
         ),
         vmap_method="sequential",
     )
-    out, recomputed, *_ = handler(
+    return handler(
         q,
         cache.array,
         call.pages.page_table,
@@ -53,4 +61,3 @@ def run(
         high=np.float32(bounds.high),
         **launch,
     )
-    return out, recomputed

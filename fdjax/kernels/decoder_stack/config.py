@@ -6,7 +6,7 @@ from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decoder_stack.weights import LayerWeights
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.matmul import gemm
-from fdjax.notation import Array
+from fdjax.kernels.weight import Weight
 
 GEMV = (0, 0, 0, 0, 0)  # instead of a `FlatConfig`, as in ffi/matmul/params.h
 LIBRARY = -1  # tiles of a product by cuBLASLt, called by the handler
@@ -87,7 +87,7 @@ def _products(rows: int, layer: LayerWeights) -> tuple[int, ...]:
     )
 
 
-def _weights(layer: LayerWeights) -> tuple[Array, ...]:
+def _weights(layer: LayerWeights) -> tuple[Weight, ...]:
     """Of the products, in their order."""
     return layer.qkv, layer.out, layer.up, layer.down
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float
 from fdjax.pytree import pytree
 
@@ -13,21 +14,21 @@ class LayerWeights:
 
     Attributes:
         attention_norm: scale before attention.
-        qkv: fused QKV product; rows q, k, v.
+        qkv: fused QKV product, `[N, E]`; rows q, k, v.
         qkv_bias: its bias, or `None`.
-        out: output product of attention.
+        out: output product of attention, `[E, HqD]`.
         mlp_norm: scale before the feed-forward part.
-        up: fused gate and up product, gate first.
-        down: down product.
+        up: fused gate and up product, `[2 F, E]`; gate first.
+        down: down product, `[E, F]`.
     """
 
     attention_norm: Float[Array, " E"]
-    qkv: Float[Array, "N E"]
+    qkv: Weight
     qkv_bias: Float[Array, " N"] | None
-    out: Float[Array, "E HqD"]
+    out: Weight
     mlp_norm: Float[Array, " E"]
-    up: Float[Array, "F2 E"]
-    down: Float[Array, "E F"]
+    up: Weight
+    down: Weight
 
 
 @dataclass(frozen=True)

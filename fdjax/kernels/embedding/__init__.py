@@ -3,6 +3,7 @@
 from fdjax.kernels.embedding import cuda, reference
 from fdjax.kernels.embedding.arguments import Embedding
 from fdjax.kernels.op import Op
+from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float, Int32
 
 __all__ = ["OP", "Embedding", "embedding"]
@@ -11,7 +12,7 @@ OP = Op("embedding", reference.embedding, {"cuda": cuda.IMPL}, batch_invariant=T
 
 
 def embedding(
-    table: Float[Array, "V E"],
+    table: Weight,
     tokens: Int32[Array, " T"],
     position_table: Float[Array, "P E"] | None = None,
     positions: Int32[Array, " T"] | None = None,

@@ -25,7 +25,7 @@ def run(call: Embedding) -> Float[Array, "T E"]:
         vmap_method="sequential",
     )
     return handler(
-        call.table,
+        call.table.values,
         call.tokens,
         table,
         positions,

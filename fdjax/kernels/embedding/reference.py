@@ -8,7 +8,7 @@ from fdjax.notation import Array, Float, Int32
 
 def embedding(call: Embedding) -> Float[Array, "T E"]:
     """See `fdjax.kernels.embedding.embedding`."""
-    x = _rows(call.table, call.tokens)
+    x = _rows(call.table.values, call.tokens)
     if call.scale is not None:
         x = x * jnp.asarray(call.scale, x.dtype)
     if call.position_table is not None:

@@ -4,6 +4,7 @@ from fdjax.kernels.activations import activation as named_activation
 from fdjax.kernels.gated_matmul import cpu, reference
 from fdjax.kernels.matmul import Product, flat, gemm, gemv, handler
 from fdjax.kernels.op import Op
+from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float
 
 OP = Op(
@@ -17,7 +18,7 @@ OP = Op(
 
 def gated_matmul(
     x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
+    weight: Weight,
     bias: Float[Array, " N"] | None = None,
     *,
     activation: str,

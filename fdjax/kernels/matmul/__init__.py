@@ -5,6 +5,7 @@ import jax
 from fdjax.kernels.matmul import cpu, flat, gemm, gemv, handler, reference
 from fdjax.kernels.matmul.arguments import Product
 from fdjax.kernels.op import Op
+from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float
 
 __all__ = ["OP", "Product", "matmul"]
@@ -20,7 +21,7 @@ OP = Op(
 
 def matmul(
     x: Float[Array, "M K"],
-    weight: Float[Array, "N K"],
+    weight: Weight,
     bias: Float[Array, " N"] | None = None,
     residual: Float[Array, "M N"] | None = None,
     *,
@@ -28,7 +29,7 @@ def matmul(
 ) -> Float[Array, "M N"]:
     """Computes `x @ weight.T + bias + residual`, accumulating in float32.
 
-    Weights are stored `[N, K]`, as checkpoints hold them: a row is contiguous, so a
+    Weights are `[N, K]`, as checkpoints hold them: a row is contiguous, so a
     flat product (small M) streams it once, coalesced (FlashDecoding++ section 4).
 
     The arguments are fields of `Product`; `out_dtype` is that of `x` by default.

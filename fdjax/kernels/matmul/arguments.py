@@ -2,6 +2,7 @@
 
 import jax
 
+from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float
 from fdjax.pytree import pytree, static
 
@@ -12,7 +13,7 @@ class Product:
 
     Attributes:
         x: activations.
-        weight: the weight; if gated, gate rows, then as many up rows: `N = 2 F`.
+        weight: `[N, K]`; if gated, gate rows, then as many up rows: `N = 2 F`.
         bias: added to every row of the product, or `None`.
         residual: added to the product, before it is rounded, or `None`; always `None`
             if gated.
@@ -22,7 +23,7 @@ class Product:
     """
 
     x: Float[Array, "M K"]
-    weight: Float[Array, "N K"]
+    weight: Weight
     bias: Float[Array, " N"] | None
     residual: Float[Array, "M N"] | None
     activation: str | None = static()

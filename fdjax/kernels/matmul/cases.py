@@ -6,6 +6,7 @@ import numpy as np
 
 from fdjax.kernels.cases import Case, Tag, noise, struct
 from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
 # The products of a Llama-3-8B decode step: name, [N, K], whether the result is float32.
@@ -32,7 +33,7 @@ def _case(
 ) -> Case[Product]:
     call = Product(
         struct(m, k, dtype=dtype),
-        struct(n, k, dtype=dtype),
+        Dense(struct(n, k, dtype=dtype)),
         struct(n, dtype=dtype) if bias else None,
         struct(m, n, dtype=dtype) if residual else None,
         activation=None,

@@ -24,7 +24,7 @@ def run(call: Product) -> Float[Array, "M N"]:
         jax.ShapeDtypeStruct(shape, jnp.float32),
         vmap_method="sequential",
     )
-    return reference.finished(handler(call.x, call.weight), call)
+    return reference.finished(handler(call.x, call.weight.values), call)
 
 
 def refuse(call: Product) -> str | None:

@@ -13,7 +13,7 @@ def matmul(call: Product) -> Float[Array, "M N"]:
     exact = lax.Precision.HIGHEST if x.dtype == jnp.float32 else lax.Precision.DEFAULT
     product = lax.dot_general(
         x,
-        call.weight,
+        call.weight.values,
         (((1,), (1,)), ((), ())),
         precision=exact,
         # Sums are float32 in any case; a float32 result that is rounded afterwards is

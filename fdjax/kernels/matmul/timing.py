@@ -20,6 +20,7 @@ import numpy as np
 from fdjax.kernels.matmul import OP, Product, handler
 from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.kernels.op import REFERENCE
+from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
 type Way = str | FlatConfig
@@ -155,7 +156,8 @@ def _product(way: Way) -> Callable[[Array, Array], Array]:
 
 
 def _call(x: Any, weight: Any) -> Product:
-    return Product(x, weight, None, None, activation=None, out_dtype=x.dtype)
+    operands = x, Dense(weight), None, None
+    return Product(*operands, activation=None, out_dtype=x.dtype)
 
 
 def _copies(n: int, k: int, dtype: np.dtype) -> list[Array]:

@@ -25,8 +25,8 @@ FINALISTS = 3
 
 
 @dataclass(frozen=True)
-class Weight:
-    """A weight of a model.
+class WeightSpec:
+    """A weight of a model, without its values.
 
     Attributes:
         name: its product's: qkv, out, gate_up, up, down or head.
@@ -62,7 +62,7 @@ class Profile:
         searched: microseconds of every configuration tried, by padded M.
     """
 
-    weight: Weight
+    weight: WeightSpec
     points: tuple[Point, ...]
     flat: dict[int, FlatConfig] = field(default_factory=dict[int, FlatConfig])
     searched: dict[int, dict[FlatConfig, float]] = field(
@@ -112,7 +112,7 @@ class Times(Protocol):
         ...
 
 
-def refusals(weight: Weight, ms: Sequence[int]) -> dict[str, str]:
+def refusals(weight: WeightSpec, ms: Sequence[int]) -> dict[str, str]:
     """Why A or B serves a weight for no M of these, by implementation."""
     found: dict[str, str] = {}
     for way in (GEMV, FLAT):
@@ -123,7 +123,7 @@ def refusals(weight: Weight, ms: Sequence[int]) -> dict[str, str]:
 
 
 def profile(
-    weight: Weight,
+    weight: WeightSpec,
     ms: Sequence[int],
     *,
     times: Callable[[int, int, jax.typing.DTypeLike], Times],
@@ -193,7 +193,7 @@ def _served(points: Sequence[Point], way: str) -> list[int]:
 
 
 def _search(
-    weight: Weight, m: int, watch: Times
+    weight: WeightSpec, m: int, watch: Times
 ) -> tuple[FlatConfig, dict[FlatConfig, float]]:
     """B's fastest candidate, and the time of each."""
     tried = _candidates(weight, m)
@@ -205,7 +205,7 @@ def _search(
     return min(again, key=again.__getitem__), found | again
 
 
-def _candidates(weight: Weight, m: int) -> list[FlatConfig]:
+def _candidates(weight: WeightSpec, m: int) -> list[FlatConfig]:
     """Each once; the gate and the up rows of one column need a tile each."""
     every = (heuristic(m, weight.n, weight.k), *candidates(m))
     return [
@@ -213,7 +213,7 @@ def _candidates(weight: Weight, m: int) -> list[FlatConfig]:
     ]
 
 
-def _serves(way: str, m: int, weight: Weight) -> bool:
+def _serves(way: str, m: int, weight: WeightSpec) -> bool:
     return timing.refuse(way, m, *_sizes(weight)) is None
 
 
@@ -221,5 +221,5 @@ def _way(way: str, m: int, flat: Mapping[int, FlatConfig]) -> Way:
     return flat[padded_m(m)] if way == FLAT else way
 
 
-def _sizes(weight: Weight) -> tuple[int, int, jax.typing.DTypeLike]:
+def _sizes(weight: WeightSpec) -> tuple[int, int, jax.typing.DTypeLike]:
     return weight.n, weight.k, weight.dtype

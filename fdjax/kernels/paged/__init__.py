@@ -16,6 +16,7 @@ from fdjax.kernels.paged.definition import (
     scores_of,
 )
 from fdjax.kernels.paged.layout import PageLayout
+from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.kernels.paged.view import PageView
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "PageView",
     "PagedAttention",
     "ScoreSpec",
+    "SharedPrefixes",
     "attend",
     "attributes",
     "by_head",

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree
 
@@ -22,6 +23,8 @@ class PageView:
         starts: position of each row's first new token; `None`: 0, all are new.
         firsts: where among the call's tokens those of each row begin, in ascending
             order; `None`: every row has room for `T / B` of them.
+        prefixes: what rows that decode share, for an implementation that reads it once
+            for all of them; others read it for each. `None`: nothing.
 
     Raises:
         ValueError: the arrays are not of one number of rows.
@@ -31,6 +34,7 @@ class PageView:
     lengths: Int32[Array, " B"]
     starts: Int32[Array, " B"] | None = None
     firsts: Int32[Array, " B"] | None = None
+    prefixes: SharedPrefixes | None = None
 
     def __post_init__(self) -> None:
         if len(self.page_table.shape) != 2:
@@ -47,10 +51,12 @@ class PageView:
 
     @staticmethod
     def decoding(
-        page_table: Int32[Array, "B W"], lengths: Int32[Array, " B"]
+        page_table: Int32[Array, "B W"],
+        lengths: Int32[Array, " B"],
+        prefixes: SharedPrefixes | None = None,
     ) -> "PageView":
         """One new token a row: its last."""
-        return PageView(page_table, lengths, starts=lengths - 1)
+        return PageView(page_table, lengths, lengths - 1, prefixes=prefixes)
 
     @staticmethod
     def table_of(

@@ -4,15 +4,16 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
+from fdjax.kernels.hopper import MULTIPROCESSORS
 from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
-from fdjax.kernels.paged import attributes, by_head
+from fdjax.kernels.paged import attributes, by_head, handlers_window
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
-from fdjax.kernels.prefill_attention.tiles import tiles_of
+from fdjax.kernels.prefill_attention.tiles import Room, most_tiles, room_of, work_of
 from fdjax.notation import Array, Float
 
 NAME = "prefill_attention"
-TILE_ROWS = 128  # kTileRows in tile.cuh: queries of a tile times heads of a group
+TILE_ROWS = 128  # kTileRows in params.h: queries of a tile times heads of a group
 CPU_LIMITS = Limits(
     dtypes=(jnp.float32, jnp.bfloat16, jnp.float16), head_dims=range(1, 1025)
 )
@@ -24,31 +25,53 @@ CUDA_LIMITS = Limits(
 )
 
 
-def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
+def run_on_cpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
+    """See `fdjax.kernels.prefill_attention.prefill_attention`. No keys are cut."""
+    return _run(call, Room(blocks=1, records=0))
+
+
+def run_on_gpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     """See `fdjax.kernels.prefill_attention.prefill_attention`."""
-    scores, pages, num_queries = call.scores, call.pages, call.q.shape[0]
+    tiles = most_tiles(call.q.shape[0], call.pages.num_rows, _tile_tokens(call))
+    return _run(call, room_of(tiles, call.kv.cache.num_kv_heads, MULTIPROCESSORS))
+
+
+def _tile_tokens(call: PrefillAttention) -> int:
+    return max(TILE_ROWS // call.group, 1)
+
+
+def _run(call: PrefillAttention, room: Room) -> Float[Array, "T Hq D"]:
+    scores, pages, cache = call.scores, call.pages, call.kv.cache
+    num_queries, _, head_dim = call.q.shape
+    records = (room.records, cache.num_kv_heads, TILE_ROWS, head_dim + 2)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
-        jax.ShapeDtypeStruct(call.q.shape, call.q.dtype),
+        (
+            jax.ShapeDtypeStruct(call.q.shape, call.q.dtype),
+            jax.ShapeDtypeStruct(records, jnp.float32),
+        ),
         vmap_method="sequential",
     )
-    return handler(
+    out, _ = handler(
         call.q,
-        call.kv.cache.array,
+        cache.array,
         pages.page_table,
         pages.lengths,
-        tiles_of(
+        work_of(
             pages.lengths,
             pages.first_positions,
             pages.first_tokens(num_queries),
+            jnp.int32(handlers_window(scores)),
             num_queries=num_queries,
             max_tokens=call.max_tokens,
-            tile_tokens=max(TILE_ROWS // call.group, 1),
+            tile_tokens=_tile_tokens(call),
+            room=room,
         ),
         by_head(scores.slopes),
         by_head(scores.sinks),
         **attributes(call),
     )
+    return out
 
 
 def refuse_arguments(call: PrefillAttention, limits: Limits) -> str | None:
@@ -66,5 +89,5 @@ def _refuse_on_gpu(call: PrefillAttention) -> str | None:
     return ffi.refuse(NAME, platform="gpu") or refuse_arguments(call, CUDA_LIMITS)
 
 
-CPU = Impl(run, _refuse_on_cpu, batch_invariant=True)
-CUDA = Impl(run, _refuse_on_gpu)
+CPU = Impl(run_on_cpu, _refuse_on_cpu, batch_invariant=True)
+CUDA = Impl(run_on_gpu, _refuse_on_gpu)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fdjax.kernels.matmul import Product, cpu
 from fdjax.kernels.op import Impl
 from fdjax.kernels.row_sum.arguments import RowSum
+from fdjax.kernels.weight import Dense
 from fdjax.notation import Array, Float
 
 
@@ -37,7 +38,8 @@ def _shape(x: Array) -> tuple[int, int]:
 
 
 def _product(rows: Any, ones: Any) -> Product:
-    return Product(rows, ones, None, None, activation=None, out_dtype=jnp.float32)
+    operands = rows, Dense(ones), None, None
+    return Product(*operands, activation=None, out_dtype=jnp.float32)
 
 
 IMPL = Impl(run, refuse, batch_invariant=True, on_demand=True)

@@ -83,9 +83,9 @@ def read_layer(
     Args:
         fields: the configuration.
         defaults: meaning of absent fields.
-        qkv_bias: the QKV product adds a bias.
-        out_bias: the output product adds a bias.
-        mlp_bias: the MLP's products add a bias.
+        qkv_bias: the linear map to q, k and v adds a bias.
+        out_bias: the output map adds a bias.
+        mlp_bias: the MLP's maps add a bias.
 
     Raises:
         ConfigError: a field is missing, malformed or not supported.

@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fdjax.config import LayerNorm, LayerSpec, Norm
+from fdjax.config import (
+    Attention,
+    FeedForwardPart,
+    GatedMlp,
+    LayerNorm,
+    LayerSpec,
+    Norm,
+)
 from fdjax.models.config import ModelConfig
-from fdjax.models.family import Rule, Transform
+from fdjax.models.family import Part, Rule, Transform
 
 # Frequencies that older releases of transformers stored.
 STORED_FREQUENCIES = r"(.+\.)?rotary_(pos_)?emb\.inv_freq"
@@ -24,14 +31,14 @@ class Names:
         embed_norm: normalisation after the embedding.
         layer: prefix of a layer.
         attention_norm: normalisation before attention.
-        qkv: the q, k and v products, or one fused product.
-        out: the output product of attention.
+        qkv: the linear maps to q, k and v, or a fused one.
+        out: the output map of attention.
         q_norm: normalisation of each query head.
         k_norm: normalisation of each key head.
         attention_post_norm: normalisation of attention's output.
         mlp_norm: normalisation before the MLP.
-        up: the gate and up products, one fused product, or up alone.
-        down: the down product.
+        up: the gate and up maps, a fused one, or up alone.
+        down: the down map.
         mlp_post_norm: normalisation of the MLP's output.
         final_norm: normalisation after the last layer.
         head: output head.
@@ -99,7 +106,13 @@ def _attention(
     yield from _norm(
         layer.attention_norm, f"{part}_norm", source + names.attention_norm
     )
-    yield from _linear(f"{part}.qkv", qkv, bias=spec.qkv_bias, transform=transform)
+    yield from _linear(
+        f"{part}.qkv",
+        qkv,
+        bias=spec.qkv_bias,
+        transform=transform,
+        parts=_qkv_parts(spec),
+    )
     yield from _linear(f"{part}.out", (source + names.out,), bias=spec.out_bias)
     yield from _norm(spec.qk_norm, f"{part}.q_norm", source + names.q_norm)
     yield from _norm(spec.qk_norm, f"{part}.k_norm", source + names.k_norm)
@@ -110,7 +123,7 @@ def _mlp(layer: LayerSpec, names: Names, source: str, target: str) -> Iterator[R
     spec, part = layer.mlp, f"{target}mlp"
     up = tuple(source + name for name in names.up)
     yield from _norm(layer.mlp_norm, f"{part}_norm", source + names.mlp_norm)
-    yield from _linear(f"{part}.up", up, bias=spec.bias)
+    yield from _linear(f"{part}.up", up, bias=spec.bias, parts=_up_parts(spec))
     yield from _linear(f"{part}.down", (source + names.down,), bias=spec.bias)
     post = source + names.mlp_post_norm
     yield from _norm(layer.mlp_post_norm, f"{part}_post_norm", post)
@@ -130,7 +143,23 @@ def _linear(
     *,
     bias: bool,
     transform: Transform | None = None,
+    parts: tuple[Part, ...] = (),
 ) -> Iterator[Rule]:
-    for part in ("weight", "bias") if bias else ("weight",):
-        named = tuple(f"{source}.{part}" for source in sources)
-        yield Rule(f"{target}.{part}", named, transform)
+    for array in ("weight", "bias") if bias else ("weight",):
+        named = tuple(f"{source}.{array}" for source in sources)
+        yield Rule(f"{target}.{array}", named, transform, parts)
+
+
+def _qkv_parts(spec: Attention) -> tuple[Part, ...]:
+    key_rows = spec.num_kv_heads * spec.head_dim
+    return (
+        Part("q", spec.num_heads * spec.head_dim),
+        Part("k", key_rows),
+        Part("v", key_rows),
+    )
+
+
+def _up_parts(spec: FeedForwardPart) -> tuple[Part, ...]:
+    if not isinstance(spec, GatedMlp):
+        return ()
+    return Part("gate", spec.size), Part("up", spec.size)

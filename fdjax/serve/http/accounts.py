@@ -110,6 +110,11 @@ class Account:
         self.output_tokens = 0
         self.num_refused: Counter[str] = Counter()
 
+    @property
+    def owes(self) -> bool:
+        """Something of what was used has not come back."""
+        return any(allowance.used for allowance in self._allowances.values())
+
     def limit(self, quotas: Quotas) -> None:
         """Says what it may use from now on; what was used stays used."""
         for quota, allowance in self._allowances.items():

@@ -24,12 +24,19 @@ class Failure(BaseModel):
     error: Fault
 
 
+class PromptTokensDetails(BaseModel):
+    """Of them, those that were found in the prefix cache."""
+
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens read and made."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class CompletionLogprobs(BaseModel):
@@ -148,6 +155,60 @@ class Version(BaseModel):
     version: str
 
 
+class ResponseAnswer(BaseModel):
+    """The answer of `/v1/responses`, in OpenAI's words."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    background: Literal[False]
+    error: None
+    incomplete_details: dict[str, str] | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[dict[str, Any]]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    reasoning: dict[str, str | None]
+    service_tier: Literal["default"]
+    store: Literal[False]
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_p: float
+    truncation: Literal["disabled"]
+    usage: dict[str, Any]
+    user: str | None
+
+
+class EmbeddingEntry(BaseModel):
+    """The vector of one text: numbers, or the base64 of float32, little-endian."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsUsage(BaseModel):
+    """Tokens read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """The answer of `/v1/embeddings`."""
+
+    object: Literal["list"]
+    data: list[EmbeddingEntry]
+    model: str
+    usage: EmbeddingsUsage
+
+
 class TokensAnswer(BaseModel):
     """The answer of `/tokenize`."""
 
@@ -188,6 +249,9 @@ KEYED: dict[int | str, dict[str, Any]] = {
 }
 UNKNOWN_REQUEST: dict[int | str, dict[str, Any]] = {
     404: {"model": Failure, "description": "No such request of this key is under way."}
+}
+ABORTED: dict[int | str, dict[str, Any]] = {
+    409: {"model": Failure, "description": "Whoever made the request has ended it."}
 }
 UNKNOWN_MODEL: dict[int | str, dict[str, Any]] = {
     404: {"model": Failure, "description": _ERRORS[404]}

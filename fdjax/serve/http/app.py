@@ -14,10 +14,13 @@ from fdjax.serve.http import (
     answers,
     chat,
     completions,
+    embeddings,
     errors,
     hosts,
     page,
     records,
+    reference,
+    responses,
     tokens,
     traces,
     underway,
@@ -82,12 +85,15 @@ def create_app(
     for router in (
         completions.router(server, texts),
         chat.router(server, texts),
+        responses.router(server),
+        embeddings.router(server),
         tokens.router(server),
         page.router(),
         aborts.router(server.abortable),
         _watching(server),
     ):
         app.include_router(router)
+    app.include_router(reference.router(app))
     answers.without_422(app)
     app.add_middleware(
         BodyLimit,

@@ -1,5 +1,6 @@
 """The fields of a beam search, in the words of vLLM."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fdjax.generate.beam_params import BeamSearchParams
@@ -7,20 +8,41 @@ from fdjax.generate.params import SamplingParams
 from fdjax.serve.http.errors import ApiError
 
 _COMMON = (
+    "allowed_token_ids",
+    "bad_words",
     "ignore_eos",
+    "include_stop_str_in_output",
     "logit_bias",
+    "logprobs",
     "max_tokens",
     "min_tokens",
     "repetition_penalty",
+    "skip_special_tokens",
+    "stop",
     "stop_token_ids",
+    "structured_outputs",
     "temperature",
 )
 # What a path may ask for besides the fields of a request.
-UNLIKE_BEAMS = ("logprobs", "prompt_logprobs", "structured_outputs")
-BEAM_FIELDS = ("beam_width", "length_penalty", "early_stopping")
+_ASKED_BESIDE = ("logprobs", "prompt_logprobs", "structured_outputs")
+_OF_BEAMS = (
+    "beam_width",
+    "length_penalty",
+    "early_stopping",
+    "num_beam_groups",
+    "diversity_penalty",
+)
 
 
-def beam_params(fields: dict[str, Any], defaults: dict[str, Any]) -> BeamSearchParams:
+def given_fields(body: object) -> dict[str, Any]:
+    """The fields of a body that are for beam search alone, without those left out."""
+    given = {name: getattr(body, name) for name in _OF_BEAMS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def beam_params(
+    fields: dict[str, Any], defaults: dict[str, Any], *, stream_best: bool
+) -> BeamSearchParams:
     """What a request with `use_beam_search` asks for.
 
     Without a `beam_width`, `n` is the width, as in vLLM, and all outputs come back.
@@ -28,14 +50,17 @@ def beam_params(fields: dict[str, Any], defaults: dict[str, Any]) -> BeamSearchP
     Args:
         fields: of the request, but those that are left out.
         defaults: for `SamplingParams`; what beams have in common with it counts.
+        stream_best: see `BeamSearchParams`.
 
     Raises:
         ApiError: a field is for drawn outputs alone.
         RequestError: a value is out of range.
     """
+    asked = {name: defaults.get(name) for name in _ASKED_BESIDE}
+    fields = {name: one for name, one in asked.items() if one is not None} | fields
     neutral = vars(SamplingParams())
     for name, value in fields.items():
-        known = name in (*_COMMON, *BEAM_FIELDS, "n")
+        known = name in (*_COMMON, *_OF_BEAMS, "n")
         if name in neutral and not known and value not in (neutral[name], -1, []):
             raise ApiError(
                 f"{name} is not for beam search; leave it or use_beam_search out",
@@ -44,18 +69,21 @@ def beam_params(fields: dict[str, Any], defaults: dict[str, Any]) -> BeamSearchP
     n = fields.get("n", 1)
     width = {"n": n} if "beam_width" in fields else {"beam_width": n}
     limit = {k: v for k, v in defaults.items() if k == "max_tokens"}
-    given = {k: v for k, v in fields.items() if k in (*_COMMON, *BEAM_FIELDS)}
-    return BeamSearchParams(**(limit | width | given))
+    given = {k: v for k, v in fields.items() if k in (*_COMMON, *_OF_BEAMS)}
+    return BeamSearchParams(**(limit | width | given), stream_best=stream_best)
 
 
-def refuse_beams(fields: dict[str, Any]) -> None:
+def refuse_beams(names: Sequence[str]) -> None:
     """Refuses fields of a beam search where none is asked for.
+
+    Args:
+        names: of the fields.
 
     Raises:
         ApiError: there is one.
     """
-    for name in BEAM_FIELDS:
-        if name in fields:
-            raise ApiError(
-                f"{name} is for beam search; set use_beam_search to true", param=name
-            )
+    for name in names:
+        param = "stream_options" if name == "include_best" else name
+        raise ApiError(
+            f"{name} is for beam search; set use_beam_search to true", param=param
+        )

@@ -1,11 +1,23 @@
-"""Bodies bounded in bytes and in seconds, whether or not they say how long they are."""
+"""Bodies bounded in bytes and in seconds, whether or not they say how long they are.
+
+What a request has said stays in memory until it is answered, also what nobody reads:
+so bodies of requests that are served are bounded together, too.
+"""
 
 import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fdjax.engine.limits import leaves_room
 from fdjax.serve.http.errors import RETRY_AFTER_S, ApiError
+from fdjax.serve.http.tenants import Tenant, found_tenant
+
+# Shorter ones are let in however many there are, which connections bound.
+_SHORT_BYTES = 2**16
 
 
 @dataclass(eq=False)
@@ -30,11 +42,14 @@ class BodyLimit:
     that has most of them gives way. So who sends large ones slowly has no room
     that others want, and a body that comes in one piece needs none.
 
+    Longer ones of requests that are served have as many bytes together. There, what
+    came first stays, and where there are several keys, each leaves room to others.
+
     Args:
         app: what is protected.
         max_bytes: of a body; more is answered with 413.
-        max_bytes_underway: of all whose ends have not come; whoever gives way is
-            answered with 503.
+        max_bytes_underway: of all whose ends have not come, and of all that are served;
+            whoever gives way is answered with 503.
         seconds: until it is there; else 408.
     """
 
@@ -47,6 +62,7 @@ class BodyLimit:
         self._seconds = seconds
         self._underway: set[_Body] = set()
         self._num_bytes = 0
+        self._held: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
@@ -55,10 +71,13 @@ class BodyLimit:
             return
         try:
             data = await self._read(scope, receive)
+            if data is None:
+                return
+            room = self._room(found_tenant(scope), len(data))
         except ApiError as error:
             await error.send(scope, receive, send)
             return
-        if data is not None:
+        with room:
             await self._app(scope, _replayed(data, receive), send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
@@ -98,6 +117,29 @@ class BodyLimit:
             most.gave_way = True
             most.waiting.reschedule(0)
 
+    def _room(
+        self, tenant: Tenant, num_bytes: int
+    ) -> contextlib.AbstractContextManager[None]:
+        """Holds a body that has come, during a block."""
+        if num_bytes <= _SHORT_BYTES:
+            return contextlib.nullcontext()
+        held, most = self._held[tenant.name], self._max_bytes_underway
+        left = most - self._held.total() - num_bytes
+        if left < 0 or (
+            tenant.among_others and not leaves_room(held, num_bytes, left=left)
+        ):
+            raise self._too_many("are served", "or few would be left to other keys")
+        return self._holding(tenant.name, num_bytes)
+
+    @contextlib.contextmanager
+    def _holding(self, tenant: str, num_bytes: int) -> Generator[None]:
+        self._held[tenant] += num_bytes
+        try:
+            yield
+        finally:
+            self._held[tenant] -= num_bytes
+            self._held += Counter()  # forgets who holds nothing
+
     def _forget(self, body: _Body) -> None:
         if body in self._underway:
             self._underway.remove(body)
@@ -122,14 +164,19 @@ class BodyLimit:
         )
 
     def _gave_way(self) -> ApiError:
+        what = "are on their way", "and this one had most"
+        return self._too_many(*what, {"Connection": "close"})
+
+    def _too_many(
+        self, which: str, why: str, headers: Mapping[str, str] | None = None
+    ) -> ApiError:
         return ApiError(
-            "bodies that are on their way have more than "
-            f"{self._max_bytes_underway} bytes together, and this one had most; "
-            "try later, or send less",
+            f"bodies that {which} have more than {self._max_bytes_underway} bytes "
+            f"together, {why}; try later, or send less",
             status=503,
             kind="service_unavailable",
             code="too_many_bodies",
-            headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
+            headers={"Retry-After": str(RETRY_AFTER_S), **(headers or {})},
         )
 
 

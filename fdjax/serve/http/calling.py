@@ -31,14 +31,14 @@ class Calling:
 
     @property
     def form(self) -> StructuredOutputs | None:
-        """Of the answer, if it must be calls.
+        """Of the answer, if it must be calls, or tools that it may call are strict.
 
         Raises:
             RequestError: the tools' schemas are too long or too deep.
         """
-        if not self.must:
-            return None
-        return self.turns.held(self.callable, parallel=self.parallel)
+        turns = self.turns
+        make = turns.held if self.must else turns.held_if_called
+        return make(self.callable, parallel=self.parallel)
 
 
 def calling(server: Server, body: ChatBody) -> Calling | None:

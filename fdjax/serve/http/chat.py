@@ -1,9 +1,10 @@
 """`/v1/chat/completions`: the next turn of a chat."""
 
-import asyncio
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,22 +17,30 @@ from fdjax.serve.http.answers import EVENTS, REFUSING, ChatAnswer
 from fdjax.serve.http.calling import Calling, calling
 from fdjax.serve.http.errors import ApiError, refusals
 from fdjax.serve.http.generation import respond
+from fdjax.serve.http.json_aside import AsideRoute
 from fdjax.serve.http.logprobs import TokenTexts, chat_logprobs
-from fdjax.serve.http.schemas import ChatBody, Message
+from fdjax.serve.http.messages import Message
+from fdjax.serve.http.schemas import ChatBody
 from fdjax.serve.http.server import Server
+from fdjax.serve.http.taken import ahead
+from fdjax.serve.http.tenants import name_of
+from fdjax.serve.http.tool_fields import with_arguments
 from fdjax.serve.http.turn_shapes import delta_of, message_of
 from fdjax.serve.http.whole import Result
+from fdjax.serve.lanes import FairThreads, finished
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.turns import thinking
 from fdjax.serve.turns.reader import TurnReader
 from fdjax.serve.turns.tool import Tool
 from fdjax.serve.turns.turns import Turns
 
+# Each waits for a process that renders: see `chat_template`.
+_RENDERING = FairThreads(4, "fdjax-chats")
+
 
 class _Chat:
     """See `Format`."""
 
-    id_prefix = "chatcmpl"
     whole = "chat.completion"
     part = "chat.completion.chunk"
 
@@ -102,6 +111,8 @@ async def chat_prompt(
     messages: Sequence[Message],
     tools: Sequence[Tool] | None = None,
     options: Mapping[str, Any] | None = None,
+    *,
+    owner: str = "",
 ) -> ChatPrompt:
     """The prompt that a chat becomes, by the model's template.
 
@@ -110,6 +121,7 @@ async def chat_prompt(
         messages: of the chat.
         tools: that the model is told of.
         options: of the template.
+        owner: whose chat it is; owners take turns.
 
     Raises:
         ApiError: the model has no tokenizer.
@@ -127,22 +139,27 @@ async def chat_prompt(
         )
     plain = [message.plain() for message in messages]
     described = [tool.described for tool in tools or ()]
-    texts.check([_size_of(message) for message in plain], "messages")
+    texts.check([text for one in plain for text in _texts_of(one)], "messages")
     texts.check([_json(described)], "tools")
     check_depth("chat_template_kwargs", options)
     texts.check([_json(options)], "chat_template_kwargs")
-    chat = await asyncio.to_thread(
+    for message in plain:
+        if "tool_calls" in message:
+            message["tool_calls"] = [*map(with_arguments, message["tool_calls"])]
+    rendering = functools.partial(
         server.model.chat, plain, described or None, options or None
     )
-    tokens = await texts.encode(chat.text, "messages", plain=chat.plain)
+    size = sum(len(message["content"]) for message in plain)
+    chat = await finished(_RENDERING, rendering, owner=owner, size=size)
+    tokens = await texts.encode(chat.text, "messages", plain=chat.plain, owner=owner)
     return ChatPrompt(chat.text, tokens)
 
 
-def _size_of(message: Mapping[str, Any]) -> str:
+def _texts_of(message: Mapping[str, Any]) -> list[str]:
     """All that a template may write of a message."""
-    if "tool_calls" not in message:
-        return message["content"]
-    return message["content"] + _json(message["tool_calls"])
+    written = ("content", "name", "reasoning", "tool_call_id")
+    texts = [message[name] for name in written if name in message]
+    return texts + ([_json(message["tool_calls"])] if "tool_calls" in message else [])
 
 
 def _json(value: object) -> str:
@@ -151,7 +168,7 @@ def _json(value: object) -> str:
 
 def router(server: Server, texts: TokenTexts) -> APIRouter:
     """The path, over a server."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=AsideRoute)
 
     @routes.post(
         "/v1/chat/completions",
@@ -160,35 +177,79 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
     )
     async def chat_completions(request: Request, body: ChatBody) -> Response:
         server.check_model(body.model)
-        tools = calling(server, body)
-        defaults = {
-            **server.model.sampling,
-            "max_tokens": body.max_completion_tokens,
-            "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
-        }
-        renamed = {"prompt": "messages", **body.renamed}
-        if tools is not None and tools.must:
-            renamed["structured_outputs"] = "tools"
-        with refusals(ChatBody.model_fields, **renamed):
-            if tools is not None and tools.must:
-                defaults["structured_outputs"] = tools.form
-            params = body.sampling(defaults)
-            prompt = await chat_prompt(
-                server, body.messages, tools and tools.tools, body.template_options
-            )
-            turns = _reading(server, tools)
-            params = _after_reasoning(params, turns, prompt.text)
+        with turn_refusals(body):
+            turn = await asked_turn(request, server, body)
             return await respond(
                 request,
                 server,
                 body,
-                prompts=[prompt.tokens],
-                params=params,
-                make_format=lambda streams: _Chat(texts, turns, len(streams)),
-                make_reader=turns and _readers(turns, tools, prompt.text),
+                prompts=[turn.tokens],
+                params=turn.params,
+                id_prefix="chatcmpl",
+                make_format=lambda streams: _Chat(texts, turn.turns, len(streams)),
+                make_reader=turn.make_reader,
             )
 
     return routes
+
+
+@dataclass(frozen=True)
+class AskedTurn:
+    """The next turn of a chat, as the engine is asked for it.
+
+    Attributes:
+        tokens: of the prompt.
+        params: how to continue it.
+        turns: what reads the answer; `None` where it is text alone.
+        make_reader: of one sample, likewise.
+    """
+
+    tokens: list[int]
+    params: SamplingParams | BeamSearchParams
+    turns: Turns | None
+    make_reader: Callable[[], TurnReader] | None
+
+
+def turn_refusals(body: ChatBody) -> AbstractContextManager[None]:
+    """Turns what may be wrong with a turn into an error that names its field."""
+    renamed = {"prompt": "messages", **body.renamed}
+    if body.tools and body.tool_choice != "none":
+        renamed["structured_outputs"] = "tools"
+    return refusals(ChatBody.model_fields, **renamed)
+
+
+async def asked_turn(request: Request, server: Server, body: ChatBody) -> AskedTurn:
+    """What a chat asks for.
+
+    Raises:
+        ApiError: the fields do not suit each other, or the model.
+        RequestError: a value is out of range, or see `chat_prompt`.
+        QueueFullError: too many requests wait: nothing was rendered.
+        RequestTimeoutError: it took too long.
+        ClientGoneError: nobody waits for it any more.
+    """
+    tools = calling(server, body)
+    defaults = {
+        **server.model.sampling,
+        "max_tokens": body.max_completion_tokens,
+        "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+    }
+    if tools is not None and (form := tools.form) is not None:
+        defaults["structured_outputs"] = form
+    params = body.sampling(defaults)
+    rendering = functools.partial(
+        chat_prompt,
+        server,
+        body.messages,
+        tools and tools.tools,
+        body.template_options,
+        owner=name_of(request.scope),
+    )
+    prompt = await ahead(request, server, body, params, rendering)
+    turns = _reading(server, tools)
+    params = _after_reasoning(params, turns, prompt.text)
+    make_reader = turns and _readers(turns, tools, prompt.text)
+    return AskedTurn(prompt.tokens, params, turns, make_reader)
 
 
 def _reading(server: Server, tools: Calling | None) -> Turns | None:
@@ -210,8 +271,6 @@ def _after_reasoning(
     params: SamplingParams | BeamSearchParams, turns: Turns | None, prompt: str
 ) -> SamplingParams | BeamSearchParams:
     """Leaves the model its reasoning, whatever form its answer has."""
-    if isinstance(params, BeamSearchParams):
-        return params
     form = params.structured_outputs
     if form is None or turns is None or not turns.may_reason(prompt):
         return params

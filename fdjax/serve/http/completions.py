@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fdjax.serve.http.answers import EVENTS, REFUSING, CompletionAnswer
 from fdjax.serve.http.errors import refusals
 from fdjax.serve.http.generation import respond
+from fdjax.serve.http.json_aside import AsideRoute
 from fdjax.serve.http.logprobs import TokenTexts, completion_logprobs
 from fdjax.serve.http.schemas import CompletionBody
 from fdjax.serve.http.server import Server
@@ -20,7 +21,6 @@ from fdjax.serve.tokenizer import Tokenizer
 class _Completions:
     """See `Format`."""
 
-    id_prefix = "cmpl"
     whole = part = "text_completion"
 
     def __init__(
@@ -77,7 +77,7 @@ class _Completions:
 
 def router(server: Server, texts: TokenTexts) -> APIRouter:
     """The path, over a server."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=AsideRoute)
 
     @routes.post(
         "/v1/completions",
@@ -104,6 +104,7 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
                 body,
                 prompts=body.prompt,
                 params=body.sampling(defaults),
+                id_prefix="cmpl",
                 make_format=make_format,
             )
 

@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 
 from fdjax.serve.http.crowd import Crowd, Reason, address_of
 from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.left_open import LeftOpen
 from fdjax.serve.http.underway import is_stream
 
 # Of a request's line and headers; nginx takes about as much.
@@ -24,6 +25,9 @@ _SLICE_BYTES = 4 * 2**10
 _LINE_ENDS = 2048
 _BYTES_PER_LINE_END = 64
 _PROBE_S = 0.1
+# Of uvicorn. Whoever sends what is no HTTP is answered, and could fill the log.
+_UVICORN = logging.getLogger("uvicorn.error.connections")
+_UVICORN.setLevel(logging.ERROR)
 # Of a stream of events; whoever reads it skips it.
 _COMMENT = b":\n\n"
 
@@ -44,6 +48,7 @@ class Connection(H11Protocol):
     * What was written must be taken in time: no more is written before, and the
       buffer of the transport holds one piece of an answer.
     * A head that is too long is answered, however it comes.
+    * A client that is still sending when it is answered gets its answer.
     * A client that has ended its side still gets its answer. One that has gone looks
       the same until something is sent to it: so it is sent what means nothing.
 
@@ -59,6 +64,7 @@ class Connection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.logger = _UVICORN
         self._crowd = cast(CrowdConfig, config).crowd
         self._application = self.app
         self.app = self._serve
@@ -73,7 +79,8 @@ class Connection(H11Protocol):
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
+        kept = LeftOpen(transport, self._close)
+        super().connection_made(cast(asyncio.Transport, kept))
         # Paused as long as the kernel has not taken all: that is what is timed.
         transport.set_write_buffer_limits(high=0)
         self.address = address_of(self.client[0] if self.client else "")
@@ -88,10 +95,10 @@ class Connection(H11Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        for at in range(0, len(data), _SLICE_BYTES):
-            if self._last_words or self.transport.is_closing():
-                return
-            part = data[at : at + _SLICE_BYTES]
+        while data and not self._last_words and not self.transport.is_closing():
+            in_body = self.conn.their_state is h11.SEND_BODY
+            size = len(data) if in_body and not self._is_chunked else _SLICE_BYTES
+            part, data = data[:size], data[size:]
             super().data_received(part)
             self._count_chunks(part)
         if not self._num_served:
@@ -182,13 +189,31 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.loop.call_later(wait_s, self._probe, 2 * wait_s)
 
+    def _close(self) -> None:
+        """Called when nothing more is to be said."""
+        if self.conn.their_state is h11.SEND_BODY and not self._last_words:
+            self._linger()
+        else:
+            cast(LeftOpen, self.transport).really_close()
+
+    def _linger(self) -> None:
+        """Takes what still comes: closing on it would take the answer back."""
+        self._last_words = True
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._await_head()
+
+    @property
+    def _is_chunked(self) -> bool:
+        return any(name == b"transfer-encoding" for name, _ in self.headers)
+
     def _count_chunks(self, part: bytes) -> None:
         """Refuses a body of very many chunks, which would hold up all others."""
         if self.conn.their_state is not h11.SEND_BODY:
             return
         if self.scope is not self._counted:
             self._counted, self._num_line_ends, self._num_bytes = self.scope, 0, 0
-        if not any(name == b"transfer-encoding" for name, _ in self.headers):
+        if not self._is_chunked:
             return
         self._num_line_ends += part.count(b"\r\n")
         self._num_bytes += len(part)
@@ -225,10 +250,7 @@ class Connection(H11Protocol):
             self._crowd.drop(self, "head")
 
     def _say(self, error: ApiError) -> None:
-        """Answers without a request, and ends the connection.
-
-        Not at once: closing it on what still comes would take the answer back.
-        """
+        """Answers without a request, and ends the connection."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
@@ -245,13 +267,11 @@ class Connection(H11Protocol):
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.write_eof()
-        self._last_words = True
+        self._linger()
         # Whoever reads the wrong body, or will, has no client any more.
         if self.cycle and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self._await_head()
 
 
 def _head_bytes(scope: Scope) -> int:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ from fdjax.errors import (
 )
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.http.encoding import encoded
+from fdjax.serve.http.streams import ClientGoneError
 from fdjax.serve.outputs import FAILURES, Failure
 
 RETRY_AFTER_S = 1
@@ -27,6 +28,8 @@ RETRY_AFTER_S = 1
 DONE = b"data: [DONE]\n\n"
 """The last event of every stream."""
 
+# nginx's status for a client that closed the connection; only logs see it.
+_CLIENT_CLOSED = 499
 _MAX_MESSAGE = 1000
 _FAILURES = {
     "grammar_too_slow": (400, "invalid_request_error"),
@@ -60,6 +63,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers
+        self.param = param
         self._fields = {"type": kind, "param": param, "code": code}
 
     @property
@@ -68,6 +72,18 @@ class ApiError(Exception):
         message = _encodable(str(self)[:_MAX_MESSAGE])
         fields = {k: v and _encodable(v) for k, v in self._fields.items()}
         return {"error": {"message": message, **fields}}
+
+    def about(self, param: str | None) -> "ApiError":
+        """The same of another field."""
+        fields = self._fields
+        return ApiError(
+            str(self),
+            status=self.status,
+            kind=fields["type"] or "",
+            param=param,
+            code=fields["code"],
+            headers=self.headers,
+        )
 
     @property
     def response(self) -> JSONResponse:
@@ -176,6 +192,10 @@ def error_of(error: Exception) -> ApiError:
             told = unavailable(str(error), code="engine_dead", retry=False)
         case RequestValidationError():
             told = _invalid(error)
+        case HTTPException(
+            __cause__=ApiError() | RequestValidationError() | EngineDeadError() as cause
+        ):  # of a body that was checked while it was read
+            told = error_of(cause)
         case HTTPException(__cause__=ValueError() | RecursionError() as cause):
             told = not_json(str(cause))
         case HTTPException(status_code=status, detail=detail, headers=headers):
@@ -194,6 +214,11 @@ def install(app: FastAPI) -> None:
         told.note(request.scope)
         return told.response
 
+    async def nobody(request: Request, error: Exception) -> Response:
+        del request, error
+        return Response(status_code=_CLIENT_CLOSED)
+
+    app.add_exception_handler(ClientGoneError, nobody)
     for kind in (
         ApiError,
         RequestError,

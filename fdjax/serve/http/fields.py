@@ -5,17 +5,25 @@ body of some megabytes could ask for millions.
 """
 
 import re
+from functools import partial
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from fdjax.generate.fields import MAX_BIASED
 from fdjax.serve.http.errors import ApiError, not_json
 from fdjax.serve.prompts import PlainPrompt
 
 MAX_ENTRIES = 4096
-"""Of prompts, of parts of a message, and of stop strings. Where limits of a server are
-higher, this one still holds: to walk a million entries would hold up all others."""
+"""Of prompts, messages, their parts and calls, tools, and stop strings. Where limits of
+a server are higher, this one still holds: to walk a million entries would hold up all
+others."""
 
 
 def text_of(place: str, value: object) -> str:
@@ -52,24 +60,24 @@ def _whole(text: str) -> str:
     return text
 
 
-def _prompts(value: object) -> list[PlainPrompt]:
+def _prompts(name: str, value: object) -> list[PlainPrompt]:
     if isinstance(value, str):
-        return [text_of("prompt", value)]
+        return [text_of(name, value)]
     entries = cast("list[Any]", value) if isinstance(value, list) else []
     if entries and set(map(type, entries)) == {int}:
         return [entries]
     if not entries:
         raise ApiError(
-            "prompt must be a text or token ids, or a list of some, not empty",
-            param="prompt",
+            f"{name} must be a text or token ids, or a list of some, not empty",
+            param=name,
         )
     return [
-        text_of("prompt", entry) if isinstance(entry, str) else _ids("prompt", entry)
-        for entry in _few("prompt", entries)
+        text_of(name, entry) if isinstance(entry, str) else _ids(name, entry)
+        for entry in few(name, entries)
     ]
 
 
-def _few(name: str, entries: list[Any]) -> list[Any]:
+def few(name: str, entries: list[Any]) -> list[Any]:
     """Entries that may be walked.
 
     Raises:
@@ -82,6 +90,36 @@ def _few(name: str, entries: list[Any]) -> list[Any]:
     return entries
 
 
+def few_turns(value: object) -> object:
+    """Messages that may be walked, and the calls in them.
+
+    Raises:
+        ApiError: there are too many.
+    """
+    if not isinstance(value, list):
+        return value
+    count = 0
+    for turn in few("messages", cast("list[Any]", value)):
+        calls = (
+            cast("dict[str, Any]", turn).get("tool_calls")
+            if isinstance(turn, dict)
+            else None
+        )
+        count += len(cast("list[Any]", calls)) if isinstance(calls, list) else 0
+    if count > MAX_ENTRIES:
+        raise ApiError(
+            f"messages has {count} tool_calls; use at most {MAX_ENTRIES}",
+            param="messages",
+        )
+    return value
+
+
+def _few_notes(value: object) -> object:
+    if isinstance(value, dict):
+        few("metadata", cast("Any", value))
+    return value
+
+
 def _ids(name: str, value: object) -> list[int]:
     entries = cast("list[Any]", value if isinstance(value, list) else [None])
     # A loop of Python's would hold up all others for 0.1 s a million.
@@ -90,8 +128,20 @@ def _ids(name: str, value: object) -> list[int]:
     return entries
 
 
-def _stop_ids(value: object) -> list[int] | None:
-    return None if value is None else _ids("stop_token_ids", value)
+def _token_ids(value: object, info: ValidationInfo) -> list[int] | None:
+    return None if value is None else _ids(str(info.field_name), value)
+
+
+def _bad_words(value: object) -> list[str] | None:
+    """Their number and length are left to `SamplingParams`."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ApiError("bad_words must be a list of texts", param="bad_words")
+    return [
+        text_of("bad_words", word)
+        for word in few("bad_words", cast("list[Any]", value))
+    ]
 
 
 def _bias(value: object) -> dict[int, Any] | None:
@@ -117,7 +167,7 @@ def _stops(value: object) -> list[str] | None:
     if value is None:
         return None
     entries = cast("list[Any]", value) if isinstance(value, list) else [value]
-    return [text_of("stop", entry) for entry in _few("stop", entries)]
+    return [text_of("stop", entry) for entry in few("stop", entries)]
 
 
 def _content(value: object) -> str:
@@ -125,7 +175,7 @@ def _content(value: object) -> str:
     if not isinstance(value, list):
         return text_of("messages", value)
     texts: list[str] = []
-    for part in _few("messages", cast("list[Any]", value)):
+    for part in few("messages", cast("list[Any]", value)):
         if not isinstance(part, dict) or {*part} != {"type", "text"}:  # pyright: ignore[reportUnknownArgumentType]  (checked here)
             raise ApiError(
                 "messages may have parts of type 'text' only", param="messages"
@@ -142,19 +192,22 @@ _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems
 _TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 Text = Annotated[str, AfterValidator(_whole)]
+Notes = Annotated[dict[Text, Text] | None, BeforeValidator(_few_notes)]
+_SOME_PROMPTS = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string"},
+            _TEXTS,
+            _IDS,
+            {"type": "array", "items": _IDS, "minItems": 1},
+        ]
+    }
+)
 Prompts = Annotated[
-    list[PlainPrompt],
-    PlainValidator(_prompts),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                _TEXTS,
-                _IDS,
-                {"type": "array", "items": _IDS, "minItems": 1},
-            ]
-        }
-    ),
+    list[PlainPrompt], PlainValidator(partial(_prompts, "prompt")), _SOME_PROMPTS
+]
+Inputs = Annotated[
+    list[PlainPrompt], PlainValidator(partial(_prompts, "input")), _SOME_PROMPTS
 ]
 Content = Annotated[str, PlainValidator(_content), WithJsonSchema({"type": "string"})]
 Stops = Annotated[
@@ -162,9 +215,14 @@ Stops = Annotated[
     PlainValidator(_stops),
     WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, {"type": "null"}]}),
 ]
-StopIds = Annotated[
+BadWords = Annotated[
+    list[str] | None,
+    PlainValidator(_bad_words),
+    WithJsonSchema({"type": ["array", "null"], "items": {"type": "string"}}),
+]
+TokenIds = Annotated[
     list[int] | None,
-    PlainValidator(_stop_ids),
+    PlainValidator(_token_ids),
     WithJsonSchema({"type": ["array", "null"], "items": {"type": "integer"}}),
 ]
 Bias = Annotated[

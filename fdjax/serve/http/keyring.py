@@ -1,15 +1,16 @@
 """`Keyring`: which keys open, and whose they are; the file is read again when asked."""
 
+import asyncio
 import dataclasses
 import hmac
 import logging
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fdjax.errors import ConfigError
 from fdjax.serve.http.accounts import Account, Clock
-from fdjax.serve.http.api_key import check_distinct, digest_of, keys_of
+from fdjax.serve.http.api_key import ApiKey, check_distinct, digest_of, keys_of
 from fdjax.serve.http.key_file import read_keys
 from fdjax.serve.http.tenants import Tenant
 
@@ -51,7 +52,10 @@ class Keyring:
         self._clock = clock
         self._anonymous = Tenant(may_prioritise=may_prioritise)
         self._owners: list[tuple[bytes, Tenant]] = []
-        self._read()
+        # Of those who have no key any more, until what they used has come back.
+        self._left: dict[str, Account] = {}
+        self._is_reading = self._is_stale = False
+        self._take(self._found())
 
     @property
     def asks(self) -> bool:
@@ -75,16 +79,42 @@ class Keyring:
         """Takes the file's keys as they are now; a broken file changes nothing.
 
         Whoever has no key any more is refused from now on; their requests that were
-        taken before go on to their end. Who still has one has used what was used.
+        taken before go on to their end. Who still has one has used what was used, and
+        so has who had one.
         """
-        before = self.tenants
+        self._take_if_sound(self._tried())
+
+    async def read_beside(self) -> None:
+        """`read_again` while all else goes on: to read a file may take seconds.
+
+        Where it is being read, it is read once more for all who ask meanwhile.
+        """
+        self._is_stale = True
+        while self._is_stale and not self._is_reading:
+            self._is_stale, self._is_reading = False, True
+            try:
+                self._take_if_sound(await asyncio.to_thread(self._tried))
+            finally:
+                self._is_reading = False
+
+    def _found(self) -> list[ApiKey]:
+        keys = [*self._keys, *(read_keys(self.file) if self.file else [])]
+        check_distinct(keys)
+        return keys
+
+    def _tried(self) -> list[ApiKey] | ConfigError:
         try:
-            self._read()
+            return self._found()
         except ConfigError as error:
-            self.is_read = False
-            _LOGGER.error("the API keys stay as they were: %s", error)
+            return error
+
+    def _take_if_sound(self, found: list[ApiKey] | ConfigError) -> None:
+        self.is_read = not isinstance(found, ConfigError)
+        if isinstance(found, ConfigError):
+            _LOGGER.error("the API keys stay as they were: %s", found)
             return
-        self.is_read = True
+        before = self.tenants
+        self._take(found)
         fields = {
             "keys": len(self.tenants),
             "added": ",".join(sorted(self.tenants.keys() - before.keys())),
@@ -92,20 +122,28 @@ class Keyring:
         }
         _LOGGER.info("API keys read from %s", self.file, extra={"fields": fields})
 
-    def _read(self) -> None:
-        keys = [*self._keys, *(read_keys(self.file) if self.file else [])]
-        check_distinct(keys)
+    def _take(self, keys: Sequence[ApiKey]) -> None:
         several = len({key.tenant.name for key in keys}) > 1
-        opened = [(key.digests, self._opened(key.tenant, several)) for key in keys]
+        known = {name: tenant.account for name, tenant in self.tenants.items()}
+        accounts = self._left | known
+        opened = [
+            (key.digests, self._opened(key.tenant, several, accounts)) for key in keys
+        ]
         self.tenants = {tenant.name: tenant for _, tenant in opened}
         self._owners = [
             (digest, tenant) for digests, tenant in opened for digest in digests
         ]
+        self._left = {
+            name: account
+            for name, account in accounts.items()
+            if name not in self.tenants and account.owes
+        }
 
-    def _opened(self, tenant: Tenant, several: bool) -> Tenant:
+    def _opened(
+        self, tenant: Tenant, several: bool, accounts: Mapping[str, Account]
+    ) -> Tenant:
         """With the account that it has, or a new one."""
-        known = self.tenants.get(tenant.name)
-        account = known.account if known else Account(tenant.name, self._clock)
+        account = accounts.get(tenant.name) or Account(tenant.name, self._clock)
         account.limit(tenant.quotas)
         return dataclasses.replace(
             tenant,

@@ -12,9 +12,9 @@ from fdjax.serve.http.tenants import attach
 WATCHED_PATHS = frozenset(
     {"/health", "/health/live", "/health/ready", "/metrics", "/ping"}
 )
-# A browser that opens the page can send a password, and no other header. It would then
-# send it to every path unasked, on behalf of any site: so it counts for the page alone.
-PAGE = "/"
+# A browser that opens a page can send a password, and no other header. It would then
+# send it to every path unasked, on behalf of any site: so it counts for pages alone.
+PAGES = ("/", "/docs")
 # Paths below it end requests, which costs nothing and must always be possible.
 _ENDING = "/v1/requests/"
 _HOW = "send 'Authorization: Bearer KEY'"
@@ -50,7 +50,7 @@ class ApiKeys:
         await self._app(scope, receive, send)
 
     def _let_in(self, scope: Scope) -> None:
-        on_page = scope["path"] == PAGE
+        on_page = scope["path"] in PAGES
         key = _bearer(scope) or (_password(scope) if on_page else b"")
         tenant = self._keyring.owner(key)
         if tenant is None:

@@ -52,12 +52,17 @@ def completion_logprobs(
         "tokens": tokens,
         "token_logprobs": [one and _finite(one.logprob) for one in logprobs],
         "top_logprobs": [
-            one
-            and {texts.of(token): _finite(value) for token, value in one.top.items()}
-            for one in logprobs
+            one and _top(texts, token, one)
+            for token, one in zip(token_ids, logprobs, strict=True)
         ],
         "text_offset": offsets,
     }
+
+
+def _top(texts: TokenTexts, token: int, one: Logprob) -> dict[str, float]:
+    """The chosen token's too: there may be one more than was asked for."""
+    values = {token: one.logprob, **one.top}
+    return {texts.of(token): _finite(value) for token, value in values.items()}
 
 
 def chat_logprobs(

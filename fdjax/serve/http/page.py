@@ -10,12 +10,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 _FIELD = '<input id="key"'
+_INCLUDED = re.compile(r"\{\{([\w./-]+)\}\}")
+_SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 
 
 def router() -> APIRouter:
     """The path."""
-    folder = importlib.resources.files("fdjax").joinpath("serve", "http")
-    text = folder.joinpath("page.html").read_text("utf-8")
+    text = whole_page()
     headers = {
         "Content-Security-Policy": policy(text),
         "Referrer-Policy": "no-referrer",
@@ -32,6 +33,17 @@ def router() -> APIRouter:
         return HTMLResponse(filled, headers=headers)
 
     return routes
+
+
+def whole_page() -> str:
+    """The page with its style and scripts, those of others among them, inside."""
+    folder = importlib.resources.files("fdjax").joinpath("assets", "page")
+
+    def included(found: re.Match[str]) -> str:
+        text = folder.joinpath(found[1]).read_text("utf-8")
+        return _SOURCE_MAP.sub("", text)  # maps that are not here
+
+    return _INCLUDED.sub(included, folder.joinpath("page.html").read_text("utf-8"))
 
 
 def policy(page: str) -> str:

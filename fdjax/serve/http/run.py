@@ -84,6 +84,7 @@ class DrainingServer(uvicorn.Server):
         self._deadline: float | None = None
         self._told_until: float | None = None
         self._was_stalled = False
+        self._readings = set[asyncio.Task[None]]()
         self.gave_up = False
 
     @property
@@ -101,12 +102,17 @@ class DrainingServer(uvicorn.Server):
         keyring = self._server.keyring
         if keyring.file is not None:
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, keyring.read_again)
-            keyring.read_again()  # it may have changed while the model was loaded
+            loop.add_signal_handler(signal.SIGHUP, self._read_keys)
+            await keyring.read_beside()  # it may have changed meanwhile
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(_BACKLOG)  # asyncio takes one number for both
             _LOGGER.info("listening at %s", url(listener))
+
+    def _read_keys(self) -> None:
+        reading = asyncio.create_task(self._server.keyring.read_beside())
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Takes a signal."""
@@ -127,11 +133,16 @@ class DrainingServer(uvicorn.Server):
         """Closes what is open; nobody is waited for who was told, and does not read."""
         if underway := self._server.underway:
             underway.give_up()
-            for connection in list(self.server_state.connections):
-                connection.transport.abort()
+            self._abort_connections()
         if lost := self.num_lost:
             _LOGGER.warning("%d requests were ended before they were done", lost)
         await super().shutdown(sockets)
+        self._abort_connections()  # refused ones, which still send
+        await asyncio.sleep(0)
+
+    def _abort_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def _drain(self, left_s: float) -> None:
         underway = self._server.underway

@@ -1,25 +1,27 @@
-"""Bodies of requests, read strictly: no field is guessed, none is skipped."""
+"""Bodies of completions, chats and tokens: what is wrong in one is named."""
 
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import StructuredOutputs
-from fdjax.serve.http.beams import BEAM_FIELDS, UNLIKE_BEAMS, beam_params, refuse_beams
+from fdjax.serve.http.beams import beam_params, given_fields, refuse_beams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.fields import (
+    BadWords,
     Bias,
-    Content,
+    Notes,
     Prompts,
-    StopIds,
     Stops,
     Text,
-    Tokens,
+    TokenIds,
 )
 from fdjax.serve.http.forms import ResponseFormat, Structured
-from fdjax.serve.http.tool_fields import Calls, ToolChoice, Tools
+from fdjax.serve.http.messages import Messages
+from fdjax.serve.http.strict_body import Body
+from fdjax.serve.http.tool_fields import ToolChoice, Tools
 
 _INT32 = 2**31
 type Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -33,66 +35,55 @@ _NAMED_ALIKE = (
     "presence_penalty",
     "frequency_penalty",
     "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
     "seed",
     "stop",
     "stop_token_ids",
     "include_stop_str_in_output",
     "skip_special_tokens",
+    "spaces_between_special_tokens",
     "ignore_eos",
     "max_tokens",
     "min_tokens",
 )
 
 
-class Body(BaseModel):
-    """What all bodies share; `null` is as good as leaving a field out."""
-
-    # `_knows_all` forbids what is unknown.
-    model_config = ConfigDict(
-        strict=True,
-        extra="ignore",
-        allow_inf_nan=False,
-        json_schema_extra={"additionalProperties": False},
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _knows_all(cls, fields: Any) -> Any:
-        """Refuses the first unknown field: pydantic would list a million of them."""
-        if isinstance(fields, dict):
-            for name in cast("dict[Any, Any]", fields):
-                if str(name).startswith("guided_"):
-                    raise ApiError(
-                        f"{name[:100]} is not supported; use structured_outputs, as in "
-                        "vLLM since 0.12",
-                        param=name[:100],
-                    )
-                if name not in cls.model_fields:
-                    raise ApiError(
-                        f"{str(name)[:100]} is not supported; leave it out",
-                        param=str(name)[:100],
-                    )
-        return fields
-
-
 class StreamOptions(Body):
-    """OpenAI's `stream_options`."""
+    """OpenAI's `stream_options`, vLLM's, and the best so far of a beam search.
+
+    Nothing is obfuscated, whatever was asked.
+    """
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    include_best: bool | None = None
 
 
-class SamplingBody(Body):
-    """What completions and chats share."""
+class AskingBody(Body):
+    """What all share that ask for work of the engine."""
 
     model: Text | None = None
+    user: Text | None = None
+    priority: Annotated[int, Field(ge=-_INT32, lt=_INT32)] | None = None
+    cache_salt: Annotated[Text, Field(max_length=256)] | None = None
+
+
+class SamplingBody(AskingBody):
+    """What completions and chats share.
+
+    Nothing is stored, and prefixes are found without keys, whatever was asked.
+    """
+
     n: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Text | None = None
-    metadata: dict[Text, Text] | None = None
+    metadata: Notes = None
     service_tier: Literal["auto", "default"] | None = None
-    priority: Annotated[int, Field(ge=-_INT32, lt=_INT32)] | None = None
-    cache_salt: Annotated[Text, Field(max_length=256)] | None = None
+    store: bool | None = None
+    prompt_cache_key: Text | None = None
+    safety_identifier: Text | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -101,11 +92,14 @@ class SamplingBody(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: Bias = None
+    allowed_token_ids: TokenIds = None
+    bad_words: BadWords = None
     seed: int | None = None
     stop: Stops = None
-    stop_token_ids: StopIds = None
+    stop_token_ids: TokenIds = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -113,6 +107,8 @@ class SamplingBody(Body):
     beam_width: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
+    num_beam_groups: int | None = None
+    diversity_penalty: float | None = None
     response_format: ResponseFormat = None
     structured_outputs: Structured = None
 
@@ -153,15 +149,11 @@ class SamplingBody(Body):
         form = self.response_format or self.structured_outputs
         if form is not None:
             given["structured_outputs"] = StructuredOutputs(**form)
-        of_beams = {name: getattr(self, name) for name in BEAM_FIELDS}
-        of_beams = {
-            name: value for name, value in of_beams.items() if value is not None
-        }
+        best = bool(self.stream_options and self.stream_options.include_best)
+        of_beams = given_fields(self)
         if self.use_beam_search:
-            asked = {name: defaults.get(name) for name in UNLIKE_BEAMS}
-            asked = {name: value for name, value in asked.items() if value is not None}
-            return beam_params(asked | given | of_beams, defaults)
-        refuse_beams(of_beams)
+            return beam_params(given | of_beams, defaults, stream_best=best)
+        refuse_beams([*of_beams, *["include_best"] * best])
         return SamplingParams(**defaults | given)
 
 
@@ -169,6 +161,7 @@ class CompletionBody(SamplingBody):
     """A request to `/v1/completions`."""
 
     prompt: Prompts
+    best_of: Literal[1] | None = None
     echo: bool | None = None
     logprobs: int | None = None
 
@@ -183,57 +176,10 @@ class CompletionBody(SamplingBody):
         return self
 
 
-class Message(Body):
-    """One turn of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content | None = None
-    name: Text | None = None
-    reasoning: Text | None = None
-    reasoning_content: Text | None = None
-    tool_calls: Calls = None
-    tool_call_id: Text | None = None
-
-    @model_validator(mode="after")
-    def _suits_its_role(self) -> Self:
-        for field, role in (
-            ("tool_calls", "assistant"),
-            ("reasoning", "assistant"),
-            ("reasoning_content", "assistant"),
-            ("tool_call_id", "tool"),
-        ):
-            if getattr(self, field) is not None and self.role != role:
-                raise ApiError(
-                    f"messages: {field} is for the role {role}, not {self.role}",
-                    param="messages",
-                )
-        if self.content is None and not self.tool_calls:
-            raise ApiError(
-                f"messages: content is missing, of the role {self.role}",
-                param="messages",
-            )
-        return self
-
-    def plain(self) -> dict[str, Any]:
-        """The words that chat templates know."""
-        role = "system" if self.role == "developer" else self.role
-        reasoning = self.reasoning or self.reasoning_content
-        more = {
-            "name": self.name,
-            # Templates have either word.
-            "reasoning": reasoning,
-            "reasoning_content": reasoning,
-            "tool_calls": self.tool_calls,
-            "tool_call_id": self.tool_call_id,
-        }
-        given = {name: value for name, value in more.items() if value is not None}
-        return {"role": role, "content": self.content or "", **given}
-
-
 class ChatBody(SamplingBody):
     """A request to `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    messages: Messages
     tools: Tools = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
@@ -245,13 +191,15 @@ class ChatBody(SamplingBody):
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> Self:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ApiError(
                 "top_logprobs needs logprobs: set it to true", param="top_logprobs"
             )
-        if self.max_tokens is not None and self.max_completion_tokens is not None:
+        lengths = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(lengths) > 1:
             raise ApiError(
-                "max_tokens and max_completion_tokens mean the same; give one",
+                f"max_tokens is {self.max_tokens} and max_completion_tokens "
+                f"{self.max_completion_tokens}, which mean the same; give one",
                 param="max_tokens",
             )
         return self
@@ -273,22 +221,3 @@ class ChatBody(SamplingBody):
         if self.max_completion_tokens is not None:
             renamed["max_tokens"] = "max_completion_tokens"
         return renamed
-
-
-class TokenizeBody(Body):
-    """A request to `/tokenize`: a text, or a chat."""
-
-    model: Text | None = None
-    prompt: Text | None = None
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = (
-        None
-    )
-    tools: Tools = None
-    add_special_tokens: bool | None = None
-
-
-class DetokenizeBody(Body):
-    """A request to `/detokenize`."""
-
-    model: Text | None = None
-    tokens: Tokens

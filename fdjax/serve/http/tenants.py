@@ -34,7 +34,7 @@ class Tenant:
     among_others: bool = False
 
     def origin(self, priority: int, salt: str) -> Origin:
-        """On whose behalf the jobs of a request are that asks for these.
+        """On whose behalf the sequences of a request are that asks for these.
 
         Raises:
             ApiError: they may not have the priority.
@@ -75,6 +75,11 @@ def attach(scope: Scope, tenant: Tenant) -> None:
 def tenant_of(scope: Scope) -> Tenant:
     """Who asks: said by `keys.ApiKeys`, which every request has passed."""
     return scope["state"]["tenant"]
+
+
+def found_tenant(scope: Scope) -> Tenant:
+    """Who asks; nobody where it is not known."""
+    return scope.get("state", {}).get("tenant") or Tenant()
 
 
 def name_of(scope: Scope) -> str:

@@ -2,30 +2,54 @@
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from fdjax.serve.http.answers import REFUSING, TextAnswer, TokensAnswer
 from fdjax.serve.http.calling import check_tools
 from fdjax.serve.http.chat import chat_prompt
 from fdjax.serve.http.errors import ApiError, refusals
-from fdjax.serve.http.schemas import DetokenizeBody, TokenizeBody
+from fdjax.serve.http.fields import Text, Tokens
+from fdjax.serve.http.json_aside import AsideRoute
+from fdjax.serve.http.messages import Messages
 from fdjax.serve.http.server import Server
+from fdjax.serve.http.streams import unless_gone
+from fdjax.serve.http.strict_body import Body
+from fdjax.serve.http.tenants import name_of
+from fdjax.serve.http.tool_fields import Tools
 from fdjax.serve.texts import Texts
+
+
+class TokenizeBody(Body):
+    """A request to `/tokenize`: a text, or a chat."""
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: Messages | None = None
+    tools: Tools = None
+    add_special_tokens: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """A request to `/detokenize`."""
+
+    model: Text | None = None
+    tokens: Tokens
 
 
 def router(server: Server) -> APIRouter:
     """The paths, over a server."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=AsideRoute)
 
     @routes.post(
         "/tokenize",
         response_model=None,
         responses={200: {"model": TokensAnswer}, **REFUSING},
     )
-    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+    async def tokenize(request: Request, body: TokenizeBody) -> dict[str, Any]:
         server.check_model(body.model)
         with refusals(TokenizeBody.model_fields):
-            tokens = await _tokens(server, body)
+            owner = name_of(request.scope)
+            tokens = await unless_gone(request, _tokens(server, body, owner))
         return {
             "tokens": tokens,
             "count": len(tokens),
@@ -37,7 +61,7 @@ def router(server: Server) -> APIRouter:
         response_model=None,
         responses={200: {"model": TextAnswer}, **REFUSING},
     )
-    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+    async def detokenize(request: Request, body: DetokenizeBody) -> dict[str, str]:
         server.check_model(body.model)
         size = server.model.vocab_size
         ids = body.tokens
@@ -54,20 +78,22 @@ def router(server: Server) -> APIRouter:
                 f"but the vocabulary has {size}; use ids from 0 to {size - 1}",
                 param="tokens",
             )
-        return {"prompt": await _texts(server, "tokens").decode(ids)}
+        texts, owner = _texts(server, "tokens"), name_of(request.scope)
+        return {"prompt": await unless_gone(request, texts.decode(ids, owner=owner))}
 
     return routes
 
 
-async def _tokens(server: Server, body: TokenizeBody) -> list[int]:
+async def _tokens(server: Server, body: TokenizeBody, owner: str) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("give prompt or messages, and not both", param="prompt")
     if body.messages is not None:
         check_tools(server, body.tools)
-        return (await chat_prompt(server, body.messages, body.tools)).tokens
+        chat = await chat_prompt(server, body.messages, body.tools, owner=owner)
+        return chat.tokens
     plain = body.add_special_tokens is False
     return await _texts(server, "prompt").encode(
-        body.prompt or "", "prompt", plain=plain
+        body.prompt or "", "prompt", plain=plain, owner=owner
     )
 
 

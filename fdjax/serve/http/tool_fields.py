@@ -11,7 +11,7 @@ from fdjax.errors import RequestError
 from fdjax.generate.checks import shown
 from fdjax.generate.structured import check_depth
 from fdjax.serve.http.errors import ApiError
-from fdjax.serve.http.fields import field_of, text_of
+from fdjax.serve.http.fields import few, field_of, text_of
 from fdjax.serve.turns.tool import Tool
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -30,7 +30,8 @@ def _tools(value: object) -> list[Tool] | None:
     if not isinstance(value, list):
         raise ApiError("tools must be a list of tools", param="tools")
     tools = [
-        _tool(f"tools[{place}]", one) for place, one in enumerate(cast("Any", value))
+        _tool(f"tools[{place}]", one)
+        for place, one in enumerate(few("tools", cast("list[Any]", value)))
     ]
     names: set[str] = set()
     for tool in tools:
@@ -61,6 +62,7 @@ def _tool(place: str, value: object) -> Tool:
         name=described["name"],
         parameters=parameters,
         described={"type": "function", "function": described},
+        strict=function.get("strict", False),
     )
 
 
@@ -76,7 +78,10 @@ def _parameters(place: str, value: object) -> dict[str, Any] | None:
         check_depth(place, schema)
     except RequestError as error:
         raise ApiError(str(error), param="tools") from None
-    text_of(place, json.dumps(schema, ensure_ascii=False))
+    try:
+        text_of(place, json.dumps(schema, ensure_ascii=False, allow_nan=False))
+    except ValueError:  # JSON has neither, and nor has an answer
+        raise _wrong(place, value, "leave out NaN and infinities") from None
     return schema
 
 
@@ -121,7 +126,7 @@ def _call(place: str, value: object) -> dict[str, Any]:
         "type": "function",
         "function": {
             "name": text_of(f"{place}.function.name", function.get("name")),
-            "arguments": _arguments(
+            "arguments": text_of(
                 f"{place}.function.arguments", function.get("arguments")
             ),
         },
@@ -131,12 +136,23 @@ def _call(place: str, value: object) -> dict[str, Any]:
     return call
 
 
-def _arguments(place: str, value: object) -> dict[str, Any] | str:
-    """An object, which templates write as JSON; what is none stays as it was."""
-    written = text_of(place, value)
+def with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of an earlier turn, with the object that its arguments are.
+
+    Templates write it as JSON; what is none stays as it was.
+
+    Args:
+        call: as a message has it; whoever calls this has looked how long it is.
+    """
+    function = call["function"]
+    arguments = _loaded(function["arguments"])
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _loaded(written: str) -> dict[str, Any] | str:
     try:
         loaded = json.loads(written or "{}", parse_constant=str)
-        check_depth(place, loaded)
+        check_depth("arguments", loaded)
     except (ValueError, RecursionError, RequestError):
         return written
     return cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else written
@@ -151,12 +167,13 @@ def object_of(place: str, value: object, known: tuple[str, ...]) -> dict[str, An
     if not isinstance(value, Mapping):
         raise _wrong(place, value, f"give an object with {', '.join(known)}")
     fields = cast("Mapping[str, Any]", value)
-    unknown = next((name for name in fields if name not in known), None)
+    given = {name: one for name, one in fields.items() if one is not None}
+    unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
         raise _wrong(
             f"{place}.{unknown[:100]}", fields[unknown], "it is not known; leave it out"
         )
-    return {name: given for name, given in fields.items() if given is not None}
+    return given
 
 
 def _wrong(place: str, value: object, remedy: str) -> ApiError:

@@ -76,7 +76,7 @@ class Result:
 def whole_answer(
     frame: Mapping[str, Any],
     choices: Iterable[Iterable[bytes]],
-    usage: Mapping[str, int],
+    usage: Mapping[str, Any],
 ) -> StreamingResponse:
     """An answer.
 
@@ -90,6 +90,11 @@ def whole_answer(
         parts += [b","] * (place > 0)
         parts += choice
     parts.append(b'],"usage":' + encoded(usage) + b"}")
+    return in_pieces(parts)
+
+
+def in_pieces(parts: Sequence[bytes]) -> StreamingResponse:
+    """JSON that was made in parts, sent so that others have their turn between."""
     length = sum(map(len, parts))
     return StreamingResponse(
         _pieces(parts),

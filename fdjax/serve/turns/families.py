@@ -37,6 +37,12 @@ class Family:
     markers: tuple[str, ...] = ()
     id_length: int | None = None
 
+    @property
+    def marker(self) -> str | None:
+        """The text that no other text has: a call begins. `None` where none does."""
+        first = (*self.opening, *self.before)[0]
+        return first if first in self.markers else None
+
 
 HERMES = Family(
     "hermes",

@@ -18,11 +18,14 @@ class Tool:
         name: letters, digits, `_`, `-`, `.`.
         parameters: the JSON schema of its arguments, an object; `None`: it has none.
         described: all of it, as OpenAI's API has it and chat templates know it.
+        strict: a call of it is held to the schema, also where the model makes it by
+            itself.
     """
 
     name: str
     parameters: Mapping[str, Any] | None
     described: Mapping[str, Any]
+    strict: bool = False
 
     @property
     def held_schema(self) -> dict[str, Any]:

@@ -7,7 +7,11 @@ from collections.abc import Collection, Sequence
 from fdjax.errors import ConfigError, RequestError
 from fdjax.generate.structured import StructuredOutputs
 from fdjax.serve.tokenizer import Tokenizer
-from fdjax.serve.turns.call_grammar import call_grammar
+from fdjax.serve.turns.call_grammar import (
+    GrammarOfCalls,
+    call_grammar,
+    text_then_calls,
+)
 from fdjax.serve.turns.families import FAMILIES, HERMES, family_of
 from fdjax.serve.turns.reader import TurnReader
 from fdjax.serve.turns.thinking import BEGIN, END, Thinking
@@ -92,6 +96,25 @@ class Turns:
         Raises:
             RequestError: their schemas are too long or too deep; it names the field.
         """
+        return self._form(call_grammar, tools, parallel=parallel)
+
+    def held_if_called(
+        self, tools: Sequence[Tool], *, parallel: bool
+    ) -> StructuredOutputs | None:
+        """The form of any text that may end with calls; `None` where none need be held.
+
+        That is where no tool is strict, or calls look like other texts.
+
+        Raises:
+            RequestError: see `held`.
+        """
+        if self._family.marker is None or not any(tool.strict for tool in tools):
+            return None
+        return self._form(text_then_calls, tools, parallel=parallel)
+
+    def _form(
+        self, grammar: GrammarOfCalls, tools: Sequence[Tool], *, parallel: bool
+    ) -> StructuredOutputs:
         for tool in tools:
             try:
                 StructuredOutputs(json=tool.held_schema)
@@ -99,20 +122,24 @@ class Turns:
                 raise RequestError(
                     f"tools: parameters of {tool.name}: {error}"
                 ) from error
-        grammar = call_grammar(self._family, tools, self._tokens, parallel=parallel)
+        text = grammar(self._family, tools, self._tokens, parallel=parallel)
         try:
-            return StructuredOutputs(grammar=grammar)
+            return StructuredOutputs(grammar=text)
         except RequestError as error:
             raise RequestError(
                 f"tools: all that may be called, together: {error}; name one of them "
-                "in tool_choice, or leave that to the model"
+                "in tool_choice, or leave that to the model without strict"
             ) from error
 
     def new_id(self) -> str:
         """For a call; Mistral's templates want nine letters and digits."""
-        length = self._family.id_length
-        letters = (secrets.choice(_LETTERS) for _ in range(length or _ID_LENGTH))
-        return ("" if length else "call_") + "".join(letters)
+        return new_call_id(self._family.id_length)
+
+
+def new_call_id(length: int | None = None) -> str:
+    """Made up: of so many letters and digits, or as OpenAI's look."""
+    letters = (secrets.choice(_LETTERS) for _ in range(length or _ID_LENGTH))
+    return ("" if length else "call_") + "".join(letters)
 
 
 def _check_word(what: str, word: str | None, words: Collection[str]) -> None:

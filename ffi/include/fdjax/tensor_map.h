@@ -15,12 +15,13 @@ struct TileSource {
   int tile_rows, tile_columns;
 };
 
-// The same of three dimensions, in the order in which a tile's elements arrive; the
+// The same of more dimensions, in the order in which a tile's elements arrive; the
 // elements of the first are neighbours in memory, the others are `strides` bytes apart.
+template <int kRank>
 struct BoxSource {
   const void* data;
-  cuuint64_t sizes[3], strides[2];
-  cuuint32_t box[3];
+  cuuint64_t sizes[kRank], strides[kRank - 1];
+  cuuint32_t box[kRank];
 };
 
 using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
@@ -51,7 +52,7 @@ inline bool encode_tensor_map(const void* data, int rank, const cuuint64_t* size
                               bool bfloat16, CUtensorMap* map) {
   const auto encode = tensor_map_encoder();
   if (encode == nullptr) return false;
-  const cuuint32_t steps[] = {1, 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
   const CUresult result = encode(
       map,
       bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
@@ -71,9 +72,11 @@ inline bool encode_tensor_map(const TileSource& source, bool bfloat16,
   return encode_tensor_map(source.data, 2, sizes, strides, tile, bfloat16, map);
 }
 
-inline bool encode_tensor_map(const BoxSource& source, bool bfloat16,
-                              CUtensorMap* map) {
-  return encode_tensor_map(source.data, 3, source.sizes, source.strides, source.box,
+template <int kRank>
+bool encode_tensor_map(const BoxSource<kRank>& source, bool bfloat16,
+                       CUtensorMap* map) {
+  static_assert(kRank <= 4);
+  return encode_tensor_map(source.data, kRank, source.sizes, source.strides, source.box,
                            bfloat16, map);
 }
 

@@ -17,6 +17,7 @@ namespace fdjax {
 enum class CachePolicy : uint64_t {
   kEvictFirst = 0x12F0000000000000,  // read once: weights
   kEvictLast = 0x14F0000000000000,   // read by every block: activations
+  kNormal = 0x1000000000000000,
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -45,6 +46,18 @@ __device__ inline void tma_load_3d(uint32_t target, const CUtensorMap* map, int 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)),
+      "l"(static_cast<uint64_t>(policy))
+      : "memory");
+}
+
+// The same of a tile of four dimensions.
+__device__ inline void tma_load_4d(uint32_t target, const CUtensorMap* map, int x,
+                                   int y, int z, int w, uint64_t* barrier,
+                                   CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(target),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier)),
       "l"(static_cast<uint64_t>(policy))
       : "memory");
 }

@@ -67,7 +67,7 @@ async def test_any_of_the_keys_opens(key: str):
             assert (await client.get("/v1/models")).status_code == 200
             response = await client.post(COMPLETIONS, json=PROMPT)
     assert response.json()["choices"][0]["text"] == TEXT
-    assert [job.origin.tenant for job in server.engine.added] == [
+    assert [sequence.origin.tenant for sequence in server.engine.added] == [
         {"first": "key-1", "second": "key-2"}[key]
     ]
 
@@ -80,8 +80,8 @@ async def test_priorities_are_for_the_operator_to_allow():
         assert (await server.post(COMPLETIONS, PROMPT | {"priority": 0})).is_success
     with served(allow_priority=True) as server:
         assert (await server.post(COMPLETIONS, body)).is_success
-    (job,) = server.engine.added
-    assert (job.origin.priority, job.origin.tenant) == (-1, "")
+    (sequence,) = server.engine.added
+    assert (sequence.origin.priority, sequence.origin.tenant) == (-1, "")
 
 
 async def test_models():
@@ -121,7 +121,7 @@ async def test_a_model_without_a_tokenizer_serves_token_ids():
 
 
 async def test_a_full_queue_says_when_to_come_back():
-    with served(FakeEngine(TOKENS, max_jobs=0)) as server:
+    with served(FakeEngine(TOKENS, max_sequences=0)) as server:
         response = await server.post(COMPLETIONS, PROMPT)
         metrics = (await server.get("/metrics")).text
     assert response.status_code == 503

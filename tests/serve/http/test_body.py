@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from fdjax.serve.http.body import BodyLimit
+from fdjax.serve.http.tenants import Tenant, attach
 
 MOST = 100
 UNDERWAY = 250
@@ -24,12 +25,14 @@ class Client:
     """One request: parts are sent to it, and an answer comes."""
 
     limit: BodyLimit
+    tenant: str = ""
     parts: asyncio.Queue[Message] = field(default_factory=asyncio.Queue[Message])
     status: int | None = None
     body: bytes = b""
 
     async def run(self) -> None:
         scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        attach(scope, Tenant(self.tenant, among_others=bool(self.tenant)))
         await self.limit(scope, self.parts.get, self._take)
 
     async def say(self, num_bytes: int, *, more: bool = True) -> None:
@@ -127,3 +130,53 @@ async def test_a_body_in_one_piece_needs_no_room(limit: BodyLimit):
         for client in slow:
             await client.say(1, more=False)
             assert client.status == 200
+
+
+@pytest.mark.anyio
+async def test_what_is_served_is_held_and_bounded():
+    """However long it takes; short bodies are let in all the same."""
+    free, long = asyncio.Event(), 2**16 + 1
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await free.wait()
+        await application(scope, receive, send)
+
+    limit = BodyLimit(
+        serve, max_bytes=2 * long, max_bytes_underway=2 * long, seconds=30.0
+    )
+    async with asyncio.TaskGroup() as tasks:
+        clients = [Client(limit) for _ in range(4)]
+        first, second, third, short = clients
+        for client in clients:
+            tasks.create_task(client.run())
+        for client in (first, second, third):
+            await client.say(long, more=False)
+        assert [one.status for one in clients] == [None, None, 503, None]
+        assert b"too_many_bodies" in third.body
+        await short.say(10, more=False)
+        free.set()
+    assert [one.status for one in clients] == [200, 200, 503, 200]
+    again = Client(limit)
+    again.parts.put_nowait(
+        {"type": "http.request", "body": b"a" * long, "more_body": False}
+    )
+    await again.run()
+    assert again.status == 200, "their room is free"
+
+
+@pytest.mark.anyio
+async def test_a_key_leaves_room_for_the_bodies_of_others():
+    free, long = asyncio.Event(), 2**16 + 1
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await free.wait()
+        await application(scope, receive, send)
+
+    limit = BodyLimit(serve, max_bytes=long, max_bytes_underway=9 * long, seconds=30.0)
+    async with asyncio.TaskGroup() as tasks:
+        clients = [Client(limit, tenant=name) for name in "a" * 9 + "b"]
+        for client in clients:
+            tasks.create_task(client.run())
+            await client.say(long, more=False)
+        free.set()
+    assert [one.status for one in clients] == [200] * 7 + [503] * 2 + [200]

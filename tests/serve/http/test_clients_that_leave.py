@@ -9,14 +9,7 @@ import httpx2
 import pytest
 
 from tests.support.fake_engine import FakeEngine
-from tests.support.http_server import (
-    PROMPT,
-    TEXT,
-    TOKENS,
-    listening,
-    served,
-    wait_until,
-)
+from tests.support.http_server import PROMPT, TEXT, TOKENS, listening, served
 from tests.support.raw_http import (
     PATH,
     connection,
@@ -24,6 +17,7 @@ from tests.support.raw_http import (
     status_of,
     still_serves,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +33,7 @@ async def test_a_client_that_leaves_frees_its_place(stream: bool):
             writer.write(request(f"Content-Length: {len(body)}\r\n", body))
             if stream:
                 assert await status_of(reader) == 200
-            wait_until(lambda: len(engine.jobs) == 2)
+            wait_until(lambda: len(engine.sequences) == 2)
         await asyncio.to_thread(wait_until, lambda: len(engine.aborted) == 2)
         assert server.llm.num_unfinished == 0
         metrics = (await server.get("/metrics")).text
@@ -53,7 +47,11 @@ async def test_a_client_that_leaves_before_the_first_event():
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> dict[str, Any]:
-        return messages.pop() if messages else {"type": "http.disconnect"}
+        if messages:
+            return messages.pop()
+        while not engine.added:
+            await asyncio.sleep(0.001)
+        return {"type": "http.disconnect"}
 
     async def send(_: Any) -> None:
         await asyncio.sleep(SLOW_S)  # the client has gone before the head is sent
@@ -85,7 +83,7 @@ async def test_many_clients_that_give_up():
 
     with served(engine) as server, listening(server.app) as port:
         await asyncio.gather(*(give_up(port, i % 2 == 0) for i in range(50)))
-        await asyncio.to_thread(wait_until, lambda: not engine.jobs)
+        await asyncio.to_thread(wait_until, lambda: not engine.sequences)
         assert server.llm.num_unfinished == 0
         await still_serves(port)
 
@@ -127,5 +125,5 @@ async def test_a_client_that_leaves_while_it_waits_frees_its_place(stream: bool)
                 assert await status_of(reader) == 200
                 async with asyncio.timeout(30):
                     await reader.readuntil(b"\r\n\r\n")
-            await asyncio.to_thread(wait_until, lambda: len(engine.jobs) == 1)
+            await asyncio.to_thread(wait_until, lambda: len(engine.sequences) == 1)
         await asyncio.to_thread(wait_until, lambda: len(engine.aborted) == 1)

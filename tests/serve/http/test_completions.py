@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_engine import FakeEngine
-from tests.support.http_server import PROMPT, TEXT, TOKENIZER, TOKENS, served
+from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENIZER, TOKENS, served
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +42,7 @@ async def test_a_whole_answer():
         "prompt_tokens": prompt,
         "completion_tokens": len(TOKENS),
         "total_tokens": prompt + len(TOKENS),
+        "prompt_tokens_details": {"cached_tokens": 1},
     }
 
 
@@ -66,13 +67,34 @@ async def test_a_stream_tells_its_usage_where_asked():
     assert last["usage"]["completion_tokens"] == len(TOKENS)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_stream_tells_its_usage_always_where_asked(path: str):
+    body = PROMPT if path == "/v1/completions" else CHAT
+    told = {"include_usage": True, "continuous_usage_stats": True}
+    with served() as server:
+        whole = (await server.post(path, body)).json()["usage"]
+        response = await server.post(
+            path, body | {"stream": True, "stream_options": told}
+        )
+        told["include_usage"] = False
+        silent = await server.post(
+            path, body | {"stream": True, "stream_options": told}
+        )
+    lines = response.text.removesuffix("data: [DONE]\n\n").split("\n\n")[:-1]
+    usages = [json.loads(line.removeprefix("data: "))["usage"] for line in lines]
+    counts = [usage["completion_tokens"] for usage in usages]
+    assert usages[-1] == usages[-2] == whole
+    assert counts == sorted(counts) and {*range(1, len(TOKENS) + 1)} <= {*counts}
+    assert '"usage"' not in silent.text
+
+
 async def test_several_prompts_and_samples():
     engine = FakeEngine(TOKENS)
     answer = await complete(engine, prompt=["Once", [5, 6]], n=2, seed=7)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     assert answer["usage"]["prompt_tokens"] == len(TOKENIZER.encode("Once")) + 2
     assert answer["usage"]["completion_tokens"] == 4 * len(TOKENS)
-    assert [job.request.params.seed for job in engine.added] == [7, 8, 7, 8]
+    assert [sequence.request.params.seed for sequence in engine.added] == [7, 8, 7, 8]
     assert engine.added[2].request.prompt == (5, 6)
 
 
@@ -139,9 +161,9 @@ async def test_every_parameter_reaches_the_engine():
     await complete(
         engine, **given, logit_bias={"12": -3}, priority=2, cache_salt="x", user="me"
     )
-    (job,) = engine.added
-    assert (job.origin.priority, job.origin.salt) == (2, b"x")
-    params = job.request.params
+    (sequence,) = engine.added
+    assert (sequence.origin.priority, sequence.origin.salt) == (2, b"x")
+    params = sequence.request.params
     assert params.logit_bias == {12: -3.0}
     assert params.stop_token_ids == (9,)
     del given["stop_token_ids"]

@@ -12,8 +12,9 @@ from fdjax import LLM
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.wiring import application
-from tests.support.http_server import listening, wait_until
+from tests.support.http_server import listening
 from tests.support.quiet import quiet
+from tests.support.waiting import wait_until
 
 CROWD = {"prompt": [[5] * 60] * 2, "n": 128, "stream": True}
 NUM_CLIENTS = 4

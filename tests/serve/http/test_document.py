@@ -54,6 +54,8 @@ def api() -> Iterator[Any]:
     [
         ("POST", "/v1/completions", [POSITIVE, NEGATIVE]),
         ("POST", "/v1/chat/completions", [POSITIVE, NEGATIVE]),
+        ("POST", "/v1/embeddings", [POSITIVE, NEGATIVE]),
+        ("POST", "/v1/responses", [POSITIVE, NEGATIVE]),
         ("POST", "/tokenize", [POSITIVE, NEGATIVE]),
         ("POST", "/detokenize", [POSITIVE, NEGATIVE]),
         ("POST", "/v1/requests/{request_id}/abort", [POSITIVE]),

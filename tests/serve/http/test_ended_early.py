@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from fdjax.engine.request import Increment
-from tests.support.fake_engine import FakeEngine, FakeJob
+from tests.support.fake_engine import FakeEngine, FakeSequence
 from tests.support.http_server import (
     CHAT,
     LIMITS,
@@ -36,11 +36,11 @@ class Stuck(FakeEngine):
     def __init__(self) -> None:
         super().__init__(TOKENS, step_s=0.002)
 
-    def _advance(self, job: FakeJob) -> Increment:
-        most = {1: 2, 2: 0}.get((job.request.params.seed or 0) // 10)
-        if job.num_made == most:
-            return Increment(job.request.index, [], None, None)
-        return super()._advance(job)
+    def _advance(self, sequence: FakeSequence) -> Increment:
+        most = {1: 2, 2: 0}.get((sequence.request.params.seed or 0) // 10)
+        if sequence.num_made == most:
+            return Increment(sequence.request.index, [], None, None)
+        return super()._advance(sequence)
 
 
 def events(response: httpx2.Response) -> list[dict[str, Any]]:
@@ -56,8 +56,16 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def all_taken(server: Served, count: int) -> None:
+    """Until so many requests can be aborted; the engine has them a little before."""
+    sample = f'request_params_n_count{{model_name="tales"}} {float(count)}\n'
+    async with asyncio.timeout(20):
+        while sample not in (await server.get("/metrics")).text:
+            await asyncio.sleep(0.001)
+
+
 async def all_gone(server: Served) -> None:
-    await until(lambda: not server.engine.jobs and not server.llm.num_unfinished)
+    await until(lambda: not server.engine.sequences and not server.llm.num_unfinished)
 
 
 # --- Timeouts -------------------------------------------------------------------------
@@ -120,7 +128,12 @@ async def test_whoever_made_it_ends_a_request(called: str, stream: bool):
         asked = asyncio.create_task(ask(server, "mine", n=2, stream=stream))
         other = asyncio.create_task(ask(server, "other", seed=0))
         added = server.engine.added
-        await until(lambda: len(added) == 3 and all(job.num_made >= 2 for job in added))
+        await until(
+            lambda: (
+                len(added) == 3 and all(sequence.num_made >= 2 for sequence in added)
+            )
+        )
+        await all_taken(server, 2)
         for wrong in (await abort(server, called, "second"), await abort(server, "x")):
             assert wrong.status_code == 404
             assert wrong.json()["error"]["code"] == "request_not_found"
@@ -143,7 +156,7 @@ async def test_whoever_made_it_ends_a_request(called: str, stream: bool):
 async def test_requests_of_one_id_end_together():
     with served(Stuck(), api_keys=["first"]) as server:
         both = [asyncio.create_task(ask(server, "same")) for _ in range(2)]
-        await until(lambda: len(server.engine.added) == 2)
+        await all_taken(server, 2)
         assert (await abort(server, "same")).status_code == 200
         for task in both:
             assert (await task).json()["choices"][0]["finish_reason"] == "abort"

@@ -8,11 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fdjax import SamplingParams
 from tests.support.fake_engine import FakeEngine
-from tests.support.http_server import (
-    TOKENS,
-    served,
-    wait_until,
-)
+from tests.support.http_server import TOKENS, served
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 
 from fdjax.engine.request import Increment
 from fdjax.generate.stopping import FinishReason
-from tests.support.fake_engine import FakeEngine, FakeJob
+from tests.support.fake_engine import FakeEngine, FakeSequence
 from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENS, served
 
 pytestmark = pytest.mark.anyio
@@ -25,9 +25,9 @@ class Failing(FakeEngine):
         super().__init__(TOKENS)
         self.reason = reason
 
-    def _advance(self, job: FakeJob) -> Increment:
-        increment = super()._advance(job)
-        if job.request.params.seed == 1 and job.num_made == 3:
+    def _advance(self, sequence: FakeSequence) -> Increment:
+        increment = super()._advance(sequence)
+        if sequence.request.params.seed == 1 and sequence.num_made == 3:
             return Increment(increment.index, [], None, self.reason)
         return increment
 

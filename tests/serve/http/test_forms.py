@@ -90,7 +90,7 @@ async def test_a_text_is_any_text(path: str):
     with served(engine) as server:
         for form in ({"type": "text"}, None):
             await server.post(path, good | {"response_format": form})
-    assert [job.request.grammar for job in engine.added] == [None, None]
+    assert [sequence.request.grammar for sequence in engine.added] == [None, None]
 
 
 async def test_both_words_at_once():

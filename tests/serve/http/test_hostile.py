@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 
 COMPLETIONS = "/v1/completions"
 CHATS = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 NAN, INFINITY = float("nan"), float("inf")
 SURROGATE = "half a \ud800 pair"
 DEEP = '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -142,6 +143,8 @@ MESSAGES: list[Any] = [
     [{"role": "user", "content": "Once " * MAX_MODEL_LEN}],
     [{"role": "user", "content": "a"}] * (LIMITS.messages + 1),
     [None] * MANY,
+    [{"role": "user", "content": "a"}] * (MANY // 10),
+    [{"role": "assistant", "tool_calls": [{"function": {}}] * (MANY // 10)}],
 ]
 
 
@@ -203,7 +206,7 @@ async def test_bad_messages_are_named(messages: Any):
         (CHATS, {"logprobs": 1}, "logprobs"),
         (CHATS, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         (CHATS, {"top_logprobs": 1}, "top_logprobs"),
-        (CHATS, {"max_tokens": 1, "max_completion_tokens": 1}, "max_tokens"),
+        (CHATS, {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
         ("/tokenize", {"max_tokens": 1}, "max_tokens"),
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": 3}, "prompt"),
@@ -271,6 +274,17 @@ async def test_what_is_no_json_has_a_code(content: bytes, param: str | None):
         (COMPLETIONS, {"prompt": [[]] * MANY}, "prompt"),
         (COMPLETIONS, PROMPT | {"stop": ["a"] * MANY}, "stop"),
         (
+            COMPLETIONS,
+            PROMPT | {"metadata": {str(i): 1 for i in range(MANY)}},
+            "metadata",
+        ),
+        (CHATS, CHAT | {"tools": [{"type": "function"}] * (MANY // 10)}, "tools"),
+        (
+            RESPONSES,
+            {"input": "a", "metadata": {str(i): 1 for i in range(MANY)}},
+            "metadata",
+        ),
+        (
             CHATS,
             {"messages": [{"role": "user", "content": [{}] * MANY}]},
             "messages",
@@ -316,7 +330,7 @@ async def test_a_model_that_is_not_served():
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", COMPLETIONS, 405), ("POST", "/no/such", 404), ("GET", "/docs", 404)],
+    [("GET", COMPLETIONS, 405), ("POST", "/no/such", 404), ("GET", "/redoc", 404)],
 )
 async def test_paths_that_are_not_there(method: str, path: str, status: int):
     with served() as server:

@@ -5,12 +5,15 @@ import hmac
 import logging
 import pathlib
 import re
+import threading
 from typing import Any
 
 import httpx2
 import pytest
 
 from fdjax.errors import ConfigError
+from fdjax.serve.http import keyring as keyring_module
+from fdjax.serve.http.api_key import ApiKey
 from fdjax.serve.http.keyring import Keyring
 from tests.support.clock import Clock
 from tests.support.fake_engine import FakeEngine
@@ -72,7 +75,7 @@ async def test_each_key_is_known_by_its_name(
         assert (await ask(server, "other")).is_success
         assert (await ask(server, "a-key", priority=-1)).status_code == 400
         assert (await ask(server, "c-key")).status_code == 401
-    tenants = [job.origin.tenant for job in server.engine.added]
+    tenants = [sequence.origin.tenant for sequence in server.engine.added]
     assert tenants == ["alice", "bob", "key-1"]
     fields = [getattr(one, "fields", {}) for one in caplog.records]
     names = [one.get("key") for one in fields if "status" in one]
@@ -89,7 +92,7 @@ async def test_no_key_finds_the_cached_prefixes_of_another(file: pathlib.Path):
         for key in ("a-key", "b-key", "c1", "c2"):
             await ask(server, key)
             await ask(server, key, cache_salt="x")
-        salts = [job.origin.salt for job in server.engine.added]
+        salts = [sequence.origin.salt for sequence in server.engine.added]
         mine = salts[0].decode("latin-1")
         assert (await ask(server, "b-key", cache_salt=mine)).is_success
     assert salts[4:6] == salts[6:8], "they share what the file says they share"
@@ -182,6 +185,52 @@ async def test_the_file_is_read_again(file: pathlib.Path, clock: Clock):
         statuses = [(await ask(server, "new")).status_code for _ in range(3)]
         assert statuses == [200, 200, 429], "what was used stays used"
         assert (await metrics(server))['key_requests_total{key="alice"}'] == 3
+
+
+async def test_who_comes_again_has_used_what_was_used(file: pathlib.Path, clock: Clock):
+    quotas = ALICE + "requests_per_minute = 2\n"
+    file.write_text(quotas + BOB)
+    keyring = Keyring(file=file, clock=clock)
+    with served(keyring=keyring) as server:
+        for _ in range(2):
+            assert (await ask(server, "a-key")).is_success
+        for content in (BOB, quotas + BOB):
+            file.write_text(content)
+            keyring.read_again()
+        assert (await ask(server, "a-key")).status_code == 429
+        file.write_text(BOB)
+        keyring.read_again()
+        clock.now += 60
+        keyring.read_again()
+        assert not keyring._left, "nobody is remembered for ever"
+
+
+async def test_a_file_that_takes_long_holds_up_nobody(
+    file: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is read once more for all who ask meanwhile."""
+    file.write_text(ALICE)
+    keyring, free = Keyring(file=file), threading.Event()
+    read, reads = keyring_module.read_keys, list[str]()
+
+    def slowly(path: pathlib.Path) -> list[ApiKey]:
+        reads.append(path.read_text())
+        assert free.wait(30)
+        return read(path)
+
+    monkeypatch.setattr(keyring_module, "read_keys", slowly)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(keyring.read_beside())
+        while not reads:
+            await asyncio.sleep(0.001)
+        file.write_text(BOB)
+        for _ in range(3):
+            tasks.create_task(keyring.read_beside())
+        await asyncio.sleep(0)
+        assert [*keyring.tenants] == ["alice"]
+        free.set()
+    assert [*keyring.tenants] == ["bob"]
+    assert len(reads) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 from openai.types import CompletionUsage
+from openai.types.completion_usage import PromptTokensDetails
 
 from tests.support.fake_engine import MAX_MODEL_LEN, FakeEngine
 from tests.support.http_server import (
@@ -25,6 +26,7 @@ USAGE = CompletionUsage(
     prompt_tokens=len(TOKENIZER.encode("Once")),
     completion_tokens=len(TOKENS),
     total_tokens=len(TOKENIZER.encode("Once")) + len(TOKENS),
+    prompt_tokens_details=PromptTokensDetails(cached_tokens=1),
 )
 
 type Connected = tuple[openai.AsyncOpenAI, Served]
@@ -73,7 +75,7 @@ async def test_a_completion(connected: Connected):
     assert logprobs.token_logprobs == [-0.5] * len(TOKENS)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 2 * len(TOKENS)
-    params = [job.request.params for job in server.engine.added]
+    params = [sequence.request.params for sequence in server.engine.added]
     assert [one.seed for one in params] == [3, 4]
     assert (params[0].temperature, params[0].logit_bias) == (0.5, {7: -5.0})
 
@@ -175,12 +177,12 @@ async def test_an_engine_that_dies_ends_the_stream_with_an_error(connected: Conn
 
 
 @pytest.mark.parametrize(
-    "connected", [lambda tokens: FakeEngine(tokens, max_jobs=0)], indirect=True
+    "connected", [lambda tokens: FakeEngine(tokens, max_sequences=0)], indirect=True
 )
 async def test_a_full_queue_is_tried_again_by_itself(connected: Connected):
     client, server = connected
     later = asyncio.get_running_loop().call_later
-    later(0.2, lambda: setattr(server.engine, "max_jobs", 1))
+    later(0.2, lambda: setattr(server.engine, "max_sequences", 1))
     answer = await client.with_options(max_retries=2).completions.create(
         model="tales", prompt="Once", max_tokens=32
     )

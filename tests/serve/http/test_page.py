@@ -3,14 +3,19 @@
 import base64
 import hashlib
 import html
+import pathlib
 import re
 
 import pytest
 
+import fdjax
 from fdjax.serve.http.page import policy
 from tests.support.http_server import served
 
 pytestmark = pytest.mark.anyio
+
+PAGE = pathlib.Path(fdjax.__file__).parent / "assets" / "page"
+OWN = ("page.html", "page.css", "plots.js", "markdown.js", "chat.js")
 
 
 def basic(password: str, *, name: str = "") -> dict[str, str]:
@@ -63,15 +68,34 @@ async def test_a_browser_runs_its_own_script_and_asks_nobody_else():
     rules = dict(rule.split(" ", 1) for rule in given)
     assert rules["default-src"] == "'none'"
     assert rules["connect-src"] == "'self'"
-    for tag in ("script", "style"):
-        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert rules[f"{tag}-src"] == f"'sha256-{digest}'"
+    for tag, count in (("script", 3), ("style", 1)):
+        contents = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
+        assert len(contents) == count
+        digests = [hashlib.sha256(content.encode()).digest() for content in contents]
+        hashes = [f"'sha256-{base64.b64encode(one).decode()}'" for one in digests]
+        assert rules[f"{tag}-src"].split() == hashes
     assert not re.search(
         r"<(script|link|img)[^>]+(src|href)=\"(?!data:)", response.text
     )
-    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", response.text)
-    assert "innerHTML" not in response.text, "what the model says is text"
+    own = "".join((PAGE / name).read_text() for name in OWN)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", own)
+    assert "innerHTML" not in own, "what the model says is text"
+    assert "sourceMappingURL" not in response.text, "maps are not here"
+
+
+def test_scripts_of_others_are_as_they_were_published():
+    folder = PAGE / "vendor"
+    sums = (folder / "SHA256SUMS").read_text().splitlines()
+    told = {name: wanted for wanted, name in (line.split() for line in sums)}
+    assert {*told} == {path.name for path in folder.glob("*.js")}
+    for name, wanted in told.items():
+        content = (folder / name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == wanted
+        # It stands within a page: these would end it, or keep its end from being one.
+        assert b"</script" not in content
+        assert not re.search(rb"<!--(?:(?!-->).)*<script", content, re.DOTALL)
+        licence = folder / name.replace(".min.js", ".LICENSE")
+        assert "Copyright" in licence.read_text("utf-8")
 
 
 def test_every_script_of_a_page_is_known():

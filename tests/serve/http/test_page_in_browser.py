@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-import shutil
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -11,28 +10,21 @@ import pytest
 from fdjax import LLM
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.wiring import application
-from tests.support.http_server import listening, wait_until
+from tests.support.browser import SECONDS, chromium
+from tests.support.http_server import listening
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page  # pyright: ignore[reportMissingImports]  (group browser)
 
 pytestmark = pytest.mark.browser
 
-SECONDS = 30_000  # of playwright, for what takes a moment
-FLAGS = (
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 KEY = "the key"
 # The length of the answer at each change of it.
 WATCH_ANSWER = """
     globalThis.lengths = [];
     new MutationObserver(() => {
-        const answer = document.querySelector(".assistant");
+        const answer = document.querySelector(".markdown");
         if (answer) lengths.push(answer.textContent.length);
     }).observe(document.querySelector("#log"), { childList: true, subtree: true });
 """
@@ -53,19 +45,9 @@ def url(llm: LLM) -> Generator[str]:
 
 @pytest.fixture
 def page(tmp_path: pathlib.Path) -> "Generator[Page]":
-    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]  (group browser)
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch_persistent_context(
-            tmp_path,
-            executable_path=shutil.which("chromium"),
-            chromium_sandbox=False,
-            args=FLAGS,
-            viewport={"width": 1280, "height": 800},
-            http_credentials={"username": "", "password": KEY},
-        )
-        yield browser.pages[0]
-        browser.close()
+    credentials = {"username": "", "password": KEY}
+    with chromium(tmp_path, http_credentials=credentials) as page:
+        yield page
 
 
 def line_of(page: "Page", plot: str) -> str:
@@ -89,7 +71,7 @@ def test_a_chat_streams_and_the_plots_move(page: "Page", url: str):
     page.wait_for_selector(".note", timeout=SECONDS)
     lengths: list[int] = page.evaluate("lengths")
     assert len(set(lengths)) > 3 and lengths == sorted(lengths), "it comes in parts"
-    assert lengths[-1] == len(page.locator(".assistant").text_content() or "") > 100
+    assert lengths[-1] == len(page.locator(".markdown").text_content() or "") > 100
     assert re.match(r"\d+ tokens, the first after [\d,]+ ms", page.inner_text(".note"))
     plots = ("throughput", "requests", "kv", "recomputed")
     before = [line_of(page, plot) for plot in plots]
@@ -115,7 +97,9 @@ def test_a_wrong_key_is_told_and_the_next_question_answered(page: "Page", url: s
     page.fill("#prompt", "Once")
     page.click("#send")
     page.wait_for_selector(".note:not(.failed)", timeout=SECONDS)
-    assert page.evaluate("messages.map((m) => m.role)") == ["user", "assistant"]
+    answered = page.evaluate("exchanges.map((one) => one.answer !== '')")
+    assert answered == [False, True]
+    assert page.evaluate("messagesOf(exchanges[1]).length") == 1, "it stands alone"
     page.click("#fresh")
     assert page.locator(".turn").count() == 0
     assert page.evaluate("localStorage.length + sessionStorage.length") == 0

@@ -9,7 +9,8 @@ import httpx2
 import pytest
 
 from tests.support.fake_engine import FakeEngine
-from tests.support.http_server import PROMPT, TEXT, TOKENS, running, served, wait_until
+from tests.support.http_server import PROMPT, TEXT, TOKENS, running, served
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +33,7 @@ async def test_under_load_nothing_is_lost():
         requests = [
             asyncio.create_task(post(port, stream=i % 2 == 0)) for i in range(20)
         ]
-        await asyncio.to_thread(wait_until, lambda: len(engine.jobs) == 20)
+        await asyncio.to_thread(wait_until, lambda: len(engine.sequences) == 20)
         draining.handle_exit(signal.SIGTERM, None)
         async with httpx2.AsyncClient() as client:
             assert (
@@ -68,7 +69,7 @@ async def test_what_does_not_end_is_ended(signals: int):
             request = asyncio.create_task(
                 client.post(f"http://127.0.0.1:{port}/v1/completions", json=body)
             )
-            await asyncio.to_thread(wait_until, lambda: bool(engine.jobs))
+            await asyncio.to_thread(wait_until, lambda: bool(engine.sequences))
             start = time.monotonic()
             for _ in range(signals):
                 draining.handle_exit(signal.SIGTERM, None)
@@ -79,7 +80,7 @@ async def test_what_does_not_end_is_ended(signals: int):
             assert answer.status_code == 503
             assert answer.json()["error"]["code"] == "draining"
             assert draining.num_lost == 1
-        await asyncio.to_thread(wait_until, lambda: not engine.jobs)
+        await asyncio.to_thread(wait_until, lambda: not engine.sequences)
     assert len(engine.aborted) == 1
 
 

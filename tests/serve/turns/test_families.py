@@ -1,12 +1,13 @@
 """The family of a model by its chat template, and what it is held to."""
 
+import dataclasses
 import typing
 
 import pytest
 
 from fdjax import ConfigError
 from fdjax.cli.request_options import ReasoningParser, ToolCallParser
-from fdjax.serve.turns.call_grammar import call_grammar
+from fdjax.serve.turns.call_grammar import call_grammar, text_then_calls
 from fdjax.serve.turns.families import FAMILIES, Family, family_of
 from fdjax.serve.turns.tool import Tool
 from fdjax.serve.turns.turns import REASONING, Turns
@@ -94,11 +95,53 @@ def test_what_is_held_is_what_is_read(template: str, one: str, two: str):
     assert not "".join(part.text for part in parts if part.kind == "content")
 
 
+@pytest.mark.parametrize("template", [QWEN, MISTRAL, MISTRAL_NAMED])
+def test_strict_tools_are_held_where_the_model_calls_them(template: str):
+    """Any text may come, and after it calls whose arguments suit strict schemas."""
+    family = family_of(template)
+    assert family is not None and family.marker is not None
+    tools = [dataclasses.replace(TOOLS[0], strict=True), TOOLS[1]]
+    head = [*family.opening, *family.before]
+    tail = "".join([*family.after, *family.closing])
+
+    def called(name: str, arguments: str) -> str:
+        return "".join([*head, name, *family.middle]) + arguments + tail
+
+    def held(text: str, *, parallel: bool = True) -> bool:
+        grammar = text_then_calls(family, tools, {}, parallel=parallel)
+        return accepted(grammar, text)
+
+    for said in ("", "Let me <b>see</b>.\n"):
+        assert held(said)
+        assert held(said + called("weather", WEATHER))
+        assert held(said + called("time", '{ "any": [1, {}] }')), "it is not strict"
+        assert not held(said + called("weather", '{"town": "Rome"}'))
+        assert not held(said + called("other", "{}"))
+    between = "".join(family.separator) + "".join(family.before)
+    second = between + "time" + "".join(family.middle) + "{}" + "".join(family.after)
+    closing = "".join(family.closing)
+    both = called("weather", WEATHER).removesuffix(closing) + second + closing
+    assert held("So: " + both)
+    assert not held("So: " + both, parallel=False)
+
+
+def test_where_no_call_need_be_held():
+    strict = [dataclasses.replace(TOOLS[0], strict=True)]
+    hermes = Turns(TOKENIZER, tool_call_parser="hermes")
+    assert hermes.held_if_called(TOOLS, parallel=True) is None
+    assert hermes.held_if_called(strict, parallel=True) is not None
+    llama = Turns(TOKENIZER, tool_call_parser="llama3_json")
+    assert llama.held_if_called(strict, parallel=True) is None, "they look like text"
+
+
 def accepts(family: Family, text: str, *, parallel: bool = True) -> bool:
+    return accepted(call_grammar(family, TOOLS, {}, parallel=parallel), text)
+
+
+def accepted(grammar: str, text: str) -> bool:
     from llguidance import LLMatcher, LLTokenizer
 
     tokenizer = LLTokenizer("byte")
-    grammar = call_grammar(family, TOOLS, {}, parallel=parallel)
     matcher = LLMatcher(tokenizer, grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     tokens = tokenizer.tokenize_bytes(text.encode())

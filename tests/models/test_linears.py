@@ -1,4 +1,4 @@
-"""The weight products of published models."""
+"""The linear maps of published models."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from fdjax.models import ModelConfig
-from fdjax.models.products import products
+from fdjax.models.linears import linears
 
 MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
 
@@ -47,9 +47,9 @@ MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
         ),
     ],
 )
-def test_products(model: str, expected: dict[str, tuple[int, int]]):
+def test_linears(model: str, expected: dict[str, tuple[int, int]]):
     config = ModelConfig.from_hf(json.loads((MODELS / f"{model}.json").read_text()))
-    found = products(config, dtype=jnp.float16)
+    found = linears(config, dtype=jnp.float16)
     assert {one.name: (one.n, one.k) for one in found} == expected
     assert [one.name for one in found if one.gated] == [
         name for name in expected if name == "gate_up"

@@ -1,17 +1,21 @@
-"""`Job`: a request on its way, as the host knows it."""
+"""`EngineSequence`: a request on its way, as the host knows it."""
 
 from dataclasses import dataclass, field
 
 from fdjax.engine.group import Group
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.origin import Origin
+from fdjax.engine.pooled_prompt import PooledPrompt
 from fdjax.engine.request import Request
 from fdjax.engine.scored_prompt import ScoredPrompt
+from fdjax.generate.masks import num_words
+from fdjax.memory.kv import KVLayout
 from fdjax.memory.prefix import PrefixKeys
+from fdjax.models.config import ModelConfig
 
 
 @dataclass(eq=False)
-class Job:
+class EngineSequence:
     """A request and how far it has come.
 
     The host launches steps ahead of their results, so it knows two lengths: that of
@@ -29,7 +33,7 @@ class Job:
             end, where nothing is seated.
         num_prefilled: tokens whose keys and values prefill has launched, or that were
             found in the cache.
-        turn: place in the order in which jobs were let in first; -1 before.
+        turn: place in the order in which sequences were let in first; -1 before.
         num_let_in: tokens it had when it was let in last.
         num_launched: tokens once everything launched is done; 0 before the first one
             was sampled.
@@ -45,6 +49,7 @@ class Job:
         num_prompt: tokens of the prompt.
         limit: tokens of prompt and output together.
         scored: the log-probabilities of the prompt; `None` where nobody asked for them.
+        pooled: the vector of the prompt, where that is what was asked for.
     """
 
     request: Request
@@ -65,11 +70,12 @@ class Job:
     ended: bool = False
     admitted_s: float | None = None
     num_cached: int | None = None
-    # Plain fields: the scheduler asks every job in every step.
+    # Plain fields: the scheduler asks every sequence in every step.
     priority: int = field(init=False)
     num_prompt: int = field(init=False)
     limit: int = field(init=False)
     scored: ScoredPrompt | None = field(init=False, default=None)
+    pooled: PooledPrompt | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.priority = self.origin.priority
@@ -78,10 +84,14 @@ class Job:
         num_top = self.request.params.prompt_logprobs
         if num_top is not None:
             self.scored = ScoredPrompt(self.num_prompt, num_top)
+        if self.request.pooling is not None:
+            self.pooled = PooledPrompt(self.num_prompt, self.request.pooling)
 
     @property
     def reads_cache(self) -> bool:
-        """Cached pages may stand for its first tokens: nobody asks for their scores."""
+        """Cached pages may stand for its first tokens: nobody asks what they give."""
+        if self.pooled is not None:
+            return not self.pooled.reads_all
         return self.scored is None or not self.scored.num_missing
 
     @property
@@ -90,24 +100,36 @@ class Job:
         return self.tokens[self.num_prompt :]
 
     @property
-    def is_prefilling(self) -> bool:
-        """It has a row, and tokens whose keys and values are not launched."""
-        return self.row is not None and self.num_launched == 0
-
-    @property
     def is_decoding(self) -> bool:
         """Another step of its row may make another token of it."""
         return self._goes_on and self.group is None and not self.held
 
     @property
     def is_searching(self) -> bool:
-        """Another step of its beams may find more."""
-        return self._goes_on and self.group is not None
+        """Another step of its beams may find more.
+
+        Where candidates are judged, a step chooses what the one before has found, and
+        so there is one more, which feeds nothing.
+        """
+        if self.group is None or self.group.held:
+            return False
+        is_last = self.num_launched == self.limit and self.group.judges is not None
+        return self._goes_on or is_last
 
     @property
     def is_read(self) -> bool:
         """No token of it is on its way."""
         return self.num_launched == len(self.tokens)
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing of it is on its way, and what may come next is known.
+
+        What a search has on the way is of no use to one that begins anew.
+        """
+        if self.num_launched == 0 or self.group is not None:
+            return True
+        return self.is_read and not self.held
 
     def steps_of(self, num_steps: int) -> int:
         """How many of the steps of a launch it takes part in."""
@@ -117,6 +139,8 @@ class Job:
         """Has `num_tokens` more on their way."""
         self.num_launched += num_tokens
         self.held = self.matcher is not None
+        if self.group is not None:
+            self.group.launch()
 
     def let_in(self, now_s: float) -> None:
         """Notes the first time that it has a row; no chunk of it was launched yet."""
@@ -125,11 +149,12 @@ class Job:
 
     def wait(self) -> None:
         """Back to the queue: what was computed is given up, what was read is kept."""
-        self.pages, self.row = [], None
         self.num_prefilled = self.num_launched = self.num_remembered = 0
         self.held = False
         if self.scored is not None:
             self.scored.wait()
+        if self.pooled is not None:
+            self.pooled.wait()
         if self.group is not None:
             self.group.restart()
 
@@ -138,11 +163,42 @@ class Job:
         return 0 < self.num_launched < self.limit
 
 
+def make_sequence(
+    request: Request, origin: Origin, seed: int, layout: KVLayout, config: ModelConfig
+) -> EngineSequence:
+    """A sequence at its beginning.
+
+    Args:
+        request: what was asked for.
+        origin: on whose behalf.
+        seed: of its draws, where the request brings none.
+        layout: of the KV array.
+        config: of the model.
+    """
+    page_size = layout.page_size
+    matcher = group = None
+    if request.beams is None:
+        matcher = request.matcher()
+    else:
+        words = num_words(config.embedding.vocab_size)
+        group = Group(
+            request.limited_beams,
+            page_size,
+            words,
+            request.matcher,
+            dict(request.programs or {}),
+        )
+    keys, tokens = PrefixKeys(page_size, origin.salt), list(request.prompt)
+    return EngineSequence(
+        request, origin, seed, keys, tokens, matcher=matcher, group=group
+    )
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens of a job that one prefill call computes: `job.tokens[start:stop]`."""
+    """Tokens that one prefill call computes: `sequence.tokens[start:stop]`."""
 
-    job: Job
+    sequence: EngineSequence
     start: int
     stop: int
 
@@ -154,9 +210,9 @@ class Chunk:
     @property
     def tokens(self) -> list[int]:
         """What it computes."""
-        return self.job.tokens[self.start : self.stop]
+        return self.sequence.tokens[self.start : self.stop]
 
     @property
     def is_last(self) -> bool:
-        """The job's next token can be sampled after it."""
-        return self.stop == len(self.job.tokens)
+        """The sequence's next token can be sampled after it."""
+        return self.stop == len(self.sequence.tokens)

@@ -1,0 +1,248 @@
+"""Searches with beams: the figures of "Efficient LLM inference solution on Intel GPU".
+
+`python -m benchmarks.beams steps` measures prompts x beams (1 x 4, 8 x 8, 1 x 64 and
+1 x 512, beside as many ordinary rows); `fig6` the attention over prompts, in GB/s;
+`fig7` latencies over prompt lengths, `fig8` over models and beams, `fig9` requests a
+second over prompts at a time. With `--peer`, transformers does the same (needs torch).
+Models have random weights: nothing ends before its last token. `plot` draws what was
+measured into `docs/plots`.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import beam_charts, results
+from benchmarks.beam_attention import measure_attention
+from benchmarks.report import REPOSITORY, load_rows
+from fdjax.engine.engine import Engine
+from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.params import SamplingParams
+from fdjax.serve.llm import LLM
+
+PLOTS = REPOSITORY / "docs" / "plots"
+LLAMA = "configs/models/llama3-8b.json"
+PAPERS = ("gpt-j-6b", "llama2-13b", "opt-30b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """One measurement.
+
+    Attributes:
+        prompts: searches at a time.
+        beams: of each; 0 is an ordinary row.
+        context: tokens of each prompt.
+        tokens: made after it.
+    """
+
+    prompts: int
+    beams: int
+    context: int
+    tokens: int
+
+    def drawn(self, vocab_size: int) -> np.ndarray:
+        """Random prompts, the same in every run."""
+        random = np.random.default_rng(self.prompts * 1_000_003 + self.context)
+        return random.integers(0, vocab_size, (self.prompts, self.context))
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds until all have their first token, and until all have their last."""
+
+    first_s: float
+    whole_s: float
+
+
+type Run = Callable[[Search], Times]
+
+
+def engine_run(engine: Engine) -> Run:
+    """Searches in an engine, as whoever asks it sees them."""
+
+    def run(search: Search) -> Times:
+        common: dict[str, Any] = {"max_tokens": search.tokens, "ignore_eos": True}
+        params: Any = SamplingParams(temperature=0.0, **common)
+        if search.beams:
+            params = BeamSearchParams(beam_width=search.beams, n=1, **common)
+        prompts = search.drawn(engine.config.embedding.vocab_size).tolist()
+        sequences = [
+            engine.add(engine.request(0, prompt, params)) for prompt in prompts
+        ]
+        start, first = time.perf_counter(), None
+        while engine.has_work:
+            engine.step()
+            if first is None and all(map(_has_begun, sequences)):
+                first = time.perf_counter()
+        assert first is not None
+        return Times(first - start, time.perf_counter() - start)
+
+    return run
+
+
+def _has_begun(sequence: EngineSequence) -> bool:
+    if sequence.group is not None:
+        return bool(len(sequence.group.traces[0]))
+    return len(sequence.tokens) > sequence.num_prompt
+
+
+def peer_run(model: str) -> tuple[Run, str]:
+    """The same by transformers, on its GPU if there is one; and its version."""
+    import torch  # pyright: ignore[reportMissingImports]  (group parity)
+    import transformers
+
+    is_gpu = torch.cuda.is_available()
+    place, dtype = ("cuda", torch.bfloat16) if is_gpu else ("cpu", torch.float32)
+    config = transformers.AutoConfig.from_pretrained(model)
+    with torch.device(place):
+        kind: Any = transformers.AutoModelForCausalLM
+        peer = kind.from_config(config, dtype=dtype).eval()
+
+    def seconds(search: Search, tokens: int) -> float:
+        ids = torch.as_tensor(search.drawn(config.vocab_size), device=place)
+        start = time.perf_counter()
+        with torch.inference_mode():
+            out = peer.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                num_beams=max(search.beams, 1),
+                do_sample=False,
+                max_new_tokens=tokens,
+                min_new_tokens=tokens,
+                pad_token_id=0,
+            )
+            out.cpu()
+        return time.perf_counter() - start
+
+    def run(search: Search) -> Times:
+        return Times(seconds(search, 1), seconds(search, search.tokens))
+
+    return run, f"transformers {transformers.__version__}"
+
+
+def measure(run: Run, search: Search, *, repeats: int) -> dict[str, Any]:
+    """One result object, of the median; a run before it compiles."""
+    run(search)
+    times = [run(search) for _ in range(repeats)]
+    whole = statistics.median(one.whole_s for one in times)
+    step = statistics.median(
+        (one.whole_s - one.first_s) / max(search.tokens - 1, 1) for one in times
+    )
+    first = statistics.median(one.first_s for one in times)
+    spread = max(t.whole_s for t in times) - min(t.whole_s for t in times)
+    return {
+        **dataclasses.asdict(search),
+        "first_ms": round(first * 1e3, 3),
+        "ms_per_step": round(step * 1e3, 4),
+        "requests_per_s": round(search.prompts / whole, 4),
+        "spread": round(spread / whole, 4),
+        **results.provenance(),
+    }
+
+
+def searches(case: str, *, context: int, tokens: int) -> list[Search]:
+    """What a figure measures; `steps` has each width beside as many ordinary rows."""
+    match case:
+        case "steps":
+            pairs = ((1, 4), (8, 8), (1, 64), (1, 512))
+            rows = (1, 4, 64, 512)
+            found = [Search(p, b, context, tokens) for p, b in pairs]
+            return found + [Search(p, 0, context, tokens) for p in rows]
+        case "fig7":
+            lengths = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+            return [Search(1, 4, length, 32) for length in lengths if length <= context]
+        case "fig8":
+            return [Search(1, beams, context, tokens) for beams in (1, 4)]
+        case _:
+            batches = (1, 2, 4, 8, 16, 32, 64)
+            return [Search(batch, 4, context, tokens) for batch in batches]
+
+
+def engine_of(model: str, some: Sequence[Search], **options: Any) -> Engine:
+    """An engine with room for the widest, without cached prefixes."""
+    rows = max(one.prompts * max(one.beams, 1) for one in some)
+    longest = max(one.context + one.tokens for one in some)
+    llm = LLM(
+        model,
+        random_weights=True,
+        enable_prefix_caching=False,
+        max_num_seqs=max(rows, 2),
+        max_model_len=longest,
+        **options,
+    )
+    return llm.engine
+
+
+def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Measures a figure and adds its results to `beams.json`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    cases = ("steps", "fig6", "fig7", "fig8", "fig9", "plot")
+    parser.add_argument("case", choices=cases)
+    parser.add_argument("--model", action="append")
+    parser.add_argument("--context", type=int)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--most-rows", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--out", type=pathlib.Path)
+    asked = parser.parse_args(given)
+    out = asked.out or results.RESULTS / results.device_slug() / "beams.json"
+    context = asked.context or (4096 if asked.case == "fig7" else 1024)
+    rows: list[dict[str, Any]] = []
+    if asked.case == "plot":
+        beam_charts.write(load_rows(out), PLOTS, out.parent.name)
+        return rows
+    if asked.case == "fig6":
+        rows = measure_attention(context=context, tokens=asked.tokens)
+    for model in [] if rows else asked.model or _models(asked.case):
+        some = [
+            one
+            for one in searches(asked.case, context=context, tokens=asked.tokens)
+            if one.prompts * max(one.beams, 1) <= asked.most_rows
+        ]
+        run, engine = _run_of(model, some, is_peer=asked.peer)
+        for one in some:
+            row = measure(run, one, repeats=asked.repeats)
+            name = pathlib.Path(model).stem
+            rows.append({"case": asked.case, "engine": engine, "model": name, **row})
+            print(rows[-1], flush=True)
+        jax.clear_caches()
+    _keep(out, asked.case, rows)
+    return rows
+
+
+def _run_of(model: str, some: Sequence[Search], *, is_peer: bool) -> tuple[Run, str]:
+    if is_peer:
+        return peer_run(model)
+    return engine_run(engine_of(model, some)), "fdjax"
+
+
+def _models(case: str) -> list[str]:
+    if case == "steps":
+        return [LLAMA]
+    names = ("llama2-13b",) if case == "fig7" else PAPERS
+    return [f"configs/models/{name}.json" for name in names]
+
+
+def _keep(out: pathlib.Path, case: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Replaces what the file has of the same case and engines."""
+    engines = {(row["engine"], row.get("model")) for row in rows}
+    kept = [
+        row
+        for row in load_rows(out)
+        if row["case"] != case or (row["engine"], row.get("model")) not in engines
+    ]
+    results.write(out, [*kept, *rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Requests that come whether or not others are done: first tokens, and gaps.
+
+    python -m benchmarks.serving_online TRACE --loads conv-20,conv-20-short
+
+A load is named `conv-N`: requests with the lengths of a trace of conversations, 512 of
+them at once, or else N a second, as a Poisson process. Of its form `-short`, prompts
+are below 2,100 tokens. The trace is a CSV file with the columns of Azure's traces; none
+is part of the project. Prompts are random, and the engine is in this process, so that
+what is measured is neither a tokenizer nor HTTP.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import pathlib
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks import results
+from fdjax import LLM, SamplingParams
+from fdjax.cli.bench.arrivals import Arrival, poisson
+from fdjax.cli.bench.trace import read_trace
+from fdjax.serve.async_llm import AsyncLLM
+
+AT_ONCE = 512
+SHORT_TOKENS = 2100
+LOADS = "conv-512,conv-12,conv-20,conv-512-short,conv-12-short,conv-20-short"
+# Requests of the trace that come before those measured: they warmed up its service.
+SKIPPED = 600
+
+type Generate = Callable[[list[int], int], AsyncIterator[int]]
+"""Continues a prompt by so many tokens; tells how many came, each time some do."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests, and when they come.
+
+    Attributes:
+        name: of the load.
+        arrivals: the requests, in order.
+    """
+
+    name: str
+    arrivals: list[Arrival]
+
+    @staticmethod
+    def of(name: str, trace: Sequence[Arrival], *, seconds: float) -> "Load":
+        """The load of a name.
+
+        Args:
+            name: `conv-N`, or `conv-N-short`.
+            trace: whose lengths it has; those that are too long are left out.
+            seconds: how long requests come for, if not at once.
+        """
+        _, number, *form = name.split("-")
+        if form not in ([], ["short"]) or not number.isdecimal():
+            raise SystemExit(f"load {name!r} is not like conv-12 or conv-12-short")
+        short = [one for one in trace if one.input_tokens < SHORT_TOKENS]
+        rate, sized = int(number), short if form else [*trace]
+        count = AT_ONCE if rate == AT_ONCE else int(rate * seconds)
+        if not sized:
+            raise SystemExit(f"the trace has no requests for {name}")
+        chosen = sized[:count]
+        if rate == AT_ONCE:
+            return Load(name, [dataclasses.replace(one, at_s=0.0) for one in chosen])
+        return Load(name, poisson(chosen, np.random.default_rng(7), rate=rate))
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of one request.
+
+    Attributes:
+        times: seconds from its start to each time that tokens came.
+        counts: how many came each time.
+    """
+
+    times: list[float]
+    counts: list[int]
+
+    @property
+    def per_token_s(self) -> float | None:
+        """Mean time of a token after the first ones; `None` if there is none."""
+        later = sum(self.counts[1:])
+        return (self.times[-1] - self.times[0]) / later if later else None
+
+
+async def answered(
+    generate: Generate, arrival: Arrival, begin: float, *, vocab_size: int, seed: int
+) -> Answered:
+    """Sends one request when it is due, and reads its tokens."""
+    draw = random.Random(seed)
+    await asyncio.sleep(max(0.0, begin + arrival.at_s - time.perf_counter()))
+    prompt = draw.choices(range(vocab_size), k=arrival.input_tokens)
+    start, times, counts = time.perf_counter(), list[float](), list[int]()
+    async for count in generate(prompt, arrival.output_tokens):
+        if count:
+            times.append(time.perf_counter() - start)
+            counts.append(count)
+    assert sum(counts) == arrival.output_tokens, (sum(counts), arrival)
+    return Answered(times, counts)
+
+
+async def measured(
+    generate: Generate, load: Load, *, vocab_size: int
+) -> dict[str, Any]:
+    """One load, to its end."""
+    begin = time.perf_counter()
+    done = await asyncio.gather(
+        *(
+            answered(generate, arrival, begin, vocab_size=vocab_size, seed=place)
+            for place, arrival in enumerate(load.arrivals)
+        )
+    )
+    seconds = time.perf_counter() - begin
+    per_token = [one.per_token_s for one in done]
+    tokens = sum(sum(one.counts) for one in done)
+    return {
+        "load": load.name,
+        "requests": len(done),
+        "input_tokens": sum(one.input_tokens for one in load.arrivals),
+        "output_tokens": tokens,
+        "seconds": round(seconds, 2),
+        "requests_per_s": round(len(done) / seconds, 2),
+        "output_tokens_per_s": round(tokens / seconds, 1),
+        "ttft_ms": _percentiles([one.times[0] for one in done]),
+        "tpot_ms": _percentiles([one for one in per_token if one is not None]),
+        "gap_ms": _percentiles([gap for one in done for gap in np.diff(one.times)]),
+    }
+
+
+def _percentiles(seconds: Sequence[float]) -> list[float] | None:
+    """The 50th, 90th and 99th, in milliseconds."""
+    if not seconds:
+        return None
+    found = np.percentile(seconds, [50, 90, 99]) * 1e3
+    return [round(float(one), 1) for one in found]
+
+
+def of_fdjax(engine: AsyncLLM) -> Generate:
+    """An engine of this project."""
+
+    async def generate(prompt: list[int], count: int) -> AsyncIterator[int]:
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+        async for chunk in engine.generate(prompt, params):
+            yield len(chunk.token_ids)
+
+    return generate
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=pathlib.Path)
+    parser.add_argument("--loads", default=LOADS)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--skip", type=int, default=SKIPPED)
+    parser.add_argument("--model", default="configs/models/llama3-8b.json")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--max-num-batched-tokens", type=int)
+    parser.add_argument("--max-itl-ms", type=float)
+    parser.add_argument("--prefill-order", default="shortest")
+    parser.add_argument("--no-mixed-steps", action="store_true")
+    parser.add_argument("--memory-fraction", type=float, default=0.9)
+    parser.add_argument("--out", type=pathlib.Path)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures and writes `serving_online.json`.
+
+    Args:
+        arguments: of the command line.
+    """
+    given = _parsed(arguments)
+    out = given.out or results.RESULTS / results.device_slug() / "serving_online.json"
+    fitting = [
+        one
+        for one in read_trace(given.trace)[given.skip :]
+        if one.input_tokens + one.output_tokens <= given.max_model_len
+    ]
+    loads = [
+        Load.of(name, fitting, seconds=given.seconds) for name in given.loads.split(",")
+    ]
+    steps: dict[str, Any] = {
+        "max_num_batched_tokens": given.max_num_batched_tokens,
+        "max_itl_ms": given.max_itl_ms,
+        "prefill_order": given.prefill_order,
+        "mixed_steps": not given.no_mixed_steps,
+    }
+    start = time.perf_counter()
+    llm = LLM(
+        given.model,
+        dtype=given.dtype,
+        random_weights=True,
+        max_model_len=given.max_model_len,
+        max_num_seqs=given.max_num_seqs,
+        memory_fraction=given.memory_fraction,
+        **steps,
+    )
+    greedy = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    programs, layout = llm.warm_up([greedy]), llm.engine.plan.layout
+    steps["max_num_batched_tokens"] = llm.loaded.settings.max_batched_tokens
+    common = {
+        "engine": "fdjax",
+        "model": pathlib.Path(given.model).stem,
+        "max_num_seqs": given.max_num_seqs,
+        "max_model_len": given.max_model_len,
+        **steps,
+        "programs": programs,
+        "start_s": round(time.perf_counter() - start, 1),
+        "kv_tokens": layout.num_pages * layout.page_size,
+        **results.provenance(),
+    }
+    print(common, flush=True)
+    vocab_size = llm.config.embedding.vocab_size
+    rows: list[dict[str, Any]] = []
+
+    engine = AsyncLLM.of(llm)
+    try:
+        for load in loads:
+            before = llm.engine.scheduler.num_preemptions
+            run = measured(of_fdjax(engine), load, vocab_size=vocab_size)
+            row = asyncio.run(run)
+            row["preemptions"] = llm.engine.scheduler.num_preemptions - before
+            rows.append(row | common)
+            print(row, flush=True)
+            results.write(out, rows)
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Steps of sgl-jax's engine, by its own attention and by fdjax's, in one process.
+
+It runs where `.ci/run stacks` has installed sgl-jax (`.venv-sgl-jax`). Weights are made
+up, as times do not depend on them, and so are prompts. `--tiny` is for a CPU, to see
+that it runs: its times mean nothing.
+"""
+
+import argparse
+import gc
+import json
+import pathlib
+import statistics
+import tempfile
+import time
+from typing import Any
+
+from benchmarks import results
+from benchmarks.cases import Case, parse_cases
+
+BACKENDS = ("native", "fdjax")
+REPEATS = 5
+LLAMA_3_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+TINY = {
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+}
+
+
+def engine_of(folder: str, cases: list[Case], *, backend: str, device: str) -> Any:
+    """With room for every case, and nothing that would answer from a cache."""
+    from sgl_jax.srt.entrypoints.engine import (  # pyright: ignore[reportMissingImports]  (installed where this runs)
+        Engine,
+    )
+
+    engine = Engine(
+        model_path=folder,
+        load_format="dummy",
+        device=device,
+        attention_backend="native",
+        enable_single_process=True,
+        page_size=16,
+        disable_precompile=True,
+        skip_server_warmup=True,
+        skip_tokenizer_init=True,
+        disable_radix_cache=True,
+        max_running_requests=max(case.batch for case in cases),
+        max_total_tokens=max(case.batch * (case.max_model_len + 16) for case in cases),
+        mem_fraction_static=0.1 if device == "cpu" else 0.9,
+        log_level="error",
+    )
+    if backend == "fdjax":
+        from fdjax.integrations.sgl_jax import attach
+
+        attach(engine)
+    return engine
+
+
+def seconds(engine: Any, case: Case, *, new_tokens: int, vocab_size: int) -> float:
+    """Of one batch, from its prompts to its last token."""
+    prompts = case.prompts(vocab_size)
+    params = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
+    start = time.perf_counter()
+    outputs = engine.generate(
+        input_ids=prompts.tolist(),
+        sampling_params=params,
+    )
+    elapsed = time.perf_counter() - start
+    made = {len(output["output_ids"]) for output in outputs}
+    if made != {new_tokens}:
+        raise RuntimeError(f"asked for {new_tokens} tokens a row, made {sorted(made)}")
+    return elapsed
+
+
+def measure(engine: Any, case: Case, *, vocab_size: int) -> dict[str, Any]:
+    """A step's time: of `steps` tokens more than one, in pairs of runs."""
+
+    def run(new_tokens: int) -> float:
+        return seconds(engine, case, new_tokens=new_tokens, vocab_size=vocab_size)
+
+    run(case.steps + 1)  # compiles, as the shorter run does not
+    run(1)
+    pairs = [(run(1), run(case.steps + 1)) for _ in range(REPEATS)]
+    steps = [(whole - first) * 1e3 / case.steps for first, whole in pairs]
+    ms = statistics.median(steps)
+    return {
+        "batch": case.batch,
+        "context": case.context,
+        "ms_per_step": round(ms, 3),
+        "tokens_per_s": round(case.batch * 1e3 / ms, 1),
+        "prompts_ms": round(statistics.median(first for first, _ in pairs) * 1e3, 2),
+        "spread": round((max(steps) - min(steps)) / ms, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", default="1x1024,8x1024,64x1024")
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--tiny", action="store_true", help="a model for a CPU")
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    config = LLAMA_3_8B | (TINY if options.tiny else {})
+    cases = parse_cases(options.cases, steps=options.steps)
+    out = options.out or results.RESULTS / results.device_slug() / "sgl_jax.json"
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+        for backend in BACKENDS:
+            device = "cpu" if options.tiny else "cuda"
+            engine = engine_of(folder, cases, backend=backend, device=device)
+            for case in cases:
+                row = measure(engine, case, vocab_size=config["vocab_size"])
+                rows.append({"backend": backend, **row, **results.provenance()})
+                print(rows[-1], flush=True)
+                results.write(out, rows)
+            engine.shutdown()
+            del engine
+            gc.collect()  # the next one needs the memory
+
+
+if __name__ == "__main__":
+    main()

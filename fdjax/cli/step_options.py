@@ -1,0 +1,64 @@
+"""Options of `fdjax serve`: what is computed together in a step."""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from fdjax.cli.choices import one_of
+from fdjax.engine.policy import PrefillOrder
+
+_STEPS = "Steps"
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How prompts and decoding share steps."""
+
+    max_num_batched_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of a step: of prompts, and one of each sequence that decodes. "
+            "By default 8192 on a GPU, 2048 on a CPU.",
+            rich_help_panel=_STEPS,
+        ),
+    ] = None
+    max_itl_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Milliseconds between two tokens of a sequence that prompts of others "
+            "should not exceed: steps take fewer of their tokens. No target if unset.",
+            rich_help_panel=_STEPS,
+        ),
+    ] = None
+    prefill_order: Annotated[
+        PrefillOrder,
+        typer.Option(
+            help="Of prompts: the shortest first, which starves no long one, or first "
+            "come, first served.",
+            rich_help_panel=_STEPS,
+            **one_of(PrefillOrder),
+        ),
+    ] = "shortest"
+    mixed_steps: Annotated[
+        bool,
+        typer.Option(
+            help="Prompts and decoding share steps; else they take turns.",
+            rich_help_panel=_STEPS,
+        ),
+    ] = True
+    shared_prefix_reads: Annotated[
+        bool,
+        typer.Option(
+            "--shared-prefix-reads",
+            help="Pages that sequences share are read once for all of them while they "
+            "decode, on GPUs with a kernel for it. More programs are compiled.",
+            rich_help_panel=_STEPS,
+        ),
+    ] = False
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of `fdjax.LLM`."""
+        return asdict(self)

@@ -1,0 +1,68 @@
+"""`BeamSearches`: running sequences that are beam searches, and their beams' pages."""
+
+from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.stopping import FinishReason
+from fdjax.memory.pages import PagePool
+
+
+class BeamSearches:
+    """Few among many, as in `FormedSequences`.
+
+    Attributes:
+        num_dead: pages given back before their search ended.
+    """
+
+    def __init__(self) -> None:
+        self._sequences: list[EngineSequence] = []
+        self.num_dead = 0
+
+    def add(self, sequence: EngineSequence) -> None:
+        """Takes a sequence that runs now, if it is one."""
+        if sequence.group is not None:
+            self._sequences.append(sequence)
+
+    def remove(self, sequence: EngineSequence) -> None:
+        """Forgets a sequence that runs no more."""
+        if sequence.group is not None:
+            self._sequences.remove(sequence)
+
+    def settle(self, *, wait: bool) -> list[tuple[EngineSequence, FinishReason]]:
+        """Lets searches go on whose candidates were judged; see `FormedSequences`."""
+        ended: list[tuple[EngineSequence, FinishReason]] = []
+        for sequence in self._sequences:
+            if sequence.group is not None:
+                reason = sequence.group.settle(wait=wait)
+                if reason != FinishReason.RUNNING:
+                    ended.append((sequence, reason))
+        return ended
+
+    def missing(self) -> int:
+        """Pages that all lack for their next steps."""
+        return sum(
+            self._missing(sequence)
+            for sequence in self._sequences
+            if sequence.is_searching
+        )
+
+    def reserve(self, pool: PagePool) -> list[EngineSequence]:
+        """Takes these pages, which are there; the sequences are launched then."""
+        sequences = [sequence for sequence in self._sequences if sequence.is_searching]
+        for sequence in sequences:
+            assert sequence.group is not None
+            sequence.group.segments.grow(pool.take(self._missing(sequence)))
+            sequence.launch(1)
+        return sequences
+
+    def give_back_dead(self, pool: PagePool) -> None:
+        """Frees the pages that no beam of a search reads any more."""
+        for sequence in self._sequences:
+            if sequence.group is not None and sequence.group.dead:
+                pool.give_back(sequence.group.dead)
+                self.num_dead += len(sequence.group.dead)
+                sequence.group.dead = []
+
+    def _missing(self, sequence: EngineSequence) -> int:
+        """A step feeds the last tokens chosen; a response begins on its own page."""
+        assert sequence.group is not None
+        fed = min(sequence.num_launched, sequence.limit - 1) - sequence.num_prompt
+        return sequence.group.segments.missing(fed)

@@ -1,0 +1,104 @@
+"""`TokenBudget`: how many tokens a call with prompts and decoding rows may have."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# Of what earlier calls have taught, so much is left after another one.
+_MEMORY = 0.95
+# Sizes of calls that differ by less, by their standard deviation, tell no slope.
+_LEAST_SPREAD = 0.01
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A call that was launched.
+
+    Attributes:
+        tokens: of it, padding included.
+        began_s: when it was launched, by the budget's clock.
+    """
+
+    tokens: int
+    began_s: float
+
+
+class TokenBudget:
+    """As many tokens as fit a time, by what calls took so far.
+
+    The time of a call is taken to be a part that is always there (the weights are read)
+    and one for each token; both follow from the last calls, by least squares.
+
+    Args:
+        sizes: of calls, in tokens, in order.
+        max_itl_ms: that a call with rows that decode should take at most; `None`: any
+            time.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        max_itl_ms: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sizes = sizes
+        self._limit_s = math.inf if max_itl_ms is None else max_itl_ms / 1e3
+        self._clock = clock
+        # When the device has ended what was read last; before it was read, if nobody
+        # waited for it.
+        self._ended_s: float | None = -math.inf
+        # Weighted sums over calls: 1, tokens, their squares, seconds, and products.
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def tokens(self, num_decoding: int) -> int:
+        """The most that the next call may have, rows that decode included.
+
+        Args:
+            num_decoding: rows that decode. If none does, none has to wait for prompts.
+        """
+        if not num_decoding or math.isinf(self._limit_s):
+            return self._sizes[-1]
+        # Prompts go on, however slowly: by as many tokens as the smallest call has.
+        least = min(num_decoding + self._sizes[0], self._sizes[-1])
+        usable = [size for size in self._sizes if size >= least]
+        fitting = [size for size in usable if self._seconds(size) <= self._limit_s]
+        return fitting[-1] if fitting else usable[0]
+
+    def launched(self, tokens: int) -> Timed:
+        """Notes a call of so many tokens that is launched now."""
+        return Timed(tokens, self._clock())
+
+    def read(self, call: Timed | None, *, waited: bool) -> None:
+        """Learns from a launch that was read.
+
+        Args:
+            call: what it was; `None` for one of another kind.
+            waited: it was not there when the host came for it.
+        """
+        now, before = self._clock(), self._ended_s
+        self._ended_s = now if waited else None
+        if call is None or not waited or before is None:
+            return
+        seconds, tokens = now - max(call.began_s, before), call.tokens
+        new = (1.0, tokens, tokens**2, seconds, tokens * seconds)
+        sums = (_MEMORY * old + more for old, more in zip(self._sums, new, strict=True))
+        self._sums = (next(sums), next(sums), next(sums), next(sums), next(sums))
+
+    def _seconds(self, tokens: int) -> float:
+        """That a call of so many tokens should take.
+
+        Where all calls so far were of about one size, one of the next larger size is
+        taken to be no slower: to try it is the way to know.
+        """
+        weight, sum_n, sum_nn, sum_s, sum_ns = self._sums
+        if not weight:
+            return math.inf
+        mean_n, mean_s = sum_n / weight, sum_s / weight
+        variance = sum_nn / weight - mean_n**2
+        if variance > (_LEAST_SPREAD * mean_n) ** 2:
+            slope = (sum_ns / weight - mean_n * mean_s) / variance
+            return mean_s + max(slope, 0.0) * (tokens - mean_n)
+        larger = [size for size in self._sizes if size > mean_n * (1 + _LEAST_SPREAD)]
+        return mean_s if tokens <= min(larger, default=tokens) else math.inf

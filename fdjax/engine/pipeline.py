@@ -1,0 +1,157 @@
+"""`Pipeline`: launches what is next, and reads what was launched before."""
+
+import time
+from collections import deque
+
+from fdjax.engine.beam_executor import BeamLaunch
+from fdjax.engine.executor import AnyLaunch, Executor
+from fdjax.engine.parking import Parking
+from fdjax.engine.request import Increment
+from fdjax.engine.results import ending
+from fdjax.engine.scheduler import Scheduler
+from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.plan import serving_plan
+
+# Steps whose launches are queued when the host waits for those of the one before: one,
+# so that there is no gap, and no more, as what arrives meanwhile waits for them all.
+LAUNCHES_AHEAD = 1
+
+
+class Pipeline:
+    """The steps of an engine, none of which waits for what it has launched itself.
+
+    Args:
+        scheduler: says what is next.
+        executor: launches it.
+        parking: the sequences to be parked.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, parking: Parking
+    ) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._parking = parking
+        self._unread: deque[AnyLaunch] = deque()
+
+    def wait(self) -> None:
+        """Waits until the tokens are there that `step` reads next."""
+        if self._unread:
+            self._unread[0].wait()
+
+    def clear(self) -> None:
+        """Forgets what was launched."""
+        self._unread.clear()
+
+    def step(self) -> list[tuple[EngineSequence, Increment]]:
+        """See `Engine.step`."""
+        increments = self._settle()
+        self._let_in()
+        launched = self._prompts_alone()
+        self._make_room()
+        launched += self._mixed() if self._mixes else self._decode()
+        launched += self._search()
+        while len(self._unread) > LAUNCHES_AHEAD * launched:
+            increments += self._read(self._unread.popleft())
+        return increments
+
+    def _settle(self) -> list[tuple[EngineSequence, Increment]]:
+        """Asks matchers what may follow; waits for them if the device has no work."""
+        ended = self._scheduler.settle(wait=not self._unread)
+        self._scheduler.come_back()
+        return [
+            (sequence, ending(sequence.request, reason)) for sequence, reason in ended
+        ]
+
+    def _let_in(self) -> None:
+        source = self._scheduler.compaction()
+        if source is not None:
+            self._executor.exchange(source)
+        admitted = self._scheduler.admit()
+        if admitted:
+            now_s = time.monotonic()
+            for sequence in admitted:
+                sequence.let_in(now_s)
+            running = self._scheduler.running
+            rows = (
+                sequence.request.params
+                for sequence in running
+                if sequence.group is None
+            )
+            self._executor.use(serving_plan(rows))
+
+    @property
+    def _mixes(self) -> bool:
+        """The next call has prompts, and a token of each row that decodes.
+
+        They take turns where so many decode that little room were left to prompts.
+        """
+        scheduler = self._scheduler
+        return (
+            self._executor.mixed
+            and bool(scheduler.prompts)
+            and 2 * scheduler.num_decoding <= scheduler.prompts.most_tokens
+        )
+
+    @property
+    def _num_steps(self) -> int:
+        """Decode steps of the next call."""
+        return 1 if self._mixes else self._executor.pace.steps
+
+    def _prompts_alone(self) -> int:
+        """Launches what it says, and tells how many calls, as do the next three."""
+        if self._mixes:
+            return 0
+        room, before = self._scheduler.prompts.most_tokens, len(self._unread)
+        while chunks := self._scheduler.chunks(room):
+            room -= sum(chunk.size for chunk in chunks)
+            self._unread += self._executor.extend([], chunks)
+        return len(self._unread) - before
+
+    def _mixed(self) -> int:
+        scheduler = self._scheduler
+        sequences = scheduler.reserve(1)
+        room = self._executor.budget.tokens(len(sequences))
+        chunks = scheduler.chunks(room, num_decoding=len(sequences))
+        launches = self._executor.extend(sequences, chunks)
+        self._unread += launches
+        return len(launches)
+
+    def _decode(self) -> int:
+        sequences = self._scheduler.reserve(self._executor.pace.steps)
+        if sequences:
+            self._unread.append(self._executor.decode(sequences))
+        return bool(sequences)
+
+    def _search(self) -> int:
+        searches = self._scheduler.beams.reserve(self._scheduler.pool)
+        self._unread += map(self._executor.search, searches)
+        return len(searches)
+
+    def _make_room(self) -> None:
+        """Frees pages for the next launch, and rows, by putting sequences back."""
+        scheduler = self._scheduler
+        while scheduler.lacking(self._num_steps):
+            scheduler.preempt()
+        scheduler.give_way()
+        self._parking.park()
+        # A search that was put back begins anew: what it has on the way is nobody's.
+        self._unread = deque(
+            launch
+            for launch in self._unread
+            if not isinstance(launch, BeamLaunch) or launch.sequence.row is not None
+        )
+
+    def _read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
+        increments = self._executor.read(launch)
+        self._scheduler.beams.give_back_dead(self._scheduler.pool)
+        for sequence, increment in increments:
+            if sequence.group is None:  # whose pages hold the prompt alone
+                sequence.tokens += increment.token_ids
+                if sequence.row is not None:
+                    self._scheduler.prefixes.remember(sequence)
+            if increment.finish_reason is not None:
+                self._scheduler.end(sequence)
+            elif sequence.matcher is not None:
+                sequence.matcher.advance(increment.token_ids[-1])
+        return increments

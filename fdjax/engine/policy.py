@@ -1,0 +1,46 @@
+"""`StepPolicy`: how prompts and rows that decode share the steps of an engine."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fdjax.errors import ConfigError
+
+PrefillOrder = Literal["shortest", "fcfs"]
+ORDERS: tuple[PrefillOrder, ...] = ("shortest", "fcfs")
+
+
+@dataclass(frozen=True)
+class StepPolicy:
+    """What is computed beside what, and which prompts go first.
+
+    Attributes:
+        mixed: a call has prompts and rows that decode; else they take turns.
+        max_itl_ms: milliseconds that a call with both should not exceed, so that tokens
+            of the rows come no further apart; `None` fills every call.
+        prefill_order: "shortest": of prompts the shortest goes first, but none waits
+            for more tokens of those that came later than it has itself; "fcfs": the one
+            that was let in first. Priorities and tenants come before either.
+        shared_reads: in steps that decode, pages that rows share are read once for all
+            of them, where that saves enough; there are more programs to compile.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    mixed: bool = True
+    max_itl_ms: float | None = None
+    prefill_order: PrefillOrder = "shortest"
+    shared_reads: bool = False
+
+    def __post_init__(self) -> None:
+        limit = self.max_itl_ms
+        if limit is not None and not (limit > 0 and math.isfinite(limit)):
+            raise ConfigError(
+                f"max_itl_ms is {limit}; use milliseconds above 0, or leave it out"
+            )
+        if self.prefill_order not in ORDERS:
+            raise ConfigError(
+                f"prefill_order is {self.prefill_order!r}; use one of "
+                f"{', '.join(ORDERS)}"
+            )

@@ -1,0 +1,83 @@
+"""`Prompts`: what the next call computes of prompts. Host only."""
+
+from fdjax.engine.buckets import Buckets
+from fdjax.engine.policy import PrefillOrder
+from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.turns import in_turn
+
+
+class Prompts:
+    """Running sequences whose prompts are not launched whole.
+
+    Args:
+        buckets: shapes of calls.
+        order: see `StepPolicy`.
+    """
+
+    def __init__(self, buckets: Buckets, order: PrefillOrder) -> None:
+        self._buckets = buckets
+        self._order = order
+        self._num_computed = 0
+        # By sequence, the tokens of all prompts that are computed before its turn has
+        # come for sure: those that were when it came, and as many more as it has
+        # itself.
+        self._sequences: dict[EngineSequence, int] = {}
+
+    def __bool__(self) -> bool:
+        """Some prompt has tokens that were not launched."""
+        return bool(self._sequences)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the largest call."""
+        return self._buckets.step_tokens
+
+    def add(self, sequence: EngineSequence) -> None:
+        """Takes a sequence that was let in."""
+        self._sequences[sequence] = self._num_computed + _left(sequence)
+
+    def remove(self, sequence: EngineSequence) -> None:
+        """Forgets a sequence, if it is here."""
+        self._sequences.pop(sequence, None)
+
+    def chunks(self, room: int, *, num_decoding: int = 0) -> list[Chunk]:
+        """What the next call computes, in turn: whole prompts, or parts.
+
+        Args:
+            room: tokens that the call may have.
+            num_decoding: of them, those of rows that decode.
+
+        Returns:
+            The chunks, which count as launched.
+        """
+        if not self._sequences or room <= num_decoding:
+            return []
+        sequences = self._in_turn()[: self._buckets.prefill_rows]
+        waiting = sum(map(_left, sequences))
+        count = min(num_decoding + waiting, room)
+        count = self._buckets.call_tokens(count, num_decoding=num_decoding)
+        left = min(count, room) - num_decoding
+        del sequences[self._buckets.prompts_of(count) :]
+        chunks: list[Chunk] = []
+        for sequence in sequences:
+            stop = min(len(sequence.tokens), sequence.num_prefilled + left)
+            chunks.append(Chunk(sequence, sequence.num_prefilled, stop))
+            left -= chunks[-1].size
+            self._num_computed += chunks[-1].size
+            sequence.num_prefilled = stop
+            if chunks[-1].is_last:
+                sequence.launch(stop + 1)
+                self.remove(sequence)
+            if not left:
+                break
+        return chunks
+
+    def _in_turn(self) -> list[EngineSequence]:
+        if self._order == "fcfs":
+            return in_turn(self._sequences)
+        return in_turn(self._sequences, self._sequences.__getitem__)
+
+
+def _left(sequence: EngineSequence) -> int:
+    """Tokens of a prompt that were not launched."""
+    return len(sequence.tokens) - sequence.num_prefilled

@@ -1,0 +1,100 @@
+"""Which pages the rows of a decode step share, kept while the same rows decode."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fdjax.config import Rope
+from fdjax.engine.sequence import EngineSequence
+from fdjax.kernels.paged import SharedPrefixes
+from fdjax.kernels.shared_prefix import find_groups, plan_prefixes
+from fdjax.memory.kv import KVLayout
+from fdjax.models.config import ModelConfig
+
+
+class SharedReads:
+    """Finds prefixes that are worth to be read once for all rows that share them.
+
+    They depend on which rows there are, not on how long these have become: a row's
+    shared pages lie before all that it writes.
+
+    Args:
+        config: of the model.
+        layout: of the KV array.
+    """
+
+    def __init__(self, config: ModelConfig, layout: KVLayout) -> None:
+        attention = config.layers[0].attention
+        self._num_kv_heads = attention.num_kv_heads
+        self._group = attention.num_heads // attention.num_kv_heads
+        self._page_size = layout.page_size
+        self._rows: tuple[tuple[int, list[int]], ...] = ()
+        self._shape = (0, 0)
+        self._found: SharedPrefixes | None = None
+
+    @staticmethod
+    def suit(config: ModelConfig) -> bool:
+        """Whether it reads once at all: alike layers in which positions do not matter.
+
+        With `batch_invariant` what a row gets must not depend on who shares its pages.
+        """
+        sizes = {
+            (spec.attention.num_heads, spec.attention.num_kv_heads)
+            for spec in config.layers
+        }
+        return (
+            not config.batch_invariant
+            and len(sizes) == 1
+            and all(
+                spec.attention.window is None
+                and isinstance(spec.attention.positions, Rope)
+                for spec in config.layers
+            )
+        )
+
+    def of(
+        self,
+        sequences: Sequence[EngineSequence],
+        table: np.ndarray,
+    ) -> SharedPrefixes | None:
+        """What the rows of sequences share, or `None` where too little would be saved.
+
+        Args:
+            sequences: that decode.
+            table: pages of all rows of the call, `[B, W]`.
+        """
+        # A sequence has the same list of pages as long as it has its row.
+        now = tuple((sequence.row or 0, sequence.pages) for sequence in sequences)
+        if self._shape != table.shape or not self._are(now):
+            self._rows, self._shape = now, table.shape
+            self._found = self._find(sequences, table)
+        return self._found
+
+    def none(self, num_rows: int) -> SharedPrefixes:
+        """No prefixes, in arrays of the shape that all prefixes have."""
+        return plan_prefixes(
+            (), rows=num_rows, num_kv_heads=self._num_kv_heads, group=self._group
+        )
+
+    def _are(self, now: tuple[tuple[int, list[int]], ...]) -> bool:
+        return len(now) == len(self._rows) and all(
+            row == before and held is was
+            for (row, held), (before, was) in zip(now, self._rows, strict=True)
+        )
+
+    def _find(
+        self, sequences: Sequence[EngineSequence], table: np.ndarray
+    ) -> SharedPrefixes | None:
+        lengths = [0] * len(table)
+        for sequence in sequences:
+            # The device has these at least: what it has written since is not shared.
+            lengths[sequence.row or 0] = len(sequence.tokens)
+        groups = find_groups(table, lengths, page_size=self._page_size)
+        if not groups:
+            return None
+        return plan_prefixes(
+            groups,
+            rows=len(table),
+            num_kv_heads=self._num_kv_heads,
+            group=self._group,
+        )

@@ -1,0 +1,90 @@
+"""What sequences ask of sampling and how far they have come, as arrays by row."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.rows import Arrivals
+from fdjax.generate.sampling_state import (
+    SamplingProgress,
+    SamplingRules,
+    SamplingState,
+    init_state,
+)
+from fdjax.models.config import ModelConfig
+
+
+class States:
+    """Makes them, of one model.
+
+    Args:
+        config: the model's.
+        num_rows: of the batch, `R`.
+        num_arrivals: the most that a call seats, `A`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, num_rows: int, num_arrivals: int
+    ) -> None:
+        self._config = config
+        self._num_rows = num_rows
+        self._num_arrivals = num_arrivals
+        self._nobody: tuple[SamplingPlan, Arrivals] | None = None
+
+    def empty(self, plan: SamplingPlan) -> SamplingState:
+        """Of rows that nobody has."""
+        return self._of([], plan, self._num_rows)
+
+    def arrivals(
+        self, sequences: Sequence[EngineSequence], plan: SamplingPlan
+    ) -> Arrivals:
+        """Of sequences whose prompts are complete; kept where there are none."""
+        if sequences:
+            return self._arrivals(sequences, plan)
+        if self._nobody is None or self._nobody[0] != plan:
+            self._nobody = plan, self._arrivals([], plan)
+        return self._nobody[1]
+
+    def _arrivals(
+        self, sequences: Sequence[EngineSequence], plan: SamplingPlan
+    ) -> Arrivals:
+        rows = np.full(self._num_arrivals, self._num_rows, np.int32)
+        lengths = np.zeros(self._num_arrivals, np.int32)
+        rows[: len(sequences)] = [
+            sequence.row for sequence in sequences if sequence.row is not None
+        ]
+        lengths[: len(sequences)] = [len(sequence.tokens) for sequence in sequences]
+        state = self._of(sequences, plan, self._num_arrivals)
+        return Arrivals(state, *jax.device_put((rows, lengths)))
+
+    def _of(
+        self, sequences: Sequence[EngineSequence], plan: SamplingPlan, num_rows: int
+    ) -> SamplingState:
+        return init_state(
+            [sequence.request.limited_params for sequence in sequences],
+            [sequence.request.prompt for sequence in sequences],
+            plan=plan,
+            vocab_size=self._config.embedding.vocab_size,
+            eos_token_ids=self._config.eos_token_ids,
+            default_seeds=[sequence.seed for sequence in sequences],
+            num_rows=num_rows,
+            outputs=[sequence.output for sequence in sequences],
+            masks=[
+                None if m is None else m.mask() for m in (j.matcher for j in sequences)
+            ],
+        )
+
+
+def kept[T: (SamplingRules, SamplingProgress)](old: T, fresh: T) -> T:
+    """`fresh`, with the parts that `old` has too taken from there."""
+    both: dict[str, Any] = {}
+    for field in dataclasses.fields(fresh):
+        before, after = getattr(old, field.name), getattr(fresh, field.name)
+        if before is not None and after is not None:
+            both[field.name] = before
+    return dataclasses.replace(fresh, **both)

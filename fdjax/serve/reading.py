@@ -1,0 +1,98 @@
+"""`Reading`: what prompts and parameters become before an engine can take them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from fdjax.engine.matcher import Grammar
+from fdjax.generate.any_params import AnyParams
+from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.params import SamplingParams
+from fdjax.serve.bad_words import in_tokens
+from fdjax.serve.beam_texts import judging
+from fdjax.serve.grammars import Grammars, TokenGrammar
+from fdjax.serve.prompts import PlainPrompt, Prompt, plain, token_ids_of
+from fdjax.serve.texts import Texts
+from fdjax.serve.tickets import Call
+from fdjax.serve.tokenizer import Tokenizer
+
+
+class Reading:
+    """Reads prompts for tasks of asyncio, which go on meanwhile.
+
+    Args:
+        tokenizer: without one, prompts are token ids.
+        texts: which it tokenises; `None` likewise.
+        grammars: makes those of structured outputs, which are refused without it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        texts: Texts | None,
+        grammars: Grammars | None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._texts = texts
+        self._grammars = grammars
+        if grammars is not None:
+            grammars.prepare()
+
+    async def calls(
+        self, prompts: Sequence[Prompt], params: AnyParams, owner: str = ""
+    ) -> list[Call]:
+        """Of prompts that share parameters, and an owner.
+
+        Raises:
+            RequestError: a prompt or the parameters cannot be served.
+        """
+        params = await self._with_words(params)
+        grammar, samples = await self._grammar(params, owner), params.samples()
+        return [
+            Call(index, token_ids, samples, self._judging(token_ids, params, grammar))
+            for index, token_ids in enumerate(await self._encode(prompts, owner))
+        ]
+
+    async def _with_words(self, params: AnyParams) -> AnyParams:
+        """Their `bad_words` as an engine takes them."""
+        if isinstance(params, SamplingParams) and params.bad_words:
+            return await asyncio.to_thread(in_tokens, params, self._tokenizer)
+        if isinstance(params, BeamSearchParams) and params.bad_words:
+            return await asyncio.to_thread(in_tokens, params, self._tokenizer)
+        return params
+
+    def _judging(
+        self, prompt: Sequence[int], params: AnyParams, grammar: Grammar | None
+    ) -> Grammar | None:
+        """Of beams, what knows their stop strings too."""
+        if isinstance(params, BeamSearchParams):
+            return judging(self._tokenizer, prompt, params, grammar)
+        return grammar
+
+    async def _grammar(self, params: AnyParams, owner: str) -> TokenGrammar | None:
+        """Compiled while the other tasks go on."""
+        if isinstance(params, BeamSearchParams):
+            params = params.sampling
+        if not isinstance(params, SamplingParams) or params.structured_outputs is None:
+            return None
+        if self._grammars is None:
+            return None
+        return await self._grammars.compiled(params, owner=owner)
+
+    async def _encode(self, prompts: Sequence[Prompt], owner: str) -> list[list[int]]:
+        """Token ids, once all texts are known to be short enough."""
+        plains = [plain(prompt, index) for index, prompt in enumerate(prompts)]
+        if self._texts is not None:
+            for index, prompt in enumerate(plains):
+                if isinstance(prompt, str):
+                    self._texts.check([prompt], f"prompt {index}")
+        return [
+            await self._token_ids(prompt, index, owner)
+            for index, prompt in enumerate(plains)
+        ]
+
+    async def _token_ids(
+        self, prompt: PlainPrompt, index: int, owner: str
+    ) -> list[int]:
+        if isinstance(prompt, str) and self._texts is not None:
+            return await self._texts.encode(prompt, f"prompt {index}", owner=owner)
+        return token_ids_of(prompt, index, None)

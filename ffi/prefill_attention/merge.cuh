@@ -1,0 +1,94 @@
+// The pieces of tiles whose keys were shared out among blocks: what they left is added,
+// in the order of pieces.
+#pragma once
+
+#include "decode_attention/sums.cuh"
+#include "fdjax/pdl.cuh"
+#include "prefill_attention/softmax.cuh"
+
+namespace fdjax::prefill_attention {
+
+inline constexpr int kMergeThreads = 256;
+inline constexpr int kMergeRows = 16;  // of a block
+
+using decode_attention::add_parts, decode_attention::pack, decode_attention::Sum,
+    decode_attention::unpack;
+
+// `unit`: which four dimensions of row `row` of a tile.
+__device__ inline void add_pieces(const Params& p, int record, int pieces, int kv_head,
+                                  int row, int unit, Sum& sum) {
+  add_parts(
+      pieces,
+      [&](int piece, float2& about, float4& values) {
+        const Record of_piece(p, record + piece, kv_head, row);
+        about = __ldcg(of_piece.about);
+        values = __ldcg(reinterpret_cast<const float4*>(of_piece.sums) + unit);
+      },
+      sum);
+}
+
+// Grid: tiles, key/value heads, parts of kMergeRows rows. Most tiles are whole, or not
+// the first piece of theirs.
+template <typename T>
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_kernel(FDJAX_GRID_CONSTANT const Params params) {
+  pdl_wait();
+  const Tile& tile = params.tiles[blockIdx.x];
+  if (tile.record < 0 || tile.pieces == 0 || tile.tokens == 0) return;
+  const decode_attention::Params& p = params.attention;
+  const Work work{tile, static_cast<int>(blockIdx.y)};
+  const int units = p.head_dim / 4;
+  for (int i = threadIdx.x; i < kMergeRows * units; i += kMergeThreads) {
+    const int row = blockIdx.z * kMergeRows + i / units, unit = i % units;
+    const RowPlace place(p, row);
+    if (place.token >= work.tokens) return;
+    Sum sum;
+    add_pieces(params, work.record, work.pieces, work.kv_head, row, unit, sum);
+    T* out = static_cast<T*>(p.out) + place.offset(p, work);
+    reinterpret_cast<uint2*>(out)[unit] =
+        pack(T{}, sum.values, sum.total > 0.0f ? 1.0f / sum.total : 0.0f);
+  }
+}
+
+// Joins what queries have found in a prefix that they share, and in their own keys.
+// Grid: queries in their order, key/value heads. Only pieces are the predecessor's.
+template <typename T>
+__global__ void __launch_bounds__(kMergeThreads)
+    join_kernel(FDJAX_GRID_CONSTANT const Params params,
+                FDJAX_GRID_CONSTANT const Joining joining) {
+  Part parts[kMaxLevels];
+#pragma unroll
+  for (int level = 0; level < kMaxLevels; ++level) {
+    parts[level] = level < joining.levels
+                       ? joining.parts[level * params.queries + blockIdx.x]
+                       : Part{-1, 0, 0, 0};
+  }
+  if (parts[0].record < 0) {  // nor in a group within another
+    pdl_wait();               // whoever waits for this kernel waits for the pieces, too
+    return;
+  }
+  const decode_attention::Params& p = params.attention;
+  const int units = p.head_dim / 4, kv_head = blockIdx.y;
+  const int64_t query = query_at(params, blockIdx.x);
+  for (int i = threadIdx.x; i < p.group * units; i += kMergeThreads) {
+    const int64_t head = (query * p.kv_heads + kv_head) * p.group + i / units;
+    uint2* const out = static_cast<uint2*>(p.out) + head * units + i % units;
+    const float4 own = unpack(T{}, *out);
+    const float2 about = reinterpret_cast<const float2*>(joining.about)[head];
+    const float weight = about.y;
+    Sum sum{about.x,
+            weight,
+            {own.x * weight, own.y * weight, own.z * weight, own.w * weight}};
+    pdl_wait();
+#pragma unroll
+    for (int level = 0; level < kMaxLevels; ++level) {
+      const Part& part = parts[level];
+      if (part.record < 0) continue;
+      add_pieces(params, part.record, part.pieces, kv_head,
+                 part.token * p.group + i / units, i % units, sum);
+    }
+    *out = pack(T{}, sum.values, sum.total > 0.0f ? 1.0f / sum.total : 0.0f);
+  }
+}
+
+}  // namespace fdjax::prefill_attention

@@ -1,0 +1,128 @@
+"""What rows share is found when they come and go, and changes no token."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fdjax.engine import shared_reads
+from fdjax.engine.engine import Engine
+from fdjax.engine.policy import StepPolicy
+from fdjax.engine.shared_reads import SharedReads
+from fdjax.generate.params import SamplingParams
+from fdjax.kernels.paged import SharedPrefixes
+from fdjax.kernels.shared_prefix import groups
+from tests.support.engines import run, tiny_engine, tiny_model
+from tests.support.host_reads import no_host_reads
+
+SYSTEM = [7, 9, 11, 13] * 5
+PAGE = 8
+
+
+@pytest.fixture(autouse=True)
+def everything_pays(monkeypatch: pytest.MonkeyPatch):
+    """Groups of a few tokens, too."""
+    monkeypatch.setattr(groups, "LEAST_SAVED_OF_GROUP", 1)
+    found = functools.partial(groups.find_groups, least_saved=1)
+    monkeypatch.setattr(shared_reads, "find_groups", found)
+
+
+def engine(*, shared: bool) -> Engine:
+    return tiny_engine(
+        max_model_len=48,
+        steps_per_launch=1,
+        policy=StepPolicy(shared_reads=shared),
+    )
+
+
+type Call = tuple[jax.Array, SharedPrefixes | None]
+
+
+def watched(over: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Page tables and prefixes of all decode calls."""
+    calls: list[Call] = []
+    decode = over.executor.programs.decode
+
+    def noted(rules: Any, progress: Any, table: Any, *rest: Any, **named: Any) -> Any:
+        calls.append((table, named["prefixes"]))
+        return decode(rules, progress, table, *rest, **named)
+
+    monkeypatch.setattr(over.executor.programs, "decode", noted)
+    return calls
+
+
+def prompts(count: int) -> list[list[int]]:
+    return [[*SYSTEM, *range(20, 21 + n)] for n in range(count)]
+
+
+def greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+
+
+def test_rows_of_one_system_prompt_read_it_once(monkeypatch: pytest.MonkeyPatch):
+    over = engine(shared=True)
+    run(over, prompts(1))  # its pages are in the cache now
+    calls = watched(over, monkeypatch)
+    outputs = run(over, prompts(4))
+    assert outputs == run(engine(shared=False), prompts(4))
+    shared = [prefixes for _, prefixes in calls if prefixes is not None]
+    assert shared
+    assert max(int(np.max(np.asarray(p.tokens))) for p in shared) == 16, "two pages"
+    assert len({id(prefixes) for prefixes in shared}) < len(calls), "kept between steps"
+
+
+def test_what_is_said_to_be_shared_always_is(monkeypatch: pytest.MonkeyPatch):
+    """Over rows that come and go, each call's prefixes fit its page table."""
+    over = engine(shared=True)
+    calls = watched(over, monkeypatch)
+    random = np.random.default_rng(0)
+    starts = [SYSTEM, [3, 1, 4, 1, 5, 9, 2, 6] * 2, []]
+    waiting = [
+        (
+            [*starts[random.integers(3)], *random.integers(3, 90, 3).tolist()],
+            greedy(int(random.integers(1, 16))),
+        )
+        for _ in range(24)
+    ]
+    sequences: list[Any] = []
+    while True:
+        if waiting:
+            prompt, params = waiting.pop()
+            sequences.append(over.add(over.request(0, prompt, params)))
+        over.step()
+        if not waiting and all(sequence.ended for sequence in sequences):
+            break
+    checked = 0
+    for table, prefixes in calls:
+        if prefixes is None:
+            continue
+        pages = np.asarray(table)
+        tokens, order = np.asarray(prefixes.tokens), np.asarray(prefixes.order)
+        for piece in np.asarray(prefixes.work):
+            leader, first, _, count, begin, end = piece[:6]
+            span = slice(begin // PAGE, -(-end // PAGE))
+            for row in order[first : first + count]:
+                checked += 1
+                assert np.array_equal(pages[row, span], pages[leader, span])
+                assert tokens[row] >= end
+    assert checked > 20
+
+
+def test_nothing_is_traced_after_warm_up(monkeypatch: pytest.MonkeyPatch):
+    over = engine(shared=True)
+    over.warm_up([greedy(9)])
+    calls = watched(over, monkeypatch)
+    with jax.no_tracing(True), no_host_reads():
+        sequences = [over.add(over.request(0, one, greedy(9))) for one in prompts(5)]
+        while not all(sequence.ended for sequence in sequences):
+            over.step()
+    assert any(prefixes is not None for _, prefixes in calls)
+    assert any(prefixes is None for _, prefixes in calls)
+
+
+def test_only_models_in_which_positions_do_not_matter_share_reads():
+    assert SharedReads.suit(tiny_model("llama").config)
+    assert not SharedReads.suit(tiny_model("bloom").config), "ALiBi"
+    assert not SharedReads.suit(tiny_model("llama", batch_invariant=True).config)

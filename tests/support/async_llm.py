@@ -1,0 +1,32 @@
+"""What tests of `AsyncLLM` share; `tests/serve/conftest.py` has the fixture `make`."""
+
+import asyncio
+from collections.abc import Callable
+
+from fdjax import AsyncLLM
+from fdjax.generate.params import SamplingParams
+from fdjax.models import SHIPPED, resolve
+from fdjax.serve.outputs import Chunk
+from fdjax.serve.tokenizer import FastTokenizer
+from tests.support.fake_engine import FakeEngine
+
+TOKENIZER = FastTokenizer(resolve(SHIPPED) / "tokenizer.json")
+TEXT = " upon a time there was a fox"
+TOKENS = TOKENIZER.encode_plain(TEXT)
+LONG = SamplingParams(max_tokens=32)
+SLOW_S = 0.01
+ONCE = TOKENIZER.encode("Once")
+
+type Make = Callable[[FakeEngine], AsyncLLM]
+
+
+async def collect(llm: AsyncLLM, params: SamplingParams = LONG) -> list[Chunk]:
+    """All chunks of one request."""
+    return [chunk async for chunk in llm.generate("Once", params)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what another thread does."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)

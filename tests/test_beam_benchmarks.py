@@ -1,0 +1,56 @@
+"""The programs of the beam figures: exact memory, and measurements at tiny shapes."""
+
+import json
+import pathlib
+
+from benchmarks import beam_attention, beam_charts, beam_memory, beams
+from tests.support.hf_model import FIXTURES
+
+
+def test_memory_is_that_of_the_papers_figure_4():
+    """137 GB for copies of the prompt, 86 GB for prompts that are held once."""
+    rows = beam_memory.memory()
+    (row,) = (r for r in rows if (r["model"], r["prompts"]) == ("GPT-J-6B", 32))
+    token = 2 * 32 * 32 * 128 * 2
+    assert row["standard_bytes"] == 32 * 4 * 2048 * token
+    assert row["segment_bytes"] == 32 * (1024 + 4 * 1024) * token
+    assert round(row["standard_bytes"] / 1e9) == 137
+    assert round(row["segment_bytes"] / 1e9) == 86
+    assert beam_memory.chart(rows).count("86 GB") == 1
+
+
+def test_cases_are_what_is_asked_for():
+    steps = beams.searches("steps", context=1024, tokens=128)
+    pairs = [(one.prompts, one.beams) for one in steps if one.beams]
+    assert pairs == [(1, 4), (8, 8), (1, 64), (1, 512)]
+    lengths = [one.context for one in beams.searches("fig7", context=256, tokens=8)]
+    assert lengths == [32, 64, 128, 256]
+
+
+def test_a_step_of_beams_is_measured_beside_rows(tmp_path: pathlib.Path):
+    """With a tiny model; what the file has of other cases is kept."""
+    out = tmp_path / "beams.json"
+    out.write_text('[{"case": "fig7", "engine": "fdjax", "model": "llama"}]')
+    given = ["steps", "--model", str(FIXTURES / "llama"), "--context", "16"]
+    limits = ["--tokens", "5", "--most-rows", "4", "--repeats", "1"]
+    rows = beams.main([*given, *limits, "--out", str(out)])
+    assert [(row["prompts"], row["beams"]) for row in rows] == [(1, 4), (1, 0), (4, 0)]
+    for row in rows:
+        assert row["case"] == "steps" and row["engine"] == "fdjax"
+        assert min(row["ms_per_step"], row["first_ms"], row["requests_per_s"]) > 0
+    kept = json.loads(out.read_text())
+    assert [row["case"] for row in kept] == ["fig7", *["steps"] * 3]
+    beam_charts.write(rows, tmp_path, "cpu")
+    (drawn,) = tmp_path.glob("*.svg")
+    assert drawn.name == "beams-steps-ms-per-step-cpu.svg"
+    assert "fdjax, llama, 1 x 4 beams, 16 in" in drawn.read_text()
+
+
+def test_attention_counts_what_some_beam_reads():
+    (row,) = beam_attention.measure_attention(
+        context=32, tokens=16, batches=(2,), heads=2, repeats=1
+    )
+    assert row["us"] > 0
+    _, num_bytes = beam_attention._call(2, 32, 16, 2)
+    each = 2 * 2 * 128 * 4
+    assert 2 * (32 + 16) * each < num_bytes < 2 * (32 + 4 * 16) * each
