@@ -16,6 +16,7 @@
   X(decode_attention)            \
   X(decoder_stack)               \
   X(draw)                        \
+  X(layer_program)               \
   X(prefill_attention)           \
   X(shared_prefix)
 #else
@@ -38,6 +39,7 @@ FDJAX_GPU_OPERATIONS(FDJAX_DECLARE_GPU)
 #endif
 #ifdef FDJAX_GPU_IS_CUDA
 extern "C" XLA_FFI_Error* fdjax_decoder_stack_gpu_initialize(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* fdjax_layer_program_gpu_initialize(XLA_FFI_CallFrame*);
 #endif
 
 namespace nb = nanobind;
@@ -47,6 +49,16 @@ namespace {
 nb::capsule encapsulate(XLA_FFI_Handler* handler) {
   return nb::capsule(reinterpret_cast<void*>(handler));
 }
+
+#ifdef FDJAX_GPU_IS_CUDA
+// Gives a handler a first stage, before any execution.
+void add_initialize(nb::dict& handlers, const char* name, XLA_FFI_Handler* initialize) {
+  nb::dict stages;
+  stages["initialize"] = encapsulate(initialize);
+  stages["execute"] = handlers[name];
+  handlers[name] = stages;
+}
+#endif
 
 nb::dict targets() {
   nb::dict platforms, cpu;
@@ -58,10 +70,8 @@ nb::dict targets() {
 #define FDJAX_ADD_GPU(name) gpu[#name] = encapsulate(fdjax_##name##_gpu);
   FDJAX_GPU_OPERATIONS(FDJAX_ADD_GPU)
 #ifdef FDJAX_GPU_IS_CUDA
-  nb::dict stages;
-  stages["initialize"] = encapsulate(fdjax_decoder_stack_gpu_initialize);
-  stages["execute"] = gpu["decoder_stack"];
-  gpu["decoder_stack"] = stages;
+  add_initialize(gpu, "decoder_stack", fdjax_decoder_stack_gpu_initialize);
+  add_initialize(gpu, "layer_program", fdjax_layer_program_gpu_initialize);
 #endif
   platforms[FDJAX_GPU_PLATFORM] = gpu;
 #endif

@@ -8,6 +8,9 @@ from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch, Embedder, Head, Normalisation, PositionTable
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder_layer import DecoderLayer, Stream, maybe
+from fdjax.models.parameters import parameters_of
+from fdjax.models.program import OP as LAYER_PROGRAM
+from fdjax.models.program import LayerProgram, Ran, program_of
 from fdjax.models.stack import run_stack
 from fdjax.notation import Array, Float, Int32
 
@@ -53,7 +56,11 @@ class Decoder(nnx.Module):
             wants, the updated KV array, and how many query heads of each row every
             layer computed again (decoding with a unified maximum; else zeros).
         """
-        x = self.embedded(batch)
+        x = self.vectors(batch)
+        ran = self._by_program(x, kv, batch)
+        if ran is not None:
+            return ran
+        x = maybe(self.embed_norm, x)
         stacked = run_stack(self.config, tuple(self.layers), x, kv, batch)
         if stacked is not None:
             x, kv, recomputed = stacked
@@ -66,13 +73,25 @@ class Decoder(nnx.Module):
             counts.append(recomputed)
         return self.final_norm.add(*stream).normal, kv, jnp.stack(counts)
 
+    def _by_program(
+        self, x: Float[Array, "T E"], kv: KVCache, batch: Batch
+    ) -> Ran | None:
+        """All layers as one operation, where an implementation is faster."""
+        program = program_of(self.config, selects=batch.wanted is not None)
+        parameters = parameters_of(self)
+        operands = tuple(parameters[path] for path in program.layer_parameters)
+        call = LayerProgram(x, kv, batch, operands, program)
+        return LAYER_PROGRAM(call) if LAYER_PROGRAM.fast(call) else None
+
+    def vectors(self, batch: Batch) -> Float[Array, "T E"]:
+        """Of tokens and their positions, before any norm."""
+        if self.positions is None:
+            return self.embed(batch.tokens)
+        return self.embed(batch.tokens, *self.positions(batch.positions))
+
     def embedded(self, batch: Batch) -> Float[Array, "T E"]:
         """What the first layer reads."""
-        if self.positions is None:
-            x = self.embed(batch.tokens)
-        else:
-            x = self.embed(batch.tokens, *self.positions(batch.positions))
-        return maybe(self.embed_norm, x)
+        return maybe(self.embed_norm, self.vectors(batch))
 
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Logits of hidden states, in float32."""

@@ -19,6 +19,7 @@ from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.models.families import FAMILIES
 from fdjax.models.family import Family
+from fdjax.models.parameters import parameters_of, path_of
 from fdjax.notation import Array
 
 type Progress = Callable[[int, int, str], None]
@@ -113,16 +114,10 @@ def fill(model: Decoder, arrays: Mapping[str, Array]) -> None:
         array = arrays[path]
         assert (array.shape, array.dtype) == (shape.shape, shape.dtype), path
     filled = [
-        (key, variable.replace(_held(variable.get_value(), arrays[_path(key)])))
+        (key, variable.replace(_held(variable.get_value(), arrays[path_of(key)])))
         for key, variable in state
     ]
     nnx.update(model, nnx.from_flat_state(filled))
-
-
-def parameters_of(model: Decoder) -> dict[str, Array | Weight]:
-    """A decoder's parameters by path, as they are held."""
-    state = nnx.to_flat_state(nnx.state(model, nnx.Param))
-    return {_path(key): variable.get_value() for key, variable in state}
 
 
 def parameter_shapes(
@@ -163,10 +158,6 @@ def _array(held: Any) -> Any:
 def _held(declared: Any, array: Array) -> Array | Weight:
     """An array in the way in which its parameter is declared to be held."""
     return jax.tree.unflatten(jax.tree.structure(declared), [array])
-
-
-def _path(key: Iterable[Any]) -> str:
-    return ".".join(str(part) for part in key)
 
 
 def _match(

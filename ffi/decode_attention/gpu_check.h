@@ -49,8 +49,8 @@ inline ffi::Error check_power(const char* name, int64_t value, int64_t high) {
                  "; it must be a power of two");
 }
 
-inline ffi::Error check_cut(const Cut& cut, const Dims& d,
-                            const ffi::Buffer<ffi::S32>& plan,
+// `integers`: of a plan.
+inline ffi::Error check_cut(const Cut& cut, const Dims& d, int64_t integers,
                             ffi::Result<ffi::Buffer<ffi::F32>> records) {
   FDJAX_RETURN_IF_ERROR(check_range("slots", cut.slots, 1, 65535));
   FDJAX_RETURN_IF_ERROR(check_range("splits", cut.splits, 1, 8));
@@ -65,12 +65,20 @@ inline ffi::Error check_cut(const Cut& cut, const Dims& d,
   const int64_t whole = *d.rows * *d.kv_heads / cut.heads;
   FDJAX_RETURN_IF_ERROR(
       check_range("max_items", cut.max_items, std::max(whole, cut.slots), kInt32 / 8));
-  Dim integers("integers of the plan",
-               attention_plan::plan_size(*d.rows, *d.kv_heads, cut.max_items));
-  FDJAX_RETURN_IF_ERROR(check_shape("plan", plan.dimensions(), {&integers}));
+  const int64_t planned =
+      attention_plan::plan_size(*d.rows, *d.kv_heads, cut.max_items);
+  FDJAX_RETURN_IF_ERROR(check_range("integers of a plan", integers, planned, planned));
   Dim floats("max_pieces * Hq / Hkv * (4 + D)",
              cut.max_pieces * (*d.q_heads / *d.kv_heads) * (4 + *d.head_dim));
   return check_shape("records", records->dimensions(), {&floats});
+}
+
+inline ffi::Error check_cut(const Cut& cut, const Dims& d,
+                            const ffi::Buffer<ffi::S32>& plan,
+                            ffi::Result<ffi::Buffer<ffi::F32>> records) {
+  Dim integers("integers of the plan");
+  FDJAX_RETURN_IF_ERROR(check_shape("plan", plan.dimensions(), {&integers}));
+  return check_cut(cut, d, *integers, records);
 }
 
 inline Launch launch_of(const Cut& cut, bool programmatic) {

@@ -18,10 +18,11 @@ from fdjax.layers import Batch, beam_batch, decode_batch, packed_batch
 from fdjax.models import Decoder, ModelConfig, load, random_weights
 from fdjax.models.checkpoint import read_config
 from fdjax.models.families import FAMILIES
+from fdjax.models.parameters import parameters_of
 from fdjax.models.program import Program, program_of, run, run_program
 from fdjax.models.program import instructions as do
 from fdjax.models.program.buffers import assign
-from fdjax.models.weights import parameter_shapes, parameters_of
+from fdjax.models.weights import parameter_shapes
 from fdjax.notation import Array
 from tests.support.engines import FIXTURES
 from tests.support.numerics import assert_close

@@ -10,7 +10,7 @@ from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import attributes, by_head, handlers_window
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.kernels.prefill_attention.tiles import Room, most_tiles, room_of, work_of
-from fdjax.notation import Array, Float
+from fdjax.notation import Array, Float, Int32
 
 NAME = "prefill_attention"
 TILE_ROWS = 128  # kTileRows in params.h: queries of a tile times heads of a group
@@ -32,8 +32,35 @@ def run_on_cpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
 
 def run_on_gpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     """See `fdjax.kernels.prefill_attention.prefill_attention`."""
+    return _run(call, room_on_gpu(call))
+
+
+def room_on_gpu(call: PrefillAttention) -> Room:
+    """What the blocks of a GPU have room for."""
     tiles = most_tiles(call.q.shape[0], call.pages.num_rows, _tile_tokens(call))
-    return _run(call, room_of(tiles, call.kv.cache.num_kv_heads, MULTIPROCESSORS))
+    return room_of(tiles, call.kv.cache.num_kv_heads, MULTIPROCESSORS)
+
+
+def records_of(call: PrefillAttention, room: Room) -> jax.ShapeDtypeStruct:
+    """What the pieces of tiles leave."""
+    heads, head_dim = call.kv.cache.num_kv_heads, call.q.shape[2]
+    shape = (room.records, heads, TILE_ROWS, head_dim + 2)
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def work_for(call: PrefillAttention, room: Room) -> Int32[Array, "M 8"]:
+    """The tiles of the call's rows."""
+    pages, num_queries = call.pages, call.q.shape[0]
+    return work_of(
+        pages.lengths,
+        pages.first_positions,
+        pages.first_tokens(num_queries),
+        jnp.int32(handlers_window(call.scores)),
+        num_queries=num_queries,
+        max_tokens=call.max_tokens,
+        tile_tokens=_tile_tokens(call),
+        room=room,
+    )
 
 
 def _tile_tokens(call: PrefillAttention) -> int:
@@ -41,32 +68,21 @@ def _tile_tokens(call: PrefillAttention) -> int:
 
 
 def _run(call: PrefillAttention, room: Room) -> Float[Array, "T Hq D"]:
-    scores, pages, cache = call.scores, call.pages, call.kv.cache
-    num_queries, _, head_dim = call.q.shape
-    records = (room.records, cache.num_kv_heads, TILE_ROWS, head_dim + 2)
+    scores, pages = call.scores, call.pages
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
             jax.ShapeDtypeStruct(call.q.shape, call.q.dtype),
-            jax.ShapeDtypeStruct(records, jnp.float32),
+            records_of(call, room),
         ),
         vmap_method="sequential",
     )
     out, _ = handler(
         call.q,
-        cache.array,
+        call.kv.cache.array,
         pages.page_table,
         pages.lengths,
-        work_of(
-            pages.lengths,
-            pages.first_positions,
-            pages.first_tokens(num_queries),
-            jnp.int32(handlers_window(scores)),
-            num_queries=num_queries,
-            max_tokens=call.max_tokens,
-            tile_tokens=_tile_tokens(call),
-            room=room,
-        ),
+        work_for(call, room),
         by_head(scores.slopes),
         by_head(scores.sinks),
         **attributes(call),

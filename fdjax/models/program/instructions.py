@@ -257,3 +257,16 @@ class Program:
         """Paths of all parameters, each once, in the order in which they are read."""
         every = (path for one in self.instructions for path in one.parameters)
         return tuple(dict.fromkeys(every))
+
+    @property
+    def result(self) -> Value:
+        """What the head reads: normalised hidden states."""
+        (value,) = self.instructions[-1].reads
+        return value
+
+    @property
+    def layer_parameters(self) -> tuple[str, ...]:
+        """As `parameters`, without those of both ends, the embedding and the head."""
+        ends = (self.instructions[0], self.instructions[-1])
+        inner = (one for one in self.instructions if one not in ends)
+        return tuple(dict.fromkeys(path for one in inner for path in one.parameters))

@@ -14,7 +14,8 @@ from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.kernels.weight import Weight
 from fdjax.layers import Batch, attend, gated, logits, normalise_heads, select
 from fdjax.models.program import instructions as do
-from fdjax.models.program.instructions import Instruction, Program
+from fdjax.models.program.arguments import LayerProgram, Ran
+from fdjax.models.program.instructions import Instruction, Program, Value
 from fdjax.notation import Array, Float, Int32
 
 type Parameters = Mapping[str, Array | Weight]
@@ -43,6 +44,18 @@ def run_program(
     return step.logits, step.kv, jnp.stack(step.recomputed)
 
 
+def run_layers(call: LayerProgram) -> Ran:
+    """What a program does between its ends; see `LayerProgram`."""
+    program = call.program
+    parameters = dict(zip(program.layer_parameters, call.parameters, strict=True))
+    step = _Step(parameters, call.kv, call.batch)
+    first, *inner, _ = program.instructions
+    step.begin(first, call.x)
+    for instruction in inner:
+        step.execute(instruction)
+    return step.value(program.result), step.kv, jnp.stack(step.recomputed)
+
+
 class _Step:
     """What a step has come to: values by their index, the KV array, counts, logits."""
 
@@ -53,6 +66,15 @@ class _Step:
         self._parameters: Mapping[str, Any] = parameters
         self._batch = batch
         self._values: dict[int, Array] = {}
+
+    def begin(self, embed: Instruction, x: Array) -> None:
+        """Takes the value of the first instruction as given."""
+        (value,) = embed.writes
+        self._values[value.index] = x
+
+    def value(self, value: Value) -> Array:
+        """What was written of it."""
+        return self._values[value.index]
 
     def execute(self, instruction: Instruction) -> None:
         """Reads the values of an instruction, and keeps those it writes."""

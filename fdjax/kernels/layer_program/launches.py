@@ -1,0 +1,240 @@
+"""The launches of a step, as the handler is told them: one flat array of integers.
+
+`ffi/layer_program/chain.h` reads what `encode` writes: for each launch its code, its
+numbers, and where its operands lie.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from fdjax.kernels.matmul.params import FlatConfig
+
+OFFSET_BITS = 40
+"""Of an operand: what stands above them says in which region it lies."""
+
+
+class Region(enum.IntEnum):
+    """What operands lie in; weights follow."""
+
+    FIRST = 0
+    SECOND = 1
+    THIRD = 2
+    HIDDEN = 3
+    SCRATCH = 4
+    WEIGHTS = 5
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where rows of activations, or a weight, begin.
+
+    Attributes:
+        region: a `Region`; `WEIGHTS + i` is the `i`-th weight.
+        offset: elements from the region's beginning.
+    """
+
+    region: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Norm:
+    """`out = norm(x + delta)`, and `total = x + delta` where there is a `delta`."""
+
+    rows: int
+    columns: int
+    epsilon: float
+    scale_offset: float
+    x: Operand
+    delta: Operand | None
+    scale: Operand
+    bias: Operand | None
+    total: Operand | None
+    out: Operand
+
+
+@dataclass(frozen=True)
+class HeadNorm:
+    """Query and key heads of `x`, each normalised."""
+
+    rows: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    epsilon: float
+    scale_offset: float
+    x: Operand
+    scale: Operand
+    bias: Operand | None
+    key_scale: Operand
+    key_bias: Operand | None
+    out: Operand
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`y = x weight^T + bias + residual`, or its gate.
+
+    Attributes:
+        m: rows of `x`.
+        n: of the weight; gate and up rows, if it is gated.
+        k: columns of `x`.
+        gated: whether `y` is `activation(gate) * up`, of half as many columns.
+        activation: its place among `fdjax.kernels.activations`.
+        config: which kernel multiplies, and how it cuts the work.
+        slice_rows: rows of which the library writes gate and up at a time; else 0.
+        wide: where to.
+    """
+
+    m: int
+    n: int
+    k: int
+    gated: bool
+    activation: int
+    config: FlatConfig
+    x: Operand
+    weight: Operand
+    bias: Operand | None
+    residual: Operand | None
+    y: Operand
+    slice_rows: int
+    wide: Operand | None
+
+
+@dataclass(frozen=True)
+class Activate:
+    """`y = activation(y)`, of `size` elements."""
+
+    size: int
+    activation: int
+    y: Operand
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Queries at their positions; keys and values of all tokens into their pages."""
+
+    layer: int
+    qkv: Operand
+    query: Operand
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Attention of rows with one token.
+
+    Attributes:
+        layer: whose keys and values.
+        window: tokens that a query sees.
+        scale: of the scores.
+        soft_cap: of the scores; 0: none.
+        unified: whether the softmax has a unified maximum: `phi`, `low` and `high`.
+        plan: which one.
+        rotates: `q` is `qkv` as its product left it: attention rotates and writes.
+    """
+
+    layer: int
+    window: int
+    scale: float
+    soft_cap: float
+    unified: bool
+    phi: float
+    low: float
+    high: float
+    plan: int
+    rotates: bool
+    q: Operand
+    out: Operand
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Attention of rows with any number of tokens, whose keys are in their pages."""
+
+    layer: int
+    window: int
+    scale: float
+    soft_cap: float
+    tiles: int
+    q: Operand
+    out: Operand
+
+
+@dataclass(frozen=True)
+class Sum:
+    """`total = x + delta`, of `size` elements."""
+
+    size: int
+    x: Operand
+    delta: Operand
+    total: Operand
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The rows of `x` that are wanted, or those that decode; `x` has `rows`."""
+
+    decoding: bool
+    columns: int
+    rows: int
+    x: Operand
+    out: Operand
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Rows of `x` to where the wanted, or the decoding ones are in `out`'s `rows`."""
+
+    decoding: bool
+    columns: int
+    rows: int
+    x: Operand
+    out: Operand
+
+
+type Launch = (
+    Norm
+    | HeadNorm
+    | Linear
+    | Activate
+    | Rotate
+    | Decode
+    | Prefill
+    | Sum
+    | Gather
+    | Scatter
+)
+
+# In the order of the enum Code of reader.h.
+CODES: tuple[type[Launch], ...] = (
+    *(Norm, HeadNorm, Linear, Activate, Rotate, Decode, Prefill, Sum, Gather),
+    Scatter,
+)
+
+
+def encode(launches: Iterable[Launch]) -> np.ndarray:
+    """The array that the handler reads, of int64."""
+    return np.fromiter(
+        (number for launch in launches for number in _numbers(launch)), np.int64
+    )
+
+
+def _numbers(launch: Launch) -> Iterator[int]:
+    yield CODES.index(type(launch))
+    for field in fields(launch):
+        value: object = getattr(launch, field.name)
+        match value:
+            case None:
+                yield -1
+            case Operand(region, offset):
+                yield region << OFFSET_BITS | offset
+            case FlatConfig():
+                yield from (getattr(value, each.name) for each in fields(value))
+            case float():
+                yield int(np.float32(value).view(np.int32))
+            case _:
+                assert isinstance(value, int)
+                yield int(value)

@@ -1,0 +1,20 @@
+"""Parameters by their paths in a module."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from flax import nnx
+
+from fdjax.kernels.weight import Weight
+from fdjax.notation import Array
+
+
+def parameters_of(module: nnx.Module) -> dict[str, Array | Weight]:
+    """A module's parameters by path, as they are held."""
+    state = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    return {path_of(key): variable.get_value() for key, variable in state}
+
+
+def path_of(key: Iterable[Any]) -> str:
+    """The path of a parameter from its key in a flat state."""
+    return ".".join(str(part) for part in key)

@@ -1,0 +1,241 @@
+"""From a program to launches: each instruction as the kernels that compute it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fdjax.kernels.activations import place as activation_place
+from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.kernels.layer_program import config
+from fdjax.kernels.layer_program import launches as do
+from fdjax.kernels.layer_program.call import Memory
+from fdjax.kernels.layer_program.launches import Launch, Operand, Region
+from fdjax.kernels.paged.calls import ALL_TOKENS
+from fdjax.models.program import instructions
+from fdjax.models.program.buffers import Buffers, assign
+from fdjax.models.program.instructions import Program, Value
+
+SLICE_ROWS = 2048
+"""Rows of which the library writes gate and up at a time, before they become one."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a call; static.
+
+    Attributes:
+        tokens: `T`.
+        wanted: `U`, of these; equal to `tokens` where all are.
+        decoding: rows with one token each, of which attention is told apart; 0: none.
+        prompts: whether there are rows with any number of tokens.
+    """
+
+    tokens: int
+    wanted: int
+    decoding: int
+    prompts: bool
+
+
+@dataclass
+class Lowering:
+    """Makes the launches of a program.
+
+    Attributes:
+        program: what is done.
+        rows: of the call.
+        shapes: of the parameters that it reads, by path.
+        windows: those of its layers, each once, as handlers are told them.
+    """
+
+    program: Program
+    rows: Rows
+    shapes: Mapping[str, tuple[int, ...]]
+    windows: Sequence[int]
+    scratch: int = 0
+    _buffers: Buffers = field(init=False)
+    _weights: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._buffers = assign(self.program)
+        self._weights = {path: index for index, path in enumerate(self.shapes)}
+
+    def launches(self) -> tuple[Launch, ...]:
+        """All of them, in order."""
+        every = self.program.instructions
+        return tuple(launch for one in every for launch in self._launches(one))
+
+    @property
+    def memory(self) -> Memory:
+        """What the launches made so far need."""
+        return Memory(self._buffers.widths, self.scratch)
+
+    def _launches(self, one: instructions.Instruction) -> Iterator[Launch]:
+        match one:
+            case instructions.Embed() | instructions.Head():
+                return  # before the call, and after it
+            case instructions.Norm():
+                yield self._norm(one)
+            case instructions.HeadNorm():
+                yield self._head_norm(one)
+            case instructions.Linear():
+                yield from self._linear(one)
+            case instructions.Attention():
+                yield from self._attention(one)
+            case instructions.Sum():
+                x, delta = one.reads
+                size = self._rows(x) * x.columns
+                yield do.Sum(size, self._at(x), self._at(delta), self._out(one))
+            case instructions.Select():
+                (x,) = one.reads
+                yield do.Gather(
+                    False, x.columns, self._rows(x), self._at(x), self._out(one)
+                )
+            case _:
+                raise AssertionError(one)
+
+    def _norm(self, one: instructions.Norm) -> Launch:
+        x, *delta = one.reads
+        out, *total = one.writes
+        return do.Norm(
+            rows=self._rows(x),
+            columns=x.columns,
+            epsilon=one.epsilon,
+            scale_offset=one.scale_offset,
+            x=self._at(x),
+            delta=self._at(delta[0]) if delta else None,
+            scale=self._weight(one.scale),
+            bias=self._optional(one.bias),
+            total=self._at(total[0]) if total else None,
+            out=self._at(out),
+        )
+
+    def _head_norm(self, one: instructions.HeadNorm) -> Launch:
+        (x,) = one.reads
+        heads = one.num_heads + 2 * one.num_kv_heads
+        return do.HeadNorm(
+            rows=self._rows(x),
+            num_heads=one.num_heads,
+            num_kv_heads=one.num_kv_heads,
+            head_dim=x.columns // heads,
+            epsilon=one.epsilon,
+            scale_offset=one.scale_offset,
+            x=self._at(x),
+            scale=self._weight(one.scale),
+            bias=self._optional(one.bias),
+            key_scale=self._weight(one.key_scale),
+            key_bias=self._optional(one.key_bias),
+            out=self._out(one),
+        )
+
+    def _linear(self, one: instructions.Linear) -> Iterator[Launch]:
+        x, *residual = one.reads
+        m, (n, k) = self._rows(x), self.shapes[one.weight]
+        gate, epilogue = one.gate, one.epilogue
+        beside = one.writes[0].name == "qkv" and not self.rows.prompts
+        kernel = config.choose(m, n, k, gated=gate is not None, beside_attention=beside)
+        slice_rows, wide = 0, None
+        if gate is not None and kernel.tiles == config.LIBRARY:
+            slice_rows, wide = min(m, SLICE_ROWS), Operand(Region.SCRATCH)
+            self.scratch = max(self.scratch, slice_rows * n)
+        yield do.Linear(
+            m=m,
+            n=n,
+            k=k,
+            gated=gate is not None,
+            activation=0 if gate is None else activation_place(gate),
+            config=kernel,
+            x=self._at(x),
+            weight=self._weight(one.weight),
+            bias=self._optional(one.bias),
+            residual=self._at(residual[0]) if residual else None,
+            y=self._out(one),
+            slice_rows=slice_rows,
+            wide=wide,
+        )
+        if isinstance(epilogue, instructions.Activate):
+            place = activation_place(epilogue.activation)
+            yield do.Activate(m * n, place, self._out(one))
+
+    def _attention(self, one: instructions.Attention) -> Iterator[Launch]:
+        qkv, mixed = self._at(one.reads[0]), self._out(one)
+        if not self.rows.prompts and len(one.frequencies) % 8 == 0:
+            yield self._decode(one, qkv, mixed, rotates=True)
+            return
+        # Queries lie where the result will: who writes it has read them.
+        yield do.Rotate(one.layer, qkv, mixed)
+        if not self.rows.prompts:
+            yield self._decode(one, mixed, mixed, rotates=False)
+            return
+        prefill = do.Prefill(
+            layer=one.layer,
+            window=_window(one),
+            scale=float(one.scale),
+            soft_cap=float(one.soft_cap or 0.0),
+            tiles=self.windows.index(_window(one)),
+            q=mixed,
+            out=mixed,
+        )
+        if not self.rows.decoding:
+            yield prefill
+            return
+        # Rows that decode have a token each among those of others.
+        columns = one.num_heads * one.head_dim
+        rows = Operand(Region.SCRATCH)
+        self.scratch = max(self.scratch, self.rows.decoding * columns)
+        yield do.Gather(True, columns, self.rows.tokens, mixed, rows)
+        yield prefill
+        yield self._decode(one, rows, rows, rotates=False)
+        yield do.Scatter(True, columns, self.rows.tokens, rows, mixed)
+
+    def _decode(
+        self, one: instructions.Attention, q: Operand, out: Operand, *, rotates: bool
+    ) -> Launch:
+        bounds = one.unified or UnifiedMax(0.0, -1.0, 1.0)
+        return do.Decode(
+            layer=one.layer,
+            window=_window(one),
+            scale=float(one.scale),
+            soft_cap=float(one.soft_cap or 0.0),
+            unified=one.unified is not None,
+            phi=float(bounds.phi),
+            low=float(bounds.low),
+            high=float(bounds.high),
+            plan=self.windows.index(_window(one)),
+            rotates=rotates,
+            q=q,
+            out=out,
+        )
+
+    def _rows(self, value: Value) -> int:
+        return self.rows.tokens if value.rows == "tokens" else self.rows.wanted
+
+    def _at(self, value: Value) -> Operand:
+        if value == self.program.result:
+            return Operand(Region.HIDDEN)
+        place = self._buffers.places[value.index]
+        region = (Region.FIRST, Region.SECOND, Region.THIRD)[place.buffer - 1]
+        return Operand(region, self.rows.tokens * place.first)
+
+    def _out(self, one: instructions.Instruction) -> Operand:
+        """Of an instruction that writes one value."""
+        (value,) = one.writes
+        return self._at(value)
+
+    def _weight(self, path: str) -> Operand:
+        return Operand(Region.WEIGHTS + self._weights[path])
+
+    def _optional(self, path: str | None) -> Operand | None:
+        return None if path is None else self._weight(path)
+
+
+def _window(one: instructions.Attention) -> int:
+    return min(one.window or ALL_TOKENS, ALL_TOKENS)
+
+
+def windows_of(program: Program) -> tuple[int, ...]:
+    """Of its layers, each once."""
+    every = (
+        _window(one)
+        for one in program.instructions
+        if isinstance(one, instructions.Attention)
+    )
+    return tuple(dict.fromkeys(every))

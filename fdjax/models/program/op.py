@@ -1,0 +1,17 @@
+"""`layer_program`: what a program does between its ends, as one operation."""
+
+from fdjax.kernels.layer_program import config
+from fdjax.kernels.op import Op
+from fdjax.kernels.weight import Dense
+from fdjax.models.program import cuda
+from fdjax.models.program.arguments import LayerProgram
+from fdjax.models.program.run import run_layers
+
+
+def _source(call: LayerProgram) -> str:
+    """What chose how products are cut."""
+    shapes = (each.shape for each in call.parameters if isinstance(each, Dense))
+    return config.source(call.x.shape[0], tuple(dict.fromkeys(shapes)))
+
+
+OP = Op("layer_program", run_layers, {"cuda": cuda.IMPL}, source=_source)

@@ -1,0 +1,303 @@
+// From a program to launches: one after the other, each with the launch of the operation
+// whose kernel it is.
+//
+// Where a kernel may start before its predecessor has ended (pdl.cuh), it does: it loads
+// weights or pages, which nothing in the chain writes, and waits before it reads what
+// the predecessor makes. The kernels of prompts' attention start after it, and so does
+// what follows them.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "add_norm/launch.h"
+#include "decode_attention/launch.h"
+#include "layer_program/launch.h"
+#include "layer_program/reader.h"
+#include "matmul/launch.h"
+#include "matmul/library.h"
+#include "prefill_attention/launch.h"
+#include "rope_kv_write/launch.h"
+
+namespace fdjax::layer_program {
+
+// What all launches of attention have in common. Parameters are those of layer 0.
+struct Attention {
+  decode_attention::Params decode;  // of rows with one token
+  decode_attention::Launch cut;
+  prefill_attention::Params prefill;  // of rows with any number
+  rope_kv_write::Params rotate;
+  int64_t layers;
+  int64_t layer_bytes;  // of a page, from a layer's keys to the next layer's
+  int64_t num_plans, plan_size;
+  int64_t num_lists;  // of tiles
+  const int32_t *wanted, *places;
+  int num_wanted, num_places;
+};
+
+template <typename T>
+class Chain {
+ public:
+  Chain(cudaStream_t stream, Reader reader, const Attention& attention)
+      : stream_(stream), reader_(std::move(reader)), attention_(attention) {}
+
+  // Launches all; says what keeps it from that, or nothing.
+  std::string run() {
+    for (int index = 0; reader_.has_more(); ++index) {
+      const cudaError_t error = launch(reader_.code());
+      if (!reader_.problem().empty()) return reader_.problem();
+      if (error != cudaSuccess) {
+        return "launch " + std::to_string(index) + ": " + cudaGetErrorString(error);
+      }
+      first_ = false;
+    }
+    return "";
+  }
+
+ private:
+  cudaError_t launch(Code code) {
+    switch (code) {
+      case Code::kNorm:
+        return norm();
+      case Code::kHeadNorm:
+        return head_norm();
+      case Code::kLinear:
+        return linear();
+      case Code::kActivate:
+        return activate();
+      case Code::kRotate:
+        return rotate();
+      case Code::kDecode:
+        return decode();
+      case Code::kPrefill:
+        return prefill();
+      case Code::kSum:
+        return sum();
+      case Code::kGather:
+        return gather();
+      case Code::kScatter:
+        return scatter();
+      case Code::kEnd:
+        break;
+    }
+    return cudaErrorInvalidValue;
+  }
+
+  bool is_right() const { return reader_.problem().empty(); }
+
+  cudaError_t norm() {
+    add_norm::Params p{};
+    p.rows = reader_.number("rows", 0);
+    p.size = reader_.number("columns", 1, add_norm::kMaxSize<T>);
+    p.epsilon = reader_.real();
+    p.scale_offset = reader_.real();
+    const int64_t size = int64_t{p.rows} * p.size;
+    p.x = reader_.operand(size);
+    p.delta = reader_.optional(size);
+    p.scale = reader_.operand(p.size);
+    p.bias = reader_.optional(p.size);
+    p.sum = reader_.optional(size);
+    p.out = reader_.operand(size);
+    if (!is_right() || p.rows == 0) return cudaSuccess;
+    return add_norm::launch_rows<T>(stream_, p, /*programmatic=*/!first_);
+  }
+
+  cudaError_t head_norm() {
+    HeadNormParams p{};
+    p.rows = reader_.number("rows", 0);
+    p.q_heads = reader_.number("Hq", 1);
+    p.kv_heads = reader_.number("Hkv", 1);
+    p.head_dim = reader_.number("D", 8, 256);
+    p.epsilon = reader_.real();
+    p.scale_offset = reader_.real();
+    const int64_t size = int64_t{p.rows} * (p.q_heads + 2 * p.kv_heads) * p.head_dim;
+    p.x = reader_.operand(size);
+    p.scale = reader_.operand(p.head_dim);
+    p.bias = reader_.optional(p.head_dim);
+    p.key_scale = reader_.operand(p.head_dim);
+    p.key_bias = reader_.optional(p.head_dim);
+    p.out = reader_.operand(size);
+    if (!is_right() || p.rows == 0) return cudaSuccess;
+    return launch_head_norm<T>(stream_, p);
+  }
+
+  cudaError_t linear() {
+    matmul::Params p{};
+    p.m = reader_.number("M", 0);
+    p.n = reader_.number("N", 1);
+    p.k = reader_.number("K", 1);
+    p.gated = reader_.number("gated", 0, 1) == 1;
+    p.activation = static_cast<matmul::Activation>(reader_.number("activation", 0, 3));
+    p.columns = p.gated ? p.n / 2 : p.n;
+    matmul::FlatConfig config{};
+    config.tiles = reader_.number("tiles", matmul::kByGemm);
+    config.boxes = reader_.number("boxes", 0);
+    config.tile_rows = reader_.number("tile rows", 0);
+    config.splits = reader_.number("splits", 0);
+    config.stages = reader_.number("stages", 0);
+    const int64_t size = int64_t{p.m} * p.columns;
+    p.x = reader_.operand(int64_t{p.m} * p.k);
+    p.weight = reader_.operand(int64_t{p.n} * p.k);
+    p.bias = reader_.optional(p.n);
+    p.residual = reader_.optional(size);
+    p.y = reader_.operand(size);
+    const int slice = reader_.number("slice", 0);
+    void* const wide = reader_.optional(int64_t{slice} * p.n);
+    if (!is_right() || p.m == 0) return cudaSuccess;
+    if (config.tiles == matmul::kByLibrary && p.gated) {
+      return gated_by_library(p, config.boxes, wide, slice);
+    }
+    return multiply(p, config);
+  }
+
+  cudaError_t multiply(const matmul::Params& p, const matmul::FlatConfig& config) {
+    const matmul::How how{.stream = stream_, .programmatic = !first_};
+    if (config.tiles == matmul::kByLibrary) {
+      return matmul::launch_library<T>(p, /*candidate=*/config.boxes, stream_);
+    }
+    if (config.tiles == matmul::kByGemm) {
+      return matmul::launch_gemm<T>(p, matmul::gemm_from(config), how);
+    }
+    if (config.tiles == matmul::kByGemv) return matmul::launch_gemv<T>(p, how);
+    return matmul::launch_flat<T>(p, config, how);
+  }
+
+  // The library writes gate and up columns, of `slice` rows at a time: the next ones
+  // overwrite them.
+  cudaError_t gated_by_library(const matmul::Params& whole, int candidate, void* wide,
+                               int slice) {
+    if (wide == nullptr || slice == 0) return cudaErrorInvalidValue;
+    for (int first = 0; first < whole.m; first += slice) {
+      matmul::Params p = whole;
+      p.m = std::min(slice, whole.m - first);
+      p.x = static_cast<const T*>(whole.x) + int64_t{first} * p.k;
+      p.y = wide;
+      p.gated = false;
+      cudaError_t error = matmul::launch_library<T>(p, candidate, stream_);
+      if (error != cudaSuccess) return error;
+      p.x = wide;
+      p.y = static_cast<T*>(whole.y) + int64_t{first} * p.columns;
+      p.bias = nullptr;
+      p.gated = true;
+      error = matmul::launch_gate<T>(p, {.stream = stream_, .programmatic = true});
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  }
+
+  cudaError_t activate() {
+    ActivateParams p{};
+    p.size = reader_.integer();
+    p.activation = static_cast<matmul::Activation>(reader_.number("activation", 0, 3));
+    p.y = reader_.operand(p.size);
+    if (!is_right() || p.size <= 0) return cudaSuccess;
+    return launch_activate<T>(stream_, p);
+  }
+
+  int64_t layer() { return reader_.number("layer", 0, attention_.layers - 1); }
+
+  cudaError_t rotate() {
+    rope_kv_write::Params p = attention_.rotate;
+    p.kv = static_cast<char*>(p.kv) + layer() * attention_.layer_bytes;
+    p.qkv = reader_.operand(int64_t{p.tokens} * (p.q_heads + 2 * p.kv_heads) *
+                            p.head_dim);
+    p.query = reader_.operand(int64_t{p.tokens} * p.q_heads * p.head_dim);
+    if (!is_right() || p.tokens == 0) return cudaSuccess;
+    return rope_kv_write::launch_tokens<T>(stream_, p);
+  }
+
+  // What a launch of attention says of scores.
+  void read_scores(decode_attention::Params* p) {
+    p->window = reader_.number("window", 1);
+    p->scale = reader_.real();
+    p->soft_cap = reader_.real();
+  }
+
+  cudaError_t decode() {
+    decode_attention::Params p = attention_.decode;
+    const int64_t index = layer();
+    read_scores(&p);
+    p.unified = reader_.number("unified", 0, 1) == 1;
+    p.phi = reader_.real();
+    p.low = reader_.real();
+    p.high = reader_.real();
+    p.plan += reader_.number("plan", 0, attention_.num_plans - 1) * attention_.plan_size;
+    const bool rotates = reader_.number("rotates", 0, 1) == 1;
+    const int64_t q_columns = int64_t{p.kv_heads} * p.group * p.head_dim;
+    const int64_t qkv_columns = int64_t{p.kv_heads} * (p.group + 2) * p.head_dim;
+    p.q = reader_.operand(p.rows * (rotates ? qkv_columns : q_columns));
+    p.out = reader_.operand(p.rows * q_columns);
+    if (!is_right() || p.rows == 0) return cudaSuccess;
+    void* const keys =
+        static_cast<char*>(p.newest.kv) + index * attention_.layer_bytes;
+    p.kv = keys;
+    p.newest.kv = keys;
+    p.newest.qkv = rotates ? p.q : nullptr;
+    p.recomputed += index * p.rows * p.kv_heads;
+    decode_attention::Launch cut = attention_.cut;
+    // Without `rotates` the predecessors have written pages.
+    cut.programmatic = rotates;
+    return decode_attention::launch_decode_attention<T>(stream_, p, cut);
+  }
+
+  cudaError_t prefill() {
+    prefill_attention::Params p = attention_.prefill;
+    decode_attention::Params& a = p.attention;
+    const int64_t index = layer();
+    read_scores(&a);
+    p.tiles += int64_t{reader_.number("list", 0, attention_.num_lists - 1)} * p.num_tiles;
+    const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
+    a.q = reader_.operand(size);
+    a.out = reader_.operand(size);
+    a.kv = static_cast<const char*>(a.kv) + index * attention_.layer_bytes;
+    if (!is_right() || p.queries == 0 || p.num_tiles == 0) return cudaSuccess;
+    return prefill_attention::launch_prefill_attention<T>(stream_, p);
+  }
+
+  cudaError_t sum() {
+    SumParams p{};
+    p.size = reader_.integer();
+    p.x = reader_.operand(p.size);
+    p.delta = reader_.operand(p.size);
+    p.sum = reader_.operand(p.size);
+    if (!is_right() || p.size <= 0) return cudaSuccess;
+    return launch_sum<T>(stream_, p);
+  }
+
+  // The rows that are wanted, or those that decode.
+  RowsParams read_rows() {
+    RowsParams p{};
+    const bool decoding = reader_.number("decoding", 0, 1) == 1;
+    p.places = decoding ? attention_.places : attention_.wanted;
+    p.count = decoding ? attention_.num_places : attention_.num_wanted;
+    p.columns = reader_.number("columns", 1);
+    return p;
+  }
+
+  cudaError_t gather() {
+    RowsParams p = read_rows();
+    p.out_rows = p.count;
+    p.x_rows = reader_.number("rows", 1);
+    p.x = reader_.operand(int64_t{p.x_rows} * p.columns);
+    p.out = reader_.operand(int64_t{p.out_rows} * p.columns);
+    if (!is_right() || p.count == 0) return cudaSuccess;
+    return launch_gather<T>(stream_, p);
+  }
+
+  cudaError_t scatter() {
+    RowsParams p = read_rows();
+    p.x_rows = p.count;
+    p.out_rows = reader_.number("rows", 1);
+    p.x = reader_.operand(int64_t{p.x_rows} * p.columns);
+    p.out = reader_.operand(int64_t{p.out_rows} * p.columns);
+    if (!is_right() || p.count == 0) return cudaSuccess;
+    return launch_scatter<T>(stream_, p);
+  }
+
+  cudaStream_t stream_;
+  Reader reader_;
+  const Attention& attention_;
+  bool first_ = true;  // the first kernel has no predecessor in the chain
+};
+
+}  // namespace fdjax::layer_program

@@ -1,0 +1,225 @@
+// layer_program on a GPU: checks, and the launches of a step.
+#include "layer_program/arguments.h"
+#include "fdjax/gpu.h"
+
+namespace fdjax::layer_program {
+namespace {
+
+// What both kinds of attention read. The score terms differ from layer to layer.
+decode_attention::Params attention_of(const Operands& in, const Pages& pages,
+                                      const decode_attention::Dims& d) {
+  decode_attention::Params p = decode_attention::params_of(
+      decode_attention::Attributes{.layer = 0,
+                                   .scale = 1.0f,
+                                   .soft_cap = 0.0f,
+                                   .window = decode_attention::kInt32,
+                                   .scheme = "synchronised",
+                                   .phi = 0.0f,
+                                   .low = 0.0f,
+                                   .high = 0.0f},
+      decode_attention::Inputs{in.x, in.kv, pages.table, pages.lengths, in.slopes,
+                               in.slopes},
+      d, /*out=*/nullptr, /*recomputed=*/nullptr);
+  p.sinks = nullptr;
+  return p;
+}
+
+decode_attention::Params decode_of(const Attributes& a, const Operands& in,
+                                   const Results& out, const Dims& d) {
+  decode_attention::Params p = attention_of(in, in.decoding, d.decoding);
+  const float* cosines = in.angles.typed_data();
+  p.recomputed = out.recomputed->typed_data();
+  p.plan = decode_attention::counters_of(in.plans);
+  p.records = out.decode_records->typed_data();
+  p.newest = {.qkv = nullptr,
+              .kv = out.kv->untyped_data(),
+              .slots = in.slots.typed_data(),
+              .cosines = cosines,
+              .sines = cosines + *d.decoding.rows * *d.frequencies,
+              .num_frequencies = static_cast<int>(*d.frequencies),
+              .interleaved = a.interleaved};
+  return p;
+}
+
+prefill_attention::Params prefill_of(const Operands& in, const Results& out,
+                                     const Dims& d) {
+  return {.attention = attention_of(in, in.prompts, d.prompts),
+          .tiles = reinterpret_cast<const prefill_attention::Tile*>(
+              in.tiles.typed_data()),
+          .num_tiles = static_cast<int>(*d.tiles),
+          .queries = static_cast<int>(*d.tokens),
+          .num_records = static_cast<int>(out.prefill_records->dimensions()[0]),
+          .records = out.prefill_records->typed_data()};
+}
+
+rope_kv_write::Params rotate_of(const Attributes& a, const Operands& in,
+                                const Results& out, const Dims& d) {
+  const decode_attention::Dims& kv = d.decoding;
+  const int64_t slot = *kv.kv_heads * *kv.head_dim;
+  return {.qkv = nullptr,
+          .positions = in.positions.typed_data(),
+          .slots = in.slots.typed_data(),
+          .frequencies = in.frequencies.typed_data(),
+          .query = nullptr,
+          .kv = out.kv->untyped_data(),
+          .num_slots = *kv.pages * *kv.page_size,
+          .page_stride = *kv.layers * 2 * *kv.page_size * slot,
+          .value_offset = *kv.page_size * slot,
+          .tokens = static_cast<int>(*d.tokens),
+          .q_heads = static_cast<int>(*kv.q_heads),
+          .kv_heads = static_cast<int>(*kv.kv_heads),
+          .head_dim = static_cast<int>(*kv.head_dim),
+          .num_frequencies = static_cast<int>(*d.frequencies),
+          .page_size = static_cast<int>(*kv.page_size),
+          .interleaved = a.interleaved};
+}
+
+Attention attention_of(const Attributes& a, const Operands& in, const Results& out,
+                       const Dims& d) {
+  const decode_attention::Dims& kv = d.decoding;
+  return {.decode = decode_of(a, in, out, d),
+          .cut = decode_attention::launch_of(a.cut, /*programmatic=*/true),
+          .prefill = prefill_of(in, out, d),
+          .rotate = rotate_of(a, in, out, d),
+          .layers = *kv.layers,
+          .layer_bytes = 2 * *kv.page_size * *kv.kv_heads * *kv.head_dim * 2,
+          .num_plans = *d.plans,
+          .plan_size = *d.plan_size,
+          .num_lists = *d.lists,
+          .wanted = in.wanted.typed_data(),
+          .places = in.places.typed_data(),
+          .num_wanted = static_cast<int>(*d.wanted),
+          .num_places = static_cast<int>(*d.places)};
+}
+
+// In the order of `Region` in launches.py.
+std::vector<Region> regions_of(const Operands& in, const Results& out) {
+  std::vector<Region> regions;
+  for (const auto& buffer :
+       {out.first, out.second, out.third, out.hidden, out.scratch}) {
+    regions.push_back(
+        {buffer->untyped_data(), static_cast<int64_t>(buffer->element_count())});
+  }
+  for (size_t i = 0; i < in.weights.size(); ++i) {
+    const auto weight = in.weights.get<ffi::AnyBuffer>(i);
+    const bool fits =
+        weight.has_value() && weight->element_type() == in.x.element_type();
+    regions.push_back({fits ? weight->untyped_data() : nullptr,
+                       fits ? static_cast<int64_t>(weight->element_count()) : 0});
+  }
+  return regions;
+}
+
+template <typename T>
+ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
+               const Results& out, const Dims& d) {
+  const Attention attention = attention_of(a, in, out, d);
+  Reader reader(a.program, regions_of(in, out), sizeof(T));
+  const std::string problem =
+      Chain<T>(stream, std::move(reader), attention).run();
+  return problem.empty() ? ffi::Error::Success() : invalid(problem);
+}
+
+ffi::Error check_library() {
+  int device = 0;
+  cudaGetDevice(&device);
+  const std::string problem = matmul::library_problem(device);
+  if (problem.empty()) return ffi::Error::Success();
+  return ffi::Error::Internal("layer_program: " + problem);
+}
+
+ffi::Error handle(gpu_stream stream, ffi::Span<const int64_t> program, int64_t q_heads,
+                  bool interleaved, int64_t slots_of_plan, int64_t splits,
+                  int64_t heads, int64_t warps, int64_t max_items, int64_t max_pieces,
+                  ffi::AnyBuffer x, ffi::AnyBuffer kv, Ints positions, Ints slots,
+                  Ints wanted, Ints places, Floats frequencies, Floats angles,
+                  Floats slopes, Ints decoding_table, Ints decoding_lengths, Ints plans,
+                  Ints prompts_table, Ints prompts_lengths, Ints tiles,
+                  ffi::RemainingArgs weights, ffi::Result<ffi::AnyBuffer> first,
+                  ffi::Result<ffi::AnyBuffer> kv_out,
+                  ffi::Result<ffi::AnyBuffer> second, ffi::Result<ffi::AnyBuffer> third,
+                  ffi::Result<ffi::AnyBuffer> hidden,
+                  ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<Ints> recomputed,
+                  ffi::Result<Floats> decode_records,
+                  ffi::Result<Floats> prefill_records) {
+  const Attributes a{
+      program,
+      q_heads,
+      interleaved,
+      {slots_of_plan, splits, heads, warps, max_items, max_pieces}};
+  const Operands in{x,
+                    kv,
+                    positions,
+                    slots,
+                    wanted,
+                    places,
+                    frequencies,
+                    angles,
+                    slopes,
+                    {decoding_table, decoding_lengths},
+                    plans,
+                    {prompts_table, prompts_lengths},
+                    tiles,
+                    weights};
+  const Results out{first,   kv_out,     second,         third,          hidden,
+                    scratch, recomputed, decode_records, prefill_records};
+  Dims d;
+  FDJAX_RETURN_IF_ERROR(check(a, in, out, &d));
+  FDJAX_RETURN_IF_ERROR(check_library());
+  switch (x.element_type()) {
+    case ffi::DataType::BF16:
+      return run<GpuFloats::bfloat16>(stream, a, in, out, d);
+    case ffi::DataType::F16:
+      return run<GpuFloats::float16>(stream, a, in, out, d);
+    default:
+      return invalid("x must be bfloat16 or float16");
+  }
+}
+
+// The library's handle cannot be made while XLA captures the launches.
+ffi::Error prepare(int32_t device) {
+  matmul::prepare_library(device);
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace fdjax::layer_program
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fdjax_layer_program_gpu_initialize, fdjax::layer_program::prepare,
+    xla::ffi::Ffi::BindInitialize().Ctx<xla::ffi::DeviceOrdinal>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fdjax_layer_program_gpu, fdjax::layer_program::handle,
+    fdjax::decode_attention::bind_cut(
+        xla::ffi::Ffi::Bind()
+            .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+            .Attr<xla::ffi::Span<const int64_t>>("program")
+            .Attr<int64_t>("q_heads")
+            .Attr<bool>("interleaved"))
+        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Floats>()
+        .Arg<fdjax::layer_program::Floats>()
+        .Arg<fdjax::layer_program::Floats>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .RemainingArgs()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<fdjax::layer_program::Ints>()
+        .Ret<fdjax::layer_program::Floats>()
+        .Ret<fdjax::layer_program::Floats>(),
+    {xla::ffi::Traits::kCmdBufferCompatible});

@@ -1,0 +1,115 @@
+// A program as Python writes it: one flat array of integers, a launch after the other
+// (fdjax/kernels/layer_program/launches.py). Every operand is checked against the
+// memory that it lies in.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fdjax/check.h"
+
+namespace fdjax::layer_program {
+
+// In the order of the classes of launches.py.
+enum class Code : int64_t {
+  kNorm,
+  kHeadNorm,
+  kLinear,
+  kActivate,
+  kRotate,
+  kDecode,
+  kPrefill,
+  kSum,
+  kGather,
+  kScatter,
+  kEnd,
+};
+
+// What operands lie in: buffers, scratch memory, weights. In elements.
+struct Region {
+  void* data;
+  int64_t size;
+};
+
+// An operand is `region << kOffsetBits | offset`, or kAbsent.
+inline constexpr int kOffsetBits = 40;
+inline constexpr int64_t kAbsent = -1;
+
+class Reader {
+ public:
+  Reader(ffi::Span<const int64_t> numbers, std::vector<Region> regions,
+         int64_t element_bytes)
+      : next_(numbers.begin()),
+        end_(numbers.end()),
+        regions_(std::move(regions)),
+        element_bytes_(element_bytes) {}
+
+  bool has_more() const { return next_ != end_; }
+  // What is wrong with what has been read; empty: nothing.
+  const std::string& problem() const { return problem_; }
+
+  int64_t integer() {
+    if (has_more()) return *next_++;
+    problem_ = "the program ends within a launch";
+    return 0;
+  }
+
+  Code code() {
+    const int64_t code = integer();
+    if (code >= 0 && code < static_cast<int64_t>(Code::kEnd)) {
+      return static_cast<Code>(code);
+    }
+    problem_ = "the program has a launch " + std::to_string(code);
+    return Code::kEnd;
+  }
+
+  int number(const char* name, int64_t low,
+             int64_t high = std::numeric_limits<int>::max()) {
+    const int64_t value = integer();
+    if (value < low || value > high) {
+      problem_ = std::string(name) + " is " + std::to_string(value) +
+                 "; the handler takes " + std::to_string(low) + " to " +
+                 std::to_string(high);
+      return static_cast<int>(low);
+    }
+    return static_cast<int>(value);
+  }
+
+  // The bits of a float.
+  float real() { return std::bit_cast<float>(static_cast<int32_t>(integer())); }
+
+  // `size` elements, of which the launch reads or writes no more; nullptr where the
+  // operand is absent.
+  void* optional(int64_t size) {
+    const int64_t place = integer();
+    if (place == kAbsent) return nullptr;
+    const int64_t region = place >> kOffsetBits;
+    const int64_t offset = place & ((int64_t{1} << kOffsetBits) - 1);
+    if (region < 0 || region >= static_cast<int64_t>(regions_.size()) ||
+        offset + size > regions_[region].size) {
+      problem_ = "an operand of " + std::to_string(size) + " elements at " +
+                 std::to_string(offset) + " is outside region " +
+                 std::to_string(region);
+      return nullptr;
+    }
+    return static_cast<char*>(regions_[region].data) + offset * element_bytes_;
+  }
+
+  void* operand(int64_t size) {
+    void* const data = optional(size);
+    if (data == nullptr && problem_.empty()) problem_ = "an operand is missing";
+    return data;
+  }
+
+ private:
+  const int64_t *next_, *end_;
+  std::vector<Region> regions_;
+  int64_t element_bytes_;
+  std::string problem_;
+};
+
+}  // namespace fdjax::layer_program

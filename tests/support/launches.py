@@ -1,0 +1,193 @@
+"""What the launches of a layer program do, on a CPU: memory as the handler has it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.kernels.activations import ACTIVATIONS
+from fdjax.kernels.add_norm import add_norm
+from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
+from fdjax.kernels.layer_program import launches as do
+from fdjax.kernels.layer_program.call import Memory, Tokens
+from fdjax.kernels.layer_program.launches import Launch, Operand, Region
+from fdjax.kernels.paged import KVCache
+from fdjax.kernels.prefill_attention import PrefillAttention, prefill_attention
+from fdjax.kernels.rope_kv_write import rope_kv_write
+from fdjax.notation import Array
+
+FUNCTIONS = tuple(ACTIVATIONS.values())
+
+
+class Simulation:
+    """Regions, filled with NaN at first, and what is done with them.
+
+    Args: those of `fdjax.kernels.layer_program.call.run`.
+    """
+
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        memory: Memory,
+        tokens: Tokens,
+        kv: KVCache,
+        weights: Sequence[Array],
+        decoding: Sequence[DecodeAttention],
+        prompts: Sequence[PrefillAttention],
+        *,
+        num_heads: int,
+        interleaved: bool,
+    ) -> None:
+        self.tokens, self.kv, self.launches = tokens, kv, launches
+        self.num_heads, self.interleaved = num_heads, interleaved
+        self.decoding, self.prompts = decoding, prompts
+        count, hidden = tokens.x.shape
+        wanted = tokens.wanted.size or count
+        sizes = (
+            *(count * width for width in memory.widths),
+            wanted * hidden,
+            memory.scratch,
+        )
+        self.regions = [np.full(size, np.nan, np.float32) for size in sizes]
+        self.regions += [np.array(weight, np.float32).ravel() for weight in weights]
+        self.regions[0][: count * hidden] = np.asarray(tokens.x).ravel()
+        rows = decoding[0].pages.num_rows if decoding else 0
+        self.recomputed = np.zeros((kv.num_layers, rows), np.int32)
+
+    def run(self) -> tuple[Array, KVCache, Array]:
+        """All launches; the results of the call."""
+        for launch in self.launches:
+            getattr(self, type(launch).__name__.lower())(launch)
+        hidden = self.regions[Region.HIDDEN].reshape(-1, self.tokens.x.shape[1])
+        return jnp.asarray(hidden), self.kv, jnp.asarray(self.recomputed)
+
+    def view(self, operand: Operand, *shape: int) -> np.ndarray:
+        size = int(np.prod(shape))
+        region = self.regions[operand.region]
+        assert operand.offset + size <= region.size
+        return region[operand.offset : operand.offset + size].reshape(shape)
+
+    def read(self, operand: Operand | None, *shape: int) -> Any:
+        return None if operand is None else jnp.array(self.view(operand, *shape))
+
+    def norm(self, one: do.Norm) -> None:
+        shape = one.rows, one.columns
+        normal, total = add_norm(
+            self.read(one.x, *shape),
+            self.read(one.delta, *shape),
+            self.read(one.scale, one.columns),
+            self.read(one.bias, one.columns),
+            epsilon=one.epsilon,
+            scale_offset=one.scale_offset,
+        )
+        if one.total is not None:
+            self.view(one.total, *shape)[:] = total
+        self.view(one.out, *shape)[:] = normal
+
+    def headnorm(self, one: do.HeadNorm) -> None:
+        heads = one.num_heads + 2 * one.num_kv_heads
+        shape = one.rows, heads, one.head_dim
+        x = np.array(self.read(one.x, *shape))
+        ends = 0, one.num_heads, one.num_heads + one.num_kv_heads
+        norms = (one.scale, one.bias), (one.key_scale, one.key_bias)
+        for begin, end, (scale, bias) in zip(ends, ends[1:], norms, strict=False):
+            x[:, begin:end] = add_norm(
+                jnp.asarray(x[:, begin:end]),
+                None,
+                self.read(scale, one.head_dim),
+                self.read(bias, one.head_dim),
+                epsilon=one.epsilon,
+                scale_offset=one.scale_offset,
+            ).normal
+        self.view(one.out, *shape)[:] = x
+
+    def linear(self, one: do.Linear) -> None:
+        y = self.read(one.x, one.m, one.k) @ self.read(one.weight, one.n, one.k).T
+        if one.bias is not None:
+            y = y + self.read(one.bias, one.n)
+        columns = one.n
+        if one.gated:
+            columns //= 2
+            y = FUNCTIONS[one.activation](y[:, :columns]) * y[:, columns:]
+            if one.slice_rows:
+                assert one.wide is not None
+                self.view(one.wide, one.slice_rows, one.n)[:] = np.nan
+        if one.residual is not None:
+            y = y + self.read(one.residual, one.m, columns)
+        self.view(one.y, one.m, columns)[:] = y
+
+    def activate(self, one: do.Activate) -> None:
+        self.view(one.y, one.size)[:] = FUNCTIONS[one.activation](
+            self.read(one.y, one.size)
+        )
+
+    def _rotate(self, layer: int, qkv: Operand, rows: int) -> Array:
+        head_dim, kv_heads = self.kv.head_dim, self.kv.num_kv_heads
+        shape = rows, self.num_heads + 2 * kv_heads, head_dim
+        q, self.kv = rope_kv_write(
+            self.read(qkv, *shape),
+            self.kv.layer(layer),
+            self.tokens.positions,
+            self.tokens.slots,
+            self.tokens.frequencies,
+            interleaved=self.interleaved,
+        )
+        return q
+
+    def rotate(self, one: do.Rotate) -> None:
+        q = self._rotate(one.layer, one.qkv, self.tokens.x.shape[0])
+        self.view(one.query, *q.shape)[:] = q
+
+    def _terms(self, one: do.Decode | do.Prefill) -> tuple[Any, dict[str, Any]]:
+        slopes = self.tokens.slopes if self.tokens.slopes.size else None
+        options = {
+            "scale": one.scale,
+            "soft_cap": one.soft_cap or None,
+            "window": one.window,
+        }
+        return slopes, options
+
+    def decode(self, one: do.Decode) -> None:
+        call = self.decoding[one.plan]
+        rows, head_dim = call.pages.num_rows, self.kv.head_dim
+        if one.rotates:
+            q = self._rotate(one.layer, one.q, rows)
+        else:
+            q = self.read(one.q, rows, self.num_heads, head_dim)
+        slopes, options = self._terms(one)
+        out, _ = decode_attention(
+            q, self.kv.layer(one.layer), call.pages, slopes, **options
+        )
+        self.view(one.out, *out.shape)[:] = out
+
+    def prefill(self, one: do.Prefill) -> None:
+        call = self.prompts[one.tiles]
+        shape = self.tokens.x.shape[0], self.num_heads, self.kv.head_dim
+        slopes, options = self._terms(one)
+        out = prefill_attention(
+            self.read(one.q, *shape),
+            self.kv.layer(one.layer),
+            call.pages,
+            slopes,
+            **options,
+        )
+        self.view(one.out, *shape)[:] = out
+
+    def sum(self, one: do.Sum) -> None:
+        total = self.read(one.x, one.size) + self.read(one.delta, one.size)
+        self.view(one.total, one.size)[:] = total
+
+    def _places(self, *, decoding: bool) -> np.ndarray:
+        return np.asarray(self.tokens.places if decoding else self.tokens.wanted)
+
+    def gather(self, one: do.Gather) -> None:
+        places = self._places(decoding=one.decoding).clip(0, one.rows - 1)
+        x = np.asarray(self.read(one.x, one.rows, one.columns))
+        self.view(one.out, len(places), one.columns)[:] = x[places]
+
+    def scatter(self, one: do.Scatter) -> None:
+        places = self._places(decoding=one.decoding)
+        x = np.asarray(self.read(one.x, len(places), one.columns))
+        inside = (places >= 0) & (places < one.rows)
+        self.view(one.out, one.rows, one.columns)[places[inside]] = x[inside]

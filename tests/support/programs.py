@@ -1,0 +1,129 @@
+"""Small models of every family with sizes that kernels take, and batches for them."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.config import Attention, LayerSpec, Rope
+from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.kernels.paged import KVCache, PageView
+from fdjax.layers import Batch, decode_batch, mixed_batch, packed_batch
+from fdjax.models import ModelConfig, random_weights
+from fdjax.models.checkpoint import read_config
+from fdjax.models.parameters import parameters_of
+from fdjax.models.program import LayerProgram, program_of
+from tests.support.engines import FIXTURES
+
+HIDDEN, HEADS, HEAD_DIM, INTERMEDIATE = 512, 8, 64, 704
+PAGE_SIZE, WIDTH = 16, 6
+
+
+def config_of(name: str, *, unified: UnifiedMax | None = None) -> ModelConfig:
+    """A fixture's model with larger sizes, three layers, and all else as it is."""
+    small = ModelConfig.from_hf(read_config(FIXTURES / name))
+    layers = tuple(_layer(small.layers[i % small.num_layers]) for i in range(3))
+    embedding = small.embedding
+    if embedding.positions is not None:
+        table = replace(embedding.positions, size=PAGE_SIZE * WIDTH)
+        embedding = replace(embedding, positions=table)
+    return replace(
+        small, hidden_size=HIDDEN, layers=layers, embedding=embedding, unified=unified
+    )
+
+
+def _layer(spec: LayerSpec) -> LayerSpec:
+    mlp = replace(spec.mlp, size=INTERMEDIATE)
+    return replace(spec, attention=_attention(spec.attention), mlp=mlp)
+
+
+def _attention(spec: Attention) -> Attention:
+    positions = spec.positions
+    if isinstance(positions, Rope):
+        partial = positions.rotary_dim < spec.head_dim
+        positions = replace(
+            positions, rotary_dim=HEAD_DIM // 2 if partial else HEAD_DIM
+        )
+    own = spec.num_heads == spec.num_kv_heads
+    return replace(
+        spec,
+        num_heads=HEADS,
+        num_kv_heads=HEADS if own else 2,
+        head_dim=HEAD_DIM,
+        scale=HEAD_DIM**-0.5,
+        positions=positions,
+        window=None if spec.window is None else 20,
+    )
+
+
+def call_of(
+    config: ModelConfig, kind: str, rows: int, *, dtype: Any = jnp.float32
+) -> LayerProgram:
+    """A call of a model with made-up weights and keys.
+
+    Args:
+        config: the model.
+        kind: "decode", "prefill", "mixed", or "chunks": mixed without rows that decode.
+        rows: how many, or how many decode; of prompts there are three.
+        dtype: of weights and keys.
+    """
+    model = random_weights(config, dtype=dtype, seed=1)
+    num_pages = (rows + 3) * WIDTH
+    batch = _batch(kind, rows, num_pages)
+    layout = config.kv_layout(num_pages=num_pages, page_size=PAGE_SIZE, dtype=dtype)
+    values = np.random.default_rng(0).normal(size=layout.shape)
+    kv = KVCache.page_major(jnp.asarray(values, layout.dtype))
+    program = program_of(config, selects=batch.wanted is not None)
+    return LayerProgram(
+        model.vectors(batch),
+        kv,
+        batch,
+        tuple(parameters_of(model)[path] for path in program.layer_parameters),
+        program,
+    )
+
+
+def _batch(kind: str, rows: int, num_pages: int) -> Batch:
+    random = np.random.default_rng(rows)
+    room = WIDTH * PAGE_SIZE
+    table = jnp.asarray(random.permutation(num_pages).reshape(-1, WIDTH), jnp.int32)
+    if kind == "decode":
+        lengths = random.integers(0, room, rows)
+        lengths[0] = room - 1
+        tokens = random.integers(0, 40, rows)
+        return decode_batch(
+            jnp.asarray(tokens, jnp.int32),
+            jnp.asarray(lengths, jnp.int32),
+            table[:rows],
+            page_size=PAGE_SIZE,
+        )
+    starts, lengths = [0, 17, 30], [41, 18, 63]
+    if kind == "prefill":
+        view = PageView.packed(table[:3], _ints(lengths), _ints(starts))
+        tokens = _ints(random.integers(0, 40, sum(lengths) - sum(starts) + 5))
+        batch = packed_batch(
+            tokens, view.lengths, table[:3], view.first_positions, page_size=PAGE_SIZE
+        )
+        return replace(batch, wanted=view.last_tokens(tokens.size))
+    held = random.integers(0, room - 1, rows) if kind == "mixed" else np.zeros(rows)
+    decodes = np.zeros(rows + 3, bool)
+    if kind == "mixed":
+        decodes[1 : rows + 1] = True
+    before = np.concatenate([starts[:1], held, starts[1:]])
+    after = np.concatenate([lengths[:1], held + decodes[1:-2], lengths[1:]])
+    view = PageView.packed(table, _ints(after), _ints(before))
+    tokens = _ints(random.integers(0, 40, int(after.sum() - before.sum()) + 3))
+    batch = mixed_batch(
+        tokens,
+        view,
+        _ints([0, rows + 1, rows + 2, rows + 3]),
+        jnp.asarray(decodes) if kind == "mixed" else None,
+        page_size=PAGE_SIZE,
+    )
+    return replace(batch, wanted=view.last_tokens(tokens.size))
+
+
+def _ints(values: Any) -> jax.Array:
+    return jnp.asarray(values, jnp.int32)
