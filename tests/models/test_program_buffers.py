@@ -39,6 +39,7 @@ COLUMNS = {
     "gpt-j-6b": (4096, 16384),
     "opt-6.7b": (4096, 16384),
     "bloom-176b": (14336, 57344),
+    "bloom-7b1": (4096, 16384),
 }
 each_program = pytest.mark.parametrize("selects", [False, True])
 
