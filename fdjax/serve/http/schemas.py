@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import StructuredOutputs
+from fdjax.serve.chat_template import ChatEnd
 from fdjax.serve.http.beams import beam_params, given_fields, refuse_beams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.fields import (
@@ -185,6 +186,8 @@ class ChatBody(SamplingBody):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Effort | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -203,6 +206,41 @@ class ChatBody(SamplingBody):
                 param="max_tokens",
             )
         return self
+
+    @model_validator(mode="after")
+    def _continues_an_answer(self) -> Self:
+        if not self.continue_final_message:
+            return self
+        name, last = "continue_final_message", self.messages[-1]
+        if self.add_generation_prompt:
+            raise ApiError(
+                f"{name} is true, and so is add_generation_prompt, which begins a new "
+                "message; set one of them to false",
+                param=name,
+            )
+        if last.role != "assistant" or last.tool_calls:
+            calls = " with tool_calls" if last.tool_calls else ""
+            raise ApiError(
+                f"{name} is true, but the last of the messages is of the role "
+                f"{last.role}{calls}; let a text of the assistant be the last, or "
+                f"leave {name} out",
+                param=name,
+            )
+        return self
+
+    @property
+    def end(self) -> ChatEnd:
+        """Where the prompt ends."""
+        if self.continue_final_message:
+            return "open"
+        return "closed" if self.add_generation_prompt is False else "begun"
+
+    @property
+    def continued(self) -> str | None:
+        """The text that the answer goes on with."""
+        return (
+            (self.messages[-1].content or "") if self.continue_final_message else None
+        )
 
     @property
     def template_options(self) -> dict[str, Any]:
