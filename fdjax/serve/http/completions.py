@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from fdjax.engine.request import Request as EngineRequest
 from fdjax.serve.http.answers import EVENTS, REFUSING, CompletionAnswer
 from fdjax.serve.http.errors import refusals
 from fdjax.serve.http.generation import respond
@@ -117,5 +118,11 @@ def _echoes(
     """The text of each stream's prompt, empty where it is not to be echoed."""
     if tokenizer is None:
         return [""] * len(streams)
-    prompts = [body.prompt[stream.request.index] for stream in streams]
-    return [p if isinstance(p, str) else tokenizer.decode(p) for p in prompts]
+    return [_echo(tokenizer, body, stream.request) for stream in streams]
+
+
+def _echo(tokenizer: Tokenizer, body: CompletionBody, request: EngineRequest) -> str:
+    prompt = body.prompt[request.index]
+    if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
+        return prompt
+    return tokenizer.decode(request.prompt)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from fastapi import Request, Response
 
 from fdjax.generate.any_params import AnyParams
+from fdjax.serve.http.asked import cut
 from fdjax.serve.http.errors import DONE, event
 from fdjax.serve.http.schemas import SamplingBody
 from fdjax.serve.http.server import Server
@@ -134,7 +135,7 @@ async def respond(
         request,
         server,
         body,
-        prompts=prompts,
+        prompts=cut(server, prompts, body.truncate_prompt_tokens, params),
         params=params,
         id_prefix=id_prefix,
         make_reader=make_reader,

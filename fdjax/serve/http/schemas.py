@@ -112,6 +112,7 @@ class SamplingBody(AskingBody):
     diversity_penalty: float | None = None
     response_format: ResponseFormat = None
     structured_outputs: Structured = None
+    truncate_prompt_tokens: int | None = None
 
     @model_validator(mode="after")
     def _usage_only_in_streams(self) -> Self:

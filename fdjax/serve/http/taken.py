@@ -32,7 +32,7 @@ from fdjax.serve.http.streams import unless_gone
 from fdjax.serve.http.tenants import name_of, tenant_of
 from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk
-from fdjax.serve.prompts import Prompt
+from fdjax.serve.prompts import CutPrompt
 from fdjax.serve.stream import Stream
 from fdjax.serve.turns.reader import TurnReader
 
@@ -208,7 +208,7 @@ async def take(
     server: Server,
     body: AskingBody,
     *,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[CutPrompt],
     params: AnyParams,
     id_prefix: str,
     field: str = "prompt",

@@ -83,6 +83,14 @@ async def test_an_echo_has_the_log_probabilities_of_its_prompt(
     ]
 
 
+async def test_a_long_text_is_cut(llm: LLM, serving: Serving):
+    text = "the fox and the owl " * 50
+    cut = BODY | {"prompt": text, "truncate_prompt_tokens": -1, "max_tokens": 4}
+    response = await serving[0].post("/v1/completions", json=cut)
+    usage = response.json()["usage"]
+    assert usage["total_tokens"] == llm.engine.plan.max_model_len
+
+
 async def test_cancelled_requests_leave_no_page_behind(llm: LLM, serving: Serving):
     _, running = serving
     long = SamplingParams(max_tokens=100, ignore_eos=True)
