@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from fdjax.generate.any_params import AnyParams, num_outputs
 from fdjax.generate.beam_params import BeamSearchParams
-from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.server import Server
@@ -37,7 +36,7 @@ def check_size(
             raise ApiError(
                 f"{name} asks for {count} at once; ask for at most {limit}", param=name
             )
-    if not isinstance(params, SamplingParams) or params.logprobs is None:
+    if isinstance(params, PoolingParams) or params.logprobs is None:
         return
     longest = server.model.max_model_len
     tokens = longest if params.max_tokens is None else min(params.max_tokens, longest)

@@ -1,4 +1,4 @@
-"""What a request asks for as a whole: what is cut off."""
+"""What a request asks for as a whole: how much it may be, and what is cut off."""
 
 import dataclasses
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from tests.support.fake_engine import MAX_MODEL_LEN, FakeEngine
 from tests.support.http_server import (
     CHAT,
+    LIMITS,
     MODEL,
     PROMPT,
     TOKENIZER,
@@ -117,3 +118,14 @@ async def test_a_text_that_cannot_fit_is_refused_unread_all_the_same(
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, name)
     assert "max_bytes_per_token" in error["message"]
+
+
+# --- Log-probabilities ----------------------------------------------------------------
+
+
+async def test_beams_have_as_many_logprobs_as_others():
+    beams = PROMPT | {"use_beam_search": True, "n": 4, "max_tokens": 6, "logprobs": 4}
+    with served(limits=dataclasses.replace(LIMITS, logprobs=100)) as server:
+        error = (await server.post(COMPLETIONS, beams)).json()["error"]
+    assert error["param"] == "logprobs"
+    assert "asks for 120 at once" in error["message"]
