@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from fdjax.errors import RequestError
 from fdjax.generate.any_params import AnyParams, num_outputs
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.server import Server
@@ -43,8 +45,6 @@ def check_size(
     each = 1 + params.logprobs
     if isinstance(params, BeamSearchParams):  # of all beams, until it is known
         n = params.beam_width
-    elif params.prompt_logprobs is not None:  # of a prompt as long as may be
-        tokens = longest
     count = n * num_prompts * tokens * each
     if count > limits.logprobs:
         raise ApiError(
@@ -52,6 +52,29 @@ def check_size(
             f"{tokens} tokens with {each} each); ask for at most {limits.logprobs}: "
             "lower max_tokens, n, or the number of log-probabilities",
             param="logprobs",
+        )
+
+
+def check_prompt_logprobs(server: Server, num_tokens: int, params: AnyParams) -> None:
+    """Refuses more log-probabilities of prompts than an answer may have.
+
+    Args:
+        server: whose limits hold.
+        num_tokens: of all prompts together, as the engine will read them.
+        params: of each.
+
+    Raises:
+        RequestError: there are too many; it names `prompt_logprobs`.
+    """
+    if not isinstance(params, SamplingParams) or params.prompt_logprobs is None:
+        return
+    each, limit = 1 + params.prompt_logprobs, server.limits.logprobs
+    count = params.n * num_tokens * each
+    if count > limit:
+        raise RequestError(
+            f"prompt_logprobs asks for {count} at once ({params.n} samples of prompts "
+            f"of {num_tokens} tokens with {each} each); ask for at most {limit}: send "
+            "fewer or shorter prompts, or lower n or the number of log-probabilities"
         )
 
 

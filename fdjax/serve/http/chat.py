@@ -35,9 +35,13 @@ class _Chat:
 
     whole = "chat.completion"
     part = "chat.completion.chunk"
+    is_of_prompts = False
 
-    def __init__(self, texts: TokenTexts, turns: Turns | None, count: int) -> None:
-        self._texts = texts
+    def __init__(
+        self, texts: TokenTexts, turns: Turns | None, count: int, *, tells_ids: bool
+    ) -> None:
+        self.texts = texts
+        self._tells_ids = tells_ids
         self._turns = turns  # that read the answer
         self._has_called = [False] * count
 
@@ -63,9 +67,13 @@ class _Chat:
             deltas = [*filter(None, (delta_of(part, new_id) for part in parts))]
             # Some clients look no further at what comes with the end.
             deltas += [{}] * (not deltas or chunk.finish_reason is not None)
-        if not (any(deltas) or chunk.logprobs or chunk.finish_reason):
+        ids = {"token_ids": chunk.token_ids} if self._tells_ids else {}
+        if not (
+            any(deltas) or chunk.logprobs or chunk.finish_reason or any(ids.values())
+        ):
             return []
         events = [_event(index, delta) for delta in deltas]
+        events[0] |= ids
         events[0]["logprobs"] = self.logprobs(index, chunk)
         events[-1]["finish_reason"] = self._reason(index, chunk.finish_reason)
         return events
@@ -78,7 +86,7 @@ class _Chat:
         del index
         if chunk.logprobs is None:
             return None
-        return chat_logprobs(self._texts, chunk.token_ids, chunk.logprobs)
+        return chat_logprobs(self.texts, chunk.token_ids, chunk.logprobs)
 
 
 def _event(index: int, delta: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +113,12 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
                 prompts=[turn.tokens],
                 params=turn.params,
                 id_prefix="chatcmpl",
-                make_format=lambda streams: _Chat(texts, turn.turns, len(streams)),
+                make_format=lambda streams: _Chat(
+                    texts,
+                    turn.turns,
+                    len(streams),
+                    tells_ids=bool(body.return_token_ids),
+                ),
                 make_reader=turn.make_reader,
             )
 
@@ -152,6 +165,7 @@ async def asked_turn(request: Request, server: Server, body: ChatBody) -> AskedT
         **server.model.sampling,
         "max_tokens": body.max_completion_tokens,
         "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+        "prompt_logprobs": body.prompt_logprobs,
     }
     if tools is not None and (form := tools.form) is not None:
         defaults["structured_outputs"] = form

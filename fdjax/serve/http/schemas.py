@@ -112,6 +112,8 @@ class SamplingBody(AskingBody):
     diversity_penalty: float | None = None
     response_format: ResponseFormat = None
     structured_outputs: Structured = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
     truncate_prompt_tokens: int | None = None
 
     @model_validator(mode="after")
@@ -120,6 +122,16 @@ class SamplingBody(AskingBody):
             raise ApiError(
                 "stream_options is for streams; set stream to true, or leave it out",
                 param="stream_options",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_answers_have_prompt_logprobs(self) -> Self:
+        if self.prompt_logprobs is not None and self.stream:
+            raise ApiError(
+                f"prompt_logprobs is {self.prompt_logprobs}, but streams do not have "
+                "them; set stream to false, or leave out prompt_logprobs",
+                param="prompt_logprobs",
             )
         return self
 
@@ -176,6 +188,22 @@ class CompletionBody(SamplingBody):
                 param="n",
             )
         return self
+
+    @property
+    def computed_prompt_logprobs(self) -> int | None:
+        """Of each token of a prompt, as many as any field asks for."""
+        asked = self.prompt_logprobs
+        if not self.echo or self.logprobs is None or (asked is not None and asked < 0):
+            return asked
+        return max(self.logprobs, asked or 0)
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """See `SamplingBody.renamed`."""
+        of_echo = (
+            {} if self.prompt_logprobs is not None else {"prompt_logprobs": "logprobs"}
+        )
+        return of_echo | super().renamed
 
 
 class ChatBody(SamplingBody):

@@ -78,6 +78,14 @@ async def test_as_many_as_there_is_room_for(
     assert len(await read(path, fields | {NAME: -1})) == count
 
 
+async def test_an_echo_is_what_was_read():
+    body = {"prompt": LONG, NAME: 5, "echo": True, "return_token_ids": True}
+    with served() as server:
+        (choice,) = (await server.post(COMPLETIONS, body)).json()["choices"]
+    assert choice["prompt_token_ids"] == [BEGIN, *REST[-4:]]
+    assert choice["text"].startswith(TOKENIZER.decode(REST[-4:]))
+
+
 @pytest.mark.parametrize("count", [0, -2, MAX_MODEL_LEN + 1, 10**30])
 @pytest.mark.parametrize("path", [COMPLETIONS, CHATS, EMBEDDINGS])
 async def test_no_prompts_have_that_length(path: str, count: int):
@@ -120,7 +128,45 @@ async def test_a_text_that_cannot_fit_is_refused_unread_all_the_same(
     assert "max_bytes_per_token" in error["message"]
 
 
-# --- Log-probabilities ----------------------------------------------------------------
+# --- Log-probabilities of prompts -----------------------------------------------------
+
+SCORES = {"prompt": [5] * 30, "max_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "count", "param"),
+    [
+        (COMPLETIONS, SCORES | {"prompt_logprobs": 3}, 120, "prompt_logprobs"),
+        (COMPLETIONS, SCORES | {"echo": True, "logprobs": 3}, 120, "logprobs"),
+        (COMPLETIONS, SCORES | {"prompt_logprobs": 0, "n": 4}, 120, "prompt_logprobs"),
+        (
+            COMPLETIONS,
+            {"prompt": [[5] * 30] * 2, "max_tokens": 1, "prompt_logprobs": 1},
+            120,
+            "prompt_logprobs",
+        ),
+        (
+            CHATS,
+            {"messages": [{"role": "user", "content": LONG[:200]}]}
+            | {"prompt_logprobs": 20},
+            None,
+            "prompt_logprobs",
+        ),
+    ],
+)
+async def test_an_answer_has_so_many_scores(
+    path: str, fields: dict[str, Any], count: int | None, param: str
+):
+    engine = FakeEngine(TOKENS)
+    with served(engine, limits=dataclasses.replace(LIMITS, logprobs=100)) as server:
+        refused = await server.post(path, fields)
+        assert not engine.added, "it was read"
+        cut = await server.post(path, fields | {NAME: 2, "n": 1})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, param), error
+    assert f"asks for {'' if count is None else count}" in error["message"]
+    assert "at most 100" in error["message"]
+    assert cut.status_code == 200, "of fewer tokens there may be as many each"
 
 
 async def test_beams_have_as_many_logprobs_as_others():
