@@ -1,5 +1,6 @@
 """What is told of tokens where a request asks for it: ids, and the prompt's scores."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import Iterable
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from fdjax.engine.request import Logprob
 from fdjax.serve.http import told, whole
+from fdjax.serve.http.logprobs import TokenTexts
 from tests.support.conversation import CALL, TOOLS, Conversation
 from tests.support.fake_engine import FakeEngine
 from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENIZER, TOKENS, served
@@ -184,6 +187,27 @@ async def test_scores_of_a_long_prompt_leave_others_their_turn(
         assert begin is None
         assert [int(next(iter(score))) for score in scores] == prompt[1:]
         assert choice["prompt_token_ids"] == prompt
+
+
+async def test_others_have_their_turn_while_a_prompt_is_written():
+    rounds = 0
+
+    async def count_rounds() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    prompt = [5] * 20_000
+    scores = [None, *[Logprob(-1.0, {5: -1.0})] * (len(prompt) - 1)]
+    texts = TokenTexts(TOKENIZER)
+    counting = asyncio.create_task(count_rounds())
+    pieces = len(await told.prompt_logprobs(texts, prompt, scores, num_top=1))
+    assert rounds >= pieces > 500
+    rounds = 0
+    pieces = len(await told.prompt_ids(prompt))
+    counting.cancel()
+    assert rounds >= pieces > 4
 
 
 @pytest.mark.parametrize(
