@@ -23,7 +23,7 @@ from fdjax.serve.merging import merged
 from fdjax.serve.names import Names
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.preparing import Preparing
-from fdjax.serve.prompts import Prompt
+from fdjax.serve.prompts import CutPrompt, Prompt
 from fdjax.serve.reading import Reading
 from fdjax.serve.serving_engine import ServingEngine
 from fdjax.serve.stream import Stream
@@ -159,7 +159,7 @@ class AsyncLLM:
 
     async def start(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[CutPrompt],
         params: AnyParams,
         origin: Origin | None = None,
         *,
@@ -170,7 +170,7 @@ class AsyncLLM:
         """Lets the engine take several requests, or none of them.
 
         Args:
-            prompts: texts or token ids.
+            prompts: texts or token ids, whole or the last tokens of them.
             params: of all.
             origin: on whose behalf they are; nobody's by default.
             charge: told how many tokens the prompts have before the engine takes
@@ -241,7 +241,7 @@ class AsyncLLM:
 
     async def _claimed(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[CutPrompt],
         params: AnyParams,
         origin: Origin,
         charge: Callable[[int], AbstractContextManager[None]] | None,

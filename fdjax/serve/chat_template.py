@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from fdjax.errors import ConfigError, RequestError
 from fdjax.models.regular_files import read_whole
@@ -24,6 +24,9 @@ _STACK_BYTES = 2**23
 _MAX_ERROR = 500
 
 type Message = dict[str, Any]
+type ChatEnd = Literal["begun", "closed", "open"]
+"""Where the text of a chat ends: with the beginning of an answer, behind the last
+message, or where that one's content ends, so that it goes on."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class ChatText:
     """What a chat becomes.
 
     Attributes:
-        text: of all turns, up to where the answer begins.
+        text: of all turns, up to where the model goes on.
         plain: it has its special tokens already; none are added when it is tokenised.
     """
 
@@ -71,6 +74,7 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        end: ChatEnd = "begun",
     ) -> ChatText:
         """The text of a chat.
 
@@ -81,6 +85,7 @@ class ChatTemplate:
             messages: in the words that templates know.
             tools: that may be called, as OpenAI's API describes them.
             options: more that the template may look at.
+            end: of the text; without a template, it always ends with the last message.
 
         Raises:
             RequestError: the template refuses the messages, fails, or does not end.
@@ -92,6 +97,7 @@ class ChatTemplate:
             "conversation": list(messages),
             "tools": tools and list(tools),
             "options": options or {},
+            "end": end,
         }
         try:
             text, error = self._forks.call(question, cpu_seconds=SECONDS)
@@ -135,7 +141,7 @@ def _main() -> None:
     def rendered(question: dict[str, Any]) -> tuple[str | None, str]:
         if failure:
             return None, failure
-        options = question.pop("options")
+        options, end = question.pop("options"), question.pop("end")
         apply = tokenizer.apply_chat_template
         # A template of the request's, say, which would be run.
         taken = inspect.signature(apply).parameters.keys() & options.keys()
@@ -143,7 +149,11 @@ def _main() -> None:
             return None, f"chat_template_kwargs may not have {', '.join(taken)}"
         try:
             text = apply(
-                **question, **options, tokenize=False, add_generation_prompt=True
+                **question,
+                **options,
+                tokenize=False,
+                add_generation_prompt=end == "begun",
+                continue_final_message=end == "open",
             )
         except MemoryError:
             raise

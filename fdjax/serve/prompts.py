@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NotRequired, TypedDict, cast
 
 from fdjax.errors import RequestError
@@ -10,6 +11,7 @@ from fdjax.serve.tokenizer import Tokenizer, tokenised
 
 type PlainPrompt = str | Sequence[int]
 type Prompt = PlainPrompt | TextPrompt | TokensPrompt
+type CutPrompt = Prompt | LastTokens
 
 
 class TextPrompt(TypedDict):
@@ -23,6 +25,19 @@ class TokensPrompt(TypedDict):
 
     prompt_token_ids: Sequence[int]
     prompt: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class LastTokens:
+    """A prompt that is cut at its beginning, where it is too long.
+
+    Attributes:
+        prompt: all of it.
+        count: tokens that are left at most, one or more.
+    """
+
+    prompt: Prompt
+    count: int
 
 
 def plain(prompt: Prompt, index: int) -> PlainPrompt:

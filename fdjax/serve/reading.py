@@ -10,7 +10,14 @@ from fdjax.generate.params import SamplingParams
 from fdjax.serve.bad_words import in_tokens
 from fdjax.serve.beam_texts import judging
 from fdjax.serve.grammars import Grammars, TokenGrammar
-from fdjax.serve.prompts import PlainPrompt, Prompt, plain, token_ids_of
+from fdjax.serve.prompts import (
+    CutPrompt,
+    LastTokens,
+    PlainPrompt,
+    Prompt,
+    plain,
+    token_ids_of,
+)
 from fdjax.serve.texts import Texts
 from fdjax.serve.tickets import Call
 from fdjax.serve.tokenizer import Tokenizer
@@ -38,7 +45,7 @@ class Reading:
             grammars.prepare()
 
     async def calls(
-        self, prompts: Sequence[Prompt], params: AnyParams, owner: str = ""
+        self, prompts: Sequence[CutPrompt], params: AnyParams, owner: str = ""
     ) -> list[Call]:
         """Of prompts that share parameters, and an owner.
 
@@ -78,21 +85,44 @@ class Reading:
             return None
         return await self._grammars.compiled(params, owner=owner)
 
-    async def _encode(self, prompts: Sequence[Prompt], owner: str) -> list[list[int]]:
-        """Token ids, once all texts are known to be short enough."""
-        plains = [plain(prompt, index) for index, prompt in enumerate(prompts)]
+    async def _encode(
+        self, prompts: Sequence[CutPrompt], owner: str
+    ) -> list[list[int]]:
+        """Token ids, once all texts are known to be short enough, cut or not."""
+        counts = [_count(prompt) for prompt in prompts]
+        plains = [plain(_whole(prompt), i) for i, prompt in enumerate(prompts)]
         if self._texts is not None:
             for index, prompt in enumerate(plains):
                 if isinstance(prompt, str):
                     self._texts.check([prompt], f"prompt {index}")
         return [
-            await self._token_ids(prompt, index, owner)
-            for index, prompt in enumerate(plains)
+            await self._token_ids(prompt, count, index, owner)
+            for index, (prompt, count) in enumerate(zip(plains, counts, strict=True))
         ]
 
     async def _token_ids(
-        self, prompt: PlainPrompt, index: int, owner: str
+        self, prompt: PlainPrompt, count: int | None, index: int, owner: str
     ) -> list[int]:
         if isinstance(prompt, str) and self._texts is not None:
-            return await self._texts.encode(prompt, f"prompt {index}", owner=owner)
+            ids = await self._texts.encode(prompt, f"prompt {index}", owner=owner)
+            return ids if count is None else self._last(ids, count)
+        if count is not None and not isinstance(prompt, str):
+            prompt = prompt[-count:]
         return token_ids_of(prompt, index, None)
+
+    def _last(self, ids: list[int], count: int) -> list[int]:
+        """The last tokens of a text, behind the special ones that it begins with."""
+        if len(ids) <= count:
+            return ids
+        begin = [] if self._tokenizer is None else self._tokenizer.encode("")
+        if len(begin) >= count or ids[: len(begin)] != begin:
+            begin = []
+        return begin + ids[len(ids) - count + len(begin) :]
+
+
+def _count(prompt: CutPrompt) -> int | None:
+    return prompt.count if isinstance(prompt, LastTokens) else None
+
+
+def _whole(prompt: CutPrompt) -> Prompt:
+    return prompt.prompt if isinstance(prompt, LastTokens) else prompt

@@ -53,7 +53,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> ChatTemplate:
         for place, bomb in enumerate(BOMBS)
     )
     begin = "{% set n = 9 + messages|length %}{% if n == 1 %}"
-    whole = f"{begin}{cases}{{% else %}}{TEMPLATE}{{% endif %}}"
+    first = "{% elif messages[0].content == 'the first' %}{{ messages[0].content }}"
+    whole = f"{begin}{cases}{first}{{% else %}}{TEMPLATE}{{% endif %}}"
     return ChatTemplate(with_template(tmp_path_factory.mktemp("a") / "model", whole))
 
 
@@ -66,6 +67,30 @@ def test_a_base_model_reads_the_messages_as_text():
 def test_a_template_writes_its_own_special_tokens(template: ChatTemplate):
     expected = ChatText("<s>user: Hello\nassistant:", plain=True)
     assert template.render([USER]) == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("begun", "<s>user: Hello\nassistant: Good\nassistant:"),
+        ("closed", "<s>user: Hello\nassistant: Good\n"),
+        ("open", "<s>user: Hello\nassistant: Good"),
+    ],
+)
+def test_where_a_chat_ends(template: ChatTemplate, end: Any, text: str):
+    messages = [USER, {"role": "assistant", "content": "Good"}]
+    assert template.render(messages, end=end).text == text
+    plain = ChatTemplate(TALES).render(messages, end=end)
+    assert plain.text == "Hello\nGood", "without a template there is one end"
+
+
+def test_a_template_that_does_not_write_the_message_to_continue(
+    template: ChatTemplate,
+):
+    """`messages[0]` chooses the template that writes the first message alone."""
+    messages = [{"role": "user", "content": "the first"}, USER]
+    with pytest.raises(RequestError, match=r"chat template: .*does not appear"):
+        template.render(messages, end="open")
 
 
 def test_tools_and_options(template: ChatTemplate):

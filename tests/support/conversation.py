@@ -44,13 +44,15 @@ class Conversation:
         self.messages: Sequence[dict[str, Any]] = ()
         self.tools: Any = None
         self.options: Any = None
+        self.end: Any = None
         self.prompt = "Once"
         self.model = dataclasses.replace(model, chat=self._chat)
 
     def _chat(
-        self, messages: Sequence[dict[str, Any]], tools: Any, options: Any
+        self, messages: Sequence[dict[str, Any]], tools: Any, options: Any, end: Any
     ) -> ChatText:
         self.messages, self.tools, self.options = messages, tools, options
+        self.end = end
         return ChatText(self.prompt, plain=False)
 
     async def answer(self, **fields: Any) -> dict[str, Any]:

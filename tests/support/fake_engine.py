@@ -193,6 +193,8 @@ class FakeEngine:
             vector = vector_of(request)
             reason = FinishReason.STOP
             return Embedded(request.index, [], None, reason, embedding=vector)
+        num_scores = request.params.prompt_logprobs
+        is_first = sequence.num_made == 0
         stop = min(sequence.num_made + self.per_step, request.max_tokens)
         token_ids = self.answer[sequence.num_made : stop]
         sequence.num_made += len(token_ids)
@@ -206,6 +208,7 @@ class FakeEngine:
             token_ids=token_ids,
             logprobs=logprobs_of(token_ids, request.params.logprobs),
             finish_reason=reason,
+            prompt_logprobs=scores_of(request.prompt, num_scores) if is_first else None,
         )
 
     def _enter(self) -> None:
@@ -228,3 +231,13 @@ def logprobs_of(token_ids: Sequence[int], count: int | None) -> list[Logprob] | 
         Logprob(-0.5, {token + rank: -0.5 - rank for rank in range(count)})
         for token in token_ids
     ]
+
+
+def scores_of(prompt: Sequence[int], count: int | None) -> list[Logprob | None] | None:
+    """Made up: every token of the prompt but the first is the second likeliest."""
+    if count is None:
+        return None
+    tops = ([token + 1, token, *range(token + 2, token + count)] for token in prompt)
+    values = ({one: -1.0 - rank for rank, one in enumerate(top)} for top in tops)
+    scores = [Logprob(-2.0, dict([*one.items()][:count])) for one in values]
+    return [None, *scores[1:]]

@@ -5,6 +5,8 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from fdjax.serve.http.told import OfOutput, OfPrompt
+
 type FinishReason = Literal["stop", "length", "abort"]
 type ChatFinishReason = Literal["stop", "length", "abort", "tool_calls"]
 
@@ -48,7 +50,7 @@ class CompletionLogprobs(BaseModel):
     text_offset: list[int]
 
 
-class CompletionChoice(BaseModel):
+class CompletionChoice(OfPrompt, OfOutput):
     """One sample of a prompt."""
 
     index: int
@@ -112,7 +114,7 @@ class ChatMessage(BaseModel):
     reasoning: str = ""
 
 
-class ChatChoice(BaseModel):
+class ChatChoice(OfOutput):
     """One sample of the next turn."""
 
     index: int
@@ -121,7 +123,7 @@ class ChatChoice(BaseModel):
     finish_reason: ChatFinishReason
 
 
-class ChatAnswer(BaseModel):
+class ChatAnswer(OfPrompt):
     """The answer of `/v1/chat/completions`."""
 
     id: str

@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -12,30 +11,23 @@ from fastapi import APIRouter, Request, Response
 
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
-from fdjax.generate.structured import check_depth
 from fdjax.serve.http.answers import EVENTS, REFUSING, ChatAnswer
 from fdjax.serve.http.calling import Calling, calling
-from fdjax.serve.http.errors import ApiError, refusals
+from fdjax.serve.http.chat_prompt import chat_prompt
+from fdjax.serve.http.errors import refusals
 from fdjax.serve.http.generation import respond
 from fdjax.serve.http.json_aside import AsideRoute
 from fdjax.serve.http.logprobs import TokenTexts, chat_logprobs
-from fdjax.serve.http.messages import Message
 from fdjax.serve.http.schemas import ChatBody
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.taken import ahead
 from fdjax.serve.http.tenants import name_of
-from fdjax.serve.http.tool_fields import with_arguments
 from fdjax.serve.http.turn_shapes import delta_of, message_of
 from fdjax.serve.http.whole import Result
-from fdjax.serve.lanes import FairThreads, finished
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.turns import thinking
 from fdjax.serve.turns.reader import TurnReader
-from fdjax.serve.turns.tool import Tool
-from fdjax.serve.turns.turns import Turns
-
-# Each waits for a process that renders: see `chat_template`.
-_RENDERING = FairThreads(4, "fdjax-chats")
+from fdjax.serve.turns.turns import Before, Turns
 
 
 class _Chat:
@@ -43,9 +35,13 @@ class _Chat:
 
     whole = "chat.completion"
     part = "chat.completion.chunk"
+    is_of_prompts = False
 
-    def __init__(self, texts: TokenTexts, turns: Turns | None, count: int) -> None:
-        self._texts = texts
+    def __init__(
+        self, texts: TokenTexts, turns: Turns | None, count: int, *, tells_ids: bool
+    ) -> None:
+        self.texts = texts
+        self._tells_ids = tells_ids
         self._turns = turns  # that read the answer
         self._has_called = [False] * count
 
@@ -71,9 +67,13 @@ class _Chat:
             deltas = [*filter(None, (delta_of(part, new_id) for part in parts))]
             # Some clients look no further at what comes with the end.
             deltas += [{}] * (not deltas or chunk.finish_reason is not None)
-        if not (any(deltas) or chunk.logprobs or chunk.finish_reason):
+        ids = {"token_ids": chunk.token_ids} if self._tells_ids else {}
+        if not (
+            any(deltas) or chunk.logprobs or chunk.finish_reason or any(ids.values())
+        ):
             return []
         events = [_event(index, delta) for delta in deltas]
+        events[0] |= ids
         events[0]["logprobs"] = self.logprobs(index, chunk)
         events[-1]["finish_reason"] = self._reason(index, chunk.finish_reason)
         return events
@@ -86,84 +86,11 @@ class _Chat:
         del index
         if chunk.logprobs is None:
             return None
-        return chat_logprobs(self._texts, chunk.token_ids, chunk.logprobs)
+        return chat_logprobs(self.texts, chunk.token_ids, chunk.logprobs)
 
 
 def _event(index: int, delta: dict[str, Any]) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-
-@dataclass(frozen=True)
-class ChatPrompt:
-    """What a chat becomes.
-
-    Attributes:
-        text: by the model's template.
-        tokens: of the text.
-    """
-
-    text: str
-    tokens: list[int]
-
-
-async def chat_prompt(
-    server: Server,
-    messages: Sequence[Message],
-    tools: Sequence[Tool] | None = None,
-    options: Mapping[str, Any] | None = None,
-    *,
-    owner: str = "",
-) -> ChatPrompt:
-    """The prompt that a chat becomes, by the model's template.
-
-    Args:
-        server: whose model it is for.
-        messages: of the chat.
-        tools: that the model is told of.
-        options: of the template.
-        owner: whose chat it is; owners take turns.
-
-    Raises:
-        ApiError: the model has no tokenizer.
-        RequestError: the chat is too long, before or after the template; or the
-            template refuses it.
-    """
-    texts = server.llm.texts
-    if server.model.chat is None or texts is None:
-        raise ApiError("the model has no tokenizer, and so no chat", param="messages")
-    if len(messages) > server.limits.messages:
-        raise ApiError(
-            f"messages has {len(messages)} entries; use at most "
-            f"{server.limits.messages}",
-            param="messages",
-        )
-    plain = [message.plain() for message in messages]
-    described = [tool.described for tool in tools or ()]
-    texts.check([text for one in plain for text in _texts_of(one)], "messages")
-    texts.check([_json(described)], "tools")
-    check_depth("chat_template_kwargs", options)
-    texts.check([_json(options)], "chat_template_kwargs")
-    for message in plain:
-        if "tool_calls" in message:
-            message["tool_calls"] = [*map(with_arguments, message["tool_calls"])]
-    rendering = functools.partial(
-        server.model.chat, plain, described or None, options or None
-    )
-    size = sum(len(message["content"]) for message in plain)
-    chat = await finished(_RENDERING, rendering, owner=owner, size=size)
-    tokens = await texts.encode(chat.text, "messages", plain=chat.plain, owner=owner)
-    return ChatPrompt(chat.text, tokens)
-
-
-def _texts_of(message: Mapping[str, Any]) -> list[str]:
-    """All that a template may write of a message."""
-    written = ("content", "name", "reasoning", "tool_call_id")
-    texts = [message[name] for name in written if name in message]
-    return texts + ([_json(message["tool_calls"])] if "tool_calls" in message else [])
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def router(server: Server, texts: TokenTexts) -> APIRouter:
@@ -186,7 +113,12 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
                 prompts=[turn.tokens],
                 params=turn.params,
                 id_prefix="chatcmpl",
-                make_format=lambda streams: _Chat(texts, turn.turns, len(streams)),
+                make_format=lambda streams: _Chat(
+                    texts,
+                    turn.turns,
+                    len(streams),
+                    tells_ids=bool(body.return_token_ids),
+                ),
                 make_reader=turn.make_reader,
             )
 
@@ -233,6 +165,7 @@ async def asked_turn(request: Request, server: Server, body: ChatBody) -> AskedT
         **server.model.sampling,
         "max_tokens": body.max_completion_tokens,
         "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+        "prompt_logprobs": body.prompt_logprobs,
     }
     if tools is not None and (form := tools.form) is not None:
         defaults["structured_outputs"] = form
@@ -243,12 +176,14 @@ async def asked_turn(request: Request, server: Server, body: ChatBody) -> AskedT
         body.messages,
         tools and tools.tools,
         body.template_options,
+        end=body.end,
         owner=name_of(request.scope),
     )
     prompt = await ahead(request, server, body, params, rendering)
     turns = _reading(server, tools)
-    params = _after_reasoning(params, turns, prompt.text)
-    make_reader = turns and _readers(turns, tools, prompt.text)
+    before = Before(prompt.text, body.continued)
+    params = _after_reasoning(params, turns, before)
+    make_reader = turns and _readers(turns, tools, before)
     return AskedTurn(prompt.tokens, params, turns, make_reader)
 
 
@@ -260,19 +195,19 @@ def _reading(server: Server, tools: Calling | None) -> Turns | None:
 
 
 def _readers(
-    turns: Turns, tools: Calling | None, prompt: str
+    turns: Turns, tools: Calling | None, before: Before
 ) -> Callable[[], TurnReader]:
     parallel = tools is None or tools.parallel
     callable_tools = () if tools is None else tools.callable
-    return lambda: turns.reader(prompt, callable_tools, parallel=parallel)
+    return lambda: turns.reader(before, callable_tools, parallel=parallel)
 
 
 def _after_reasoning(
-    params: SamplingParams | BeamSearchParams, turns: Turns | None, prompt: str
+    params: SamplingParams | BeamSearchParams, turns: Turns | None, before: Before
 ) -> SamplingParams | BeamSearchParams:
     """Leaves the model its reasoning, whatever form its answer has."""
     form = params.structured_outputs
-    if form is None or turns is None or not turns.may_reason(prompt):
+    if form is None or turns is None or not turns.may_reason(before):
         return params
     form = dataclasses.replace(form, after=thinking.END)
     return dataclasses.replace(params, structured_outputs=form)

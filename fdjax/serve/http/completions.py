@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from fdjax.engine.request import Request as EngineRequest
 from fdjax.serve.http.answers import EVENTS, REFUSING, CompletionAnswer
 from fdjax.serve.http.errors import refusals
 from fdjax.serve.http.generation import respond
@@ -22,14 +23,17 @@ class _Completions:
     """See `Format`."""
 
     whole = part = "text_completion"
+    is_of_prompts = True
 
     def __init__(
         self,
         texts: TokenTexts,
+        body: CompletionBody,
         echoes: Sequence[str],
         prompts: Sequence[Sequence[int]],
     ) -> None:
-        self._texts = texts
+        self.texts = texts
+        self._body = body
         self._echoes = echoes
         self._prompts = prompts
         self._offsets = [0] * len(echoes)
@@ -42,34 +46,46 @@ class _Completions:
         }
 
     def openings(self, index: int) -> list[dict[str, Any]]:
-        echo = self._echoes[index]
-        return [self._part(index, echo, None, None)] if echo else []
+        echo, tells_ids = self._echoes[index], self._body.return_token_ids
+        return [self._part(index, echo, None, None, ())] if echo or tells_ids else []
 
     def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        if not (chunk.text or chunk.logprobs or chunk.finish_reason):
+        text, reason = chunk.text or "", chunk.finish_reason
+        ids = chunk.token_ids if self._body.return_token_ids else ()
+        if not (text or chunk.logprobs or reason or ids):
             return []
-        logprobs = self.logprobs(index, chunk)
-        return [self._part(index, chunk.text or "", logprobs, chunk.finish_reason)]
+        return [self._part(index, text, self.logprobs(index, chunk), reason, ids)]
 
     def _part(
-        self, index: int, text: str, logprobs: Any, finish_reason: str | None
+        self,
+        index: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str | None,
+        token_ids: Sequence[int],
     ) -> dict[str, Any]:
         return {
             "index": index,
             "text": text,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
+            **({"token_ids": token_ids} if self._body.return_token_ids else {}),
         }
 
     def logprobs(self, index: int, chunk: Chunk) -> dict[str, list[Any]] | None:
-        if chunk.logprobs is None:
+        num_top = self._body.logprobs
+        if chunk.logprobs is None or num_top is None:
             return None
         token_ids, entries = chunk.token_ids, chunk.logprobs
-        if chunk.prompt_logprobs is not None:  # the prompt is part of the text
+        if chunk.prompt_logprobs is not None and self._body.echo:
             token_ids = [*self._prompts[index], *token_ids]
             entries = [*chunk.prompt_logprobs, *entries]
         logprobs = completion_logprobs(
-            self._texts, token_ids, entries, offset=self._offsets[index]
+            self.texts,
+            token_ids,
+            entries,
+            num_top=num_top,
+            offset=self._offsets[index],
         )
         self._offsets[index] += sum(map(len, logprobs["tokens"]))
         return logprobs
@@ -90,13 +106,14 @@ def router(server: Server, texts: TokenTexts) -> APIRouter:
         def make_format(streams: Sequence[Stream]) -> _Completions:
             tokenizer = server.llm.tokenizer if body.echo else None
             prompts = [stream.request.prompt for stream in streams]
-            return _Completions(texts, _echoes(tokenizer, body, streams), prompts)
+            echoes = _echoes(tokenizer, body, streams)
+            return _Completions(texts, body, echoes, prompts)
 
         with refusals(CompletionBody.model_fields, **body.renamed):
             defaults = {
                 **server.model.sampling,
                 "logprobs": body.logprobs,
-                "prompt_logprobs": body.logprobs if body.echo else None,
+                "prompt_logprobs": body.computed_prompt_logprobs,
             }
             return await respond(
                 request,
@@ -117,5 +134,11 @@ def _echoes(
     """The text of each stream's prompt, empty where it is not to be echoed."""
     if tokenizer is None:
         return [""] * len(streams)
-    prompts = [body.prompt[stream.request.index] for stream in streams]
-    return [p if isinstance(p, str) else tokenizer.decode(p) for p in prompts]
+    return [_echo(tokenizer, body, stream.request) for stream in streams]
+
+
+def _echo(tokenizer: Tokenizer, body: CompletionBody, request: EngineRequest) -> str:
+    prompt = body.prompt[request.index]
+    if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
+        return prompt
+    return tokenizer.decode(request.prompt)

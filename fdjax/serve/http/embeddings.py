@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.serve.http.answers import ABORTED, REFUSING, EmbeddingsAnswer
+from fdjax.serve.http.asked import cut
 from fdjax.serve.http.encoding import encoded
 from fdjax.serve.http.errors import ApiError, refusals
 from fdjax.serve.http.fields import Inputs
@@ -29,6 +30,7 @@ class EmbeddingsBody(AskingBody):
     dimensions: int | None = None
     pooling: Literal["last", "mean"] | None = None
     normalize: bool | None = None
+    truncate_prompt_tokens: int | None = None
 
     def params(self) -> PoolingParams:
         """In the engine's words.
@@ -55,12 +57,13 @@ def router(server: Server) -> APIRouter:
     async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
         server.check_model(body.model)
         with refusals(EmbeddingsBody.model_fields, prompt="input"):
+            params = body.params()
             taken = await take(
                 request,
                 server,
                 body,
-                prompts=body.input,
-                params=body.params(),
+                prompts=cut(server, body.input, body.truncate_prompt_tokens, params),
+                params=params,
                 id_prefix="embd",
                 field="input",
             )

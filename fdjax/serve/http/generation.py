@@ -8,11 +8,20 @@ from typing import Any, Protocol
 from fastapi import Request, Response
 
 from fdjax.generate.any_params import AnyParams
+from fdjax.serve.http.asked import cut
 from fdjax.serve.http.errors import DONE, event
+from fdjax.serve.http.logprobs import TokenTexts
 from fdjax.serve.http.schemas import SamplingBody
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.taken import Taken, take
-from fdjax.serve.http.whole import Columns, Result, whole_answer
+from fdjax.serve.http.told import prompt_ids, prompt_logprobs
+from fdjax.serve.http.whole import (
+    Columns,
+    Lists,
+    Result,
+    opening_event,
+    whole_answer,
+)
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.prompts import Prompt
 from fdjax.serve.stream import Stream
@@ -25,10 +34,15 @@ class Format(Protocol):
     Attributes:
         whole: the name of a whole answer, in its `object`.
         part: the name of an event.
+        texts: of single tokens.
+        is_of_prompts: each choice tells of its prompt; else the answer does, as there
+            is one.
     """
 
     whole: str
     part: str
+    texts: TokenTexts
+    is_of_prompts: bool
 
     def choice(self, index: int, result: Result) -> dict[str, Any]:
         """One sample of a whole answer, without log-probabilities."""
@@ -39,7 +53,7 @@ class Format(Protocol):
         ...
 
     def openings(self, index: int) -> list[dict[str, Any]]:
-        """What a stream says of a sample before its first token."""
+        """What a stream says of a sample before its first token; one or nothing."""
         ...
 
     def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
@@ -54,12 +68,17 @@ class Generation:
     Attributes:
         taken: the request.
         format: of its endpoint.
+        tells_ids: the answer has the token ids of prompts and samples.
+        num_scores: it has log-probabilities of the prompts' tokens, and so many others
+            at each; `None` for none.
         include_usage: a stream's last event has the tokens read and made.
         usage_always: and so have all before it, as many as there were.
     """
 
     taken: Taken
     format: Format
+    tells_ids: bool
+    num_scores: int | None
     include_usage: bool
     usage_always: bool
 
@@ -75,14 +94,36 @@ class Generation:
     async def answer(self) -> Response:
         """The whole answer."""
         results = [Result() for _ in self.taken.streams]
+        scores: dict[int, list[bytes]] = {}
         async with contextlib.aclosing(self.taken.chunks()) as chunks:
             async for index, chunk in chunks:
-                results[index].add(chunk, self.format.logprobs(index, chunk))
+                if chunk.prompt_logprobs is not None and self.num_scores is not None:
+                    scores[index] = await prompt_logprobs(
+                        self.format.texts,
+                        self._prompt(index),
+                        chunk.prompt_logprobs,
+                        num_top=self.num_scores,
+                    )
+                logprobs = self.format.logprobs(index, chunk)
+                results[index].add(chunk, logprobs, tells_ids=self.tells_ids)
+        firsts = range(0, len(results), self.taken.n)
+        prompts = [await self._of_prompt(first, scores.get(first)) for first in firsts]
+        return self._written(results, prompts)
+
+    def _written(self, results: Sequence[Result], prompts: Sequence[Lists]) -> Response:
+        """An answer of all samples, and what is told of their prompts."""
+        places = [self._placed(prompt) for prompt in prompts]
+
+        def lists(index: int, result: Result) -> Lists:
+            ids: Lists = {"token_ids": result.token_ids} if self.tells_ids else {}
+            return {**places[index // self.taken.n][0], **ids}
+
         choices = (
-            result.parts(self.format.choice(index, result))
+            result.parts(self.format.choice(index, result), lists(index, result))
             for index, result in enumerate(results)
         )
-        return whole_answer(self.frame(self.format.whole), choices, self.taken.usage)
+        frame, (_, of_all) = self.frame(self.format.whole), places[0]
+        return whole_answer(frame, choices, of_all, self.taken.usage)
 
     async def events(self) -> AsyncGenerator[bytes]:
         """The answer as server-sent events."""
@@ -93,25 +134,42 @@ class Generation:
                 return {}
             return {"usage": self.taken.usage if self.usage_always else None}
 
-        def part(choice: dict[str, Any]) -> bytes:
-            return event(frame | {"choices": [choice]} | usage())
-
+        prompt: Lists = {}
         for index in range(len(self.taken.streams)):
+            if index % self.taken.n == 0:
+                prompt = await self._of_prompt(index, None)
             for opening in self.format.openings(index):
-                yield part(opening)
+                yield opening_event(frame, opening, *self._placed(prompt), usage())
         try:
             async with contextlib.aclosing(self.taken.chunks()) as chunks:
                 async for index, chunk in chunks:
                     if chunk.best is not None:
                         yield event(frame | {"choices": []} | _so_far(chunk) | usage())
                     for delta in self.format.deltas(index, chunk):
-                        yield part(delta)
+                        yield event(frame | {"choices": [delta]} | usage())
         except Exception as error:
             yield event(self.taken.told(error).body)
         else:
             if self.include_usage:
                 yield event(frame | {"choices": [], "usage": self.taken.usage})
         yield DONE
+
+    def _prompt(self, index: int) -> Sequence[int]:
+        """The token ids of a sample's prompt."""
+        return self.taken.streams[index].request.prompt
+
+    def _placed(self, prompt: Lists) -> tuple[Lists, Lists]:
+        """What is told of a prompt: in its choices, and in the answer."""
+        return (prompt, {}) if self.format.is_of_prompts else ({}, prompt)
+
+    async def _of_prompt(self, index: int, scores: list[bytes] | None) -> Lists:
+        """What is told of the prompt of a sample."""
+        lists: dict[str, Sequence[bytes] | None] = {}
+        if self.tells_ids:
+            lists["prompt_token_ids"] = await prompt_ids(self._prompt(index))
+        if self.num_scores is not None:
+            lists["prompt_logprobs"] = scores
+        return lists
 
 
 async def respond(
@@ -134,7 +192,7 @@ async def respond(
         request,
         server,
         body,
-        prompts=prompts,
+        prompts=cut(server, prompts, body.truncate_prompt_tokens, params),
         params=params,
         id_prefix=id_prefix,
         make_reader=make_reader,
@@ -143,6 +201,8 @@ async def respond(
     generation = Generation(
         taken,
         make_format(taken.streams),
+        tells_ids=bool(body.return_token_ids),
+        num_scores=body.prompt_logprobs,
         include_usage=bool(options and options.include_usage),
         usage_always=bool(options and options.continuous_usage_stats),
     )

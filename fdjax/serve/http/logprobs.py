@@ -1,6 +1,7 @@
-"""Log-probabilities in the two shapes that OpenAI has for them."""
+"""Log-probabilities in the two shapes that OpenAI has for them, and in vLLM's."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ def completion_logprobs(
     token_ids: Sequence[int],
     logprobs: Sequence[Logprob | None],
     *,
+    num_top: int,
     offset: int,
 ) -> dict[str, list[Any]]:
     """The shape of `/v1/completions`.
@@ -41,6 +43,7 @@ def completion_logprobs(
         texts: of tokens.
         token_ids: the tokens.
         logprobs: one each; `None` for a prompt's first token.
+        num_top: how many of the most likely tokens are told; there may be more.
         offset: characters of the text before them.
     """
     tokens = [texts.of(token) for token in token_ids]
@@ -52,16 +55,16 @@ def completion_logprobs(
         "tokens": tokens,
         "token_logprobs": [one and _finite(one.logprob) for one in logprobs],
         "top_logprobs": [
-            one and _top(texts, token, one)
+            one and _top(texts, token, one, num_top)
             for token, one in zip(token_ids, logprobs, strict=True)
         ],
         "text_offset": offsets,
     }
 
 
-def _top(texts: TokenTexts, token: int, one: Logprob) -> dict[str, float]:
+def _top(texts: TokenTexts, token: int, one: Logprob, num_top: int) -> dict[str, float]:
     """The chosen token's too: there may be one more than was asked for."""
-    values = {token: one.logprob, **one.top}
+    values = {token: one.logprob, **dict(itertools.islice(one.top.items(), num_top))}
     return {texts.of(token): _finite(value) for token, value in values.items()}
 
 
@@ -75,6 +78,30 @@ def chat_logprobs(
             | {"top_logprobs": [_entry(texts.of(t), v) for t, v in one.top.items()]}
             for token, one in zip(token_ids, logprobs, strict=True)
         ]
+    }
+
+
+def prompt_entry(
+    texts: TokenTexts, token: int, one: Logprob, num_top: int
+) -> dict[int, dict[str, Any]]:
+    """The shape of vLLM's `prompt_logprobs`: by token, the one in the prompt first.
+
+    Args:
+        texts: of tokens.
+        token: that stands in the prompt.
+        one: its log-probability.
+        num_top: how many of the most likely tokens are told; there may be more.
+    """
+    ranks = {other: rank for rank, other in enumerate(one.top, start=1)}
+    told = [token, *itertools.islice(one.top, num_top)]
+    values = {**one.top, token: one.logprob}
+    return {
+        other: {
+            "logprob": _finite(values[other]),
+            "rank": ranks.get(other),
+            "decoded_token": texts.of(other),
+        }
+        for other in told
     }
 
 

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import StructuredOutputs
+from fdjax.serve.chat_template import ChatEnd
 from fdjax.serve.http.beams import beam_params, given_fields, refuse_beams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.fields import (
@@ -111,6 +112,9 @@ class SamplingBody(AskingBody):
     diversity_penalty: float | None = None
     response_format: ResponseFormat = None
     structured_outputs: Structured = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    truncate_prompt_tokens: int | None = None
 
     @model_validator(mode="after")
     def _usage_only_in_streams(self) -> Self:
@@ -118,6 +122,16 @@ class SamplingBody(AskingBody):
             raise ApiError(
                 "stream_options is for streams; set stream to true, or leave it out",
                 param="stream_options",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_answers_have_prompt_logprobs(self) -> Self:
+        if self.prompt_logprobs is not None and self.stream:
+            raise ApiError(
+                f"prompt_logprobs is {self.prompt_logprobs}, but streams do not have "
+                "them; set stream to false, or leave out prompt_logprobs",
+                param="prompt_logprobs",
             )
         return self
 
@@ -175,6 +189,22 @@ class CompletionBody(SamplingBody):
             )
         return self
 
+    @property
+    def computed_prompt_logprobs(self) -> int | None:
+        """Of each token of a prompt, as many as any field asks for."""
+        asked = self.prompt_logprobs
+        if not self.echo or self.logprobs is None or (asked is not None and asked < 0):
+            return asked
+        return max(self.logprobs, asked or 0)
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """See `SamplingBody.renamed`."""
+        of_echo = (
+            {} if self.prompt_logprobs is not None else {"prompt_logprobs": "logprobs"}
+        )
+        return of_echo | super().renamed
+
 
 class ChatBody(SamplingBody):
     """A request to `/v1/chat/completions`."""
@@ -185,6 +215,8 @@ class ChatBody(SamplingBody):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Effort | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -203,6 +235,41 @@ class ChatBody(SamplingBody):
                 param="max_tokens",
             )
         return self
+
+    @model_validator(mode="after")
+    def _continues_an_answer(self) -> Self:
+        if not self.continue_final_message:
+            return self
+        name, last = "continue_final_message", self.messages[-1]
+        if self.add_generation_prompt:
+            raise ApiError(
+                f"{name} is true, and so is add_generation_prompt, which begins a new "
+                "message; set one of them to false",
+                param=name,
+            )
+        if last.role != "assistant" or last.tool_calls:
+            calls = " with tool_calls" if last.tool_calls else ""
+            raise ApiError(
+                f"{name} is true, but the last of the messages is of the role "
+                f"{last.role}{calls}; let a text of the assistant be the last, or "
+                f"leave {name} out",
+                param=name,
+            )
+        return self
+
+    @property
+    def end(self) -> ChatEnd:
+        """Where the prompt ends."""
+        if self.continue_final_message:
+            return "open"
+        return "closed" if self.add_generation_prompt is False else "begun"
+
+    @property
+    def continued(self) -> str | None:
+        """The text that the answer goes on with."""
+        return (
+            (self.messages[-1].content or "") if self.continue_final_message else None
+        )
 
     @property
     def template_options(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fdjax.serve.async_llm import AsyncLLM
-from fdjax.serve.chat_template import ChatText, Message
+from fdjax.serve.chat_template import ChatEnd, ChatText, Message
 from fdjax.serve.http.aborts import Abortable
 from fdjax.serve.http.errors import ApiError, draining, stalled
 from fdjax.serve.http.keyring import Keyring
@@ -20,7 +20,12 @@ STALL_SECONDS = 300.0
 
 
 type Render = Callable[
-    [Sequence[Message], Sequence[Mapping[str, Any]] | None, Mapping[str, Any] | None],
+    [
+        Sequence[Message],
+        Sequence[Mapping[str, Any]] | None,
+        Mapping[str, Any] | None,
+        ChatEnd,
+    ],
     ChatText,
 ]
 
@@ -33,8 +38,8 @@ class ServedModel:
         names: it is asked for by any of them; the first one answers.
         vocab_size: tokens.
         max_model_len: longest sequence, prompt and output together.
-        chat: messages, tools and options of a chat template to the text of a prompt;
-            `None` where the model has no tokenizer.
+        chat: messages, tools and options of a chat template, and how it should end, to
+            the text of a prompt; `None` where the model has no tokenizer.
         turns: how the model's answers to chats are read; `None` likewise.
         sampling: arguments of `SamplingParams` for what a request leaves open.
     """

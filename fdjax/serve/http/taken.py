@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from fdjax.errors import QueueFullError, QuotaError, RequestTimeoutError
 from fdjax.generate.any_params import AnyParams, num_outputs
-from fdjax.serve.http.asked import check_size
+from fdjax.serve.http.asked import check_prompt_logprobs, check_size
 from fdjax.serve.http.errors import ApiError, error_of, failed
 from fdjax.serve.http.metrics import Watch
 from fdjax.serve.http.records import Work, record_of
@@ -32,7 +32,7 @@ from fdjax.serve.http.streams import unless_gone
 from fdjax.serve.http.tenants import name_of, tenant_of
 from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk
-from fdjax.serve.prompts import Prompt
+from fdjax.serve.prompts import CutPrompt
 from fdjax.serve.stream import Stream
 from fdjax.serve.turns.reader import TurnReader
 
@@ -208,7 +208,7 @@ async def take(
     server: Server,
     body: AskingBody,
     *,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[CutPrompt],
     params: AnyParams,
     id_prefix: str,
     field: str = "prompt",
@@ -241,11 +241,16 @@ async def take(
     check_size(server, num_prompts=len(prompts), params=params, field=field)
     server.check_open()
     tenant = tenant_of(request.scope)
+
+    def charge(num_tokens: int) -> contextlib.AbstractContextManager[None]:
+        check_prompt_logprobs(server, num_tokens, params)
+        return tenant.account.prompts(num_tokens)
+
     starting = server.llm.start(
         prompts,
         params,
         tenant.origin(body.priority or 0, body.cache_salt or ""),
-        charge=tenant.account.prompts,
+        charge=charge,
         seconds=server.limits.seconds,
         make_reader=make_reader,
     )

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from fdjax.serve.http.answers import REFUSING, TextAnswer, TokensAnswer
 from fdjax.serve.http.calling import check_tools
-from fdjax.serve.http.chat import chat_prompt
+from fdjax.serve.http.chat_prompt import chat_prompt
 from fdjax.serve.http.errors import ApiError, refusals
 from fdjax.serve.http.fields import Text, Tokens
 from fdjax.serve.http.json_aside import AsideRoute

@@ -20,6 +20,9 @@ from fdjax.serve.turns.parts import Part
 PIECE_BYTES = 2**16
 """What is sent at once, but for the last chunk in it."""
 
+type Lists = Mapping[str, Sequence[bytes] | None]
+"""Fields whose entries are JSON already, several in each; `None` becomes `null`."""
+
 type Columns = Mapping[str, Sequence[Any]]
 """Log-probabilities as an endpoint writes them: lists by name, one entry a token."""
 
@@ -33,12 +36,14 @@ class Result:
         turn: parts of an assistant's turn, where it was read as one.
         columns: of its log-probabilities, the entries of each chunk as JSON; `None`
             where they were not asked for.
+        token_ids: of its tokens as JSON, where they were asked for.
         finish_reason: set at the end.
     """
 
     texts: list[str] = field(default_factory=list[str])
     turn: list[Part] = field(default_factory=list[Part])
     columns: dict[str, list[bytes]] | None = None
+    token_ids: list[bytes] = field(default_factory=list[bytes])
     finish_reason: FinishText | None = None
 
     @property
@@ -46,8 +51,10 @@ class Result:
         """Of the output."""
         return "".join(self.texts)
 
-    def add(self, chunk: Chunk, logprobs: Columns | None) -> None:
+    def add(self, chunk: Chunk, logprobs: Columns | None, *, tells_ids: bool) -> None:
         """Takes the next chunk, and what an endpoint makes of its log-probabilities."""
+        if tells_ids and chunk.token_ids:
+            self.token_ids.append(encoded(chunk.token_ids)[1:-1])
         self.texts.append(chunk.text or "")
         self.turn += chunk.parts or ()
         self.finish_reason = chunk.finish_reason
@@ -59,9 +66,11 @@ class Result:
             if entries:
                 self.columns[name].append(encoded(entries)[1:-1])
 
-    def parts(self, choice: Mapping[str, Any]) -> Iterator[bytes]:
+    def parts(self, choice: Mapping[str, Any], lists: Lists) -> Iterator[bytes]:
         """The JSON of a choice, with the log-probabilities as its last field."""
-        yield encoded(choice)[:-1] + b',"logprobs":'
+        yield encoded(choice)[:-1]
+        yield from _fields(lists)
+        yield b',"logprobs":'
         if self.columns is None:
             yield b"null}"
             return
@@ -76,6 +85,7 @@ class Result:
 def whole_answer(
     frame: Mapping[str, Any],
     choices: Iterable[Iterable[bytes]],
+    lists: Lists,
     usage: Mapping[str, Any],
 ) -> StreamingResponse:
     """An answer.
@@ -83,14 +93,38 @@ def whole_answer(
     Args:
         frame: its first fields.
         choices: the parts of each.
+        lists: fields behind them.
         usage: its last field.
     """
     parts = [encoded(frame)[:-1] + b',"choices":[']
     for place, choice in enumerate(choices):
         parts += [b","] * (place > 0)
         parts += choice
-    parts.append(b'],"usage":' + encoded(usage) + b"}")
+    parts += [b"]", *_fields(lists)]
+    parts.append(b',"usage":' + encoded(usage) + b"}")
     return in_pieces(parts)
+
+
+def opening_event(
+    frame: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    of_choice: Lists,
+    of_all: Lists,
+    usage: Mapping[str, Any],
+) -> bytes:
+    """The event that a sample begins with, as `event` would make it.
+
+    Args:
+        frame: its first fields.
+        choice: the sample.
+        of_choice: more fields of it.
+        of_all: fields behind it.
+        usage: the last field, or nothing.
+    """
+    parts = [b"data: ", encoded(frame)[:-1], b',"choices":[', encoded(choice)[:-1]]
+    parts += [*_fields(of_choice), b"}]", *_fields(of_all)]
+    parts += [b",", encoded(usage)[1:-1]] if usage else []
+    return b"".join([*parts, b"}\n\n"])
 
 
 def in_pieces(parts: Sequence[bytes]) -> StreamingResponse:
@@ -115,8 +149,21 @@ async def _pieces(parts: Iterable[bytes]) -> AsyncGenerator[bytes]:
     yield bytes(piece)
 
 
+def _fields(lists: Lists) -> Iterator[bytes]:
+    """Behind other fields."""
+    for name, entries in lists.items():
+        yield b"," + encoded(name) + b":"
+        if entries is None:
+            yield b"null"
+        else:
+            yield b"["
+            yield from _separated(entries)
+            yield b"]"
+
+
 def _separated(entries: Iterable[bytes]) -> Iterator[bytes]:
-    before = b""
-    for entry in entries:
-        yield before + entry
-        before = b","
+    """Nothing is copied: several answers may have the same entries."""
+    for place, entry in enumerate(entries):
+        if place:
+            yield b","
+        yield entry

@@ -17,15 +17,19 @@ class Thinking:
     Args:
         begun: the text is reasoning from its first character on; else only if it
             begins with `BEGIN`.
+        inside: some of the reasoning stands in front of the text, whose white space at
+            the beginning is part of it.
         ends: markers that end it like `END`, and are part of what follows.
 
     Attributes:
         over: what comes from now on is no reasoning.
     """
 
-    def __init__(self, *, begun: bool, ends: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, begun: bool, inside: bool = False, ends: Sequence[str] = ()
+    ) -> None:
         self._begun = begun
-        self._until = Until(END, *ends, scraps=SPACE)
+        self._until = Until(END, *ends, scraps="" if inside else SPACE)
         self._held: str | None = ""  # what may become BEGIN
         self._has_ended = False
         self.over = False

@@ -3,6 +3,7 @@
 import secrets
 import string
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from fdjax.errors import ConfigError, RequestError
 from fdjax.generate.structured import StructuredOutputs
@@ -23,6 +24,27 @@ REASONING = ("qwen3", _ALWAYS)
 
 _LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 24
+
+
+@dataclass(frozen=True)
+class Before:
+    """What an output stands behind.
+
+    Attributes:
+        prompt: all of it.
+        continued: the part of the same turn that it ends with; `None` where the output
+            begins its turn.
+    """
+
+    prompt: str
+    continued: str | None = None
+
+    @property
+    def is_thinking(self) -> bool:
+        """It ends inside reasoning."""
+        if self.continued is None:
+            return self.prompt.rstrip().endswith(BEGIN)
+        return self.continued.rfind(BEGIN) > self.continued.rfind(END)
 
 
 class Turns:
@@ -66,29 +88,35 @@ class Turns:
         }
 
     def reader(
-        self, prompt: str, tools: Sequence[Tool], *, parallel: bool
+        self, before: Before, tools: Sequence[Tool], *, parallel: bool
     ) -> TurnReader:
         """What reads one output.
 
         Args:
-            prompt: the text that the output continues.
+            before: what the output continues.
             tools: that may be called.
             parallel: see `TurnReader`.
         """
         calls = self._family.parser({tool.name for tool in tools}) if tools else None
         thinking = None
-        if self.may_reason(prompt):
-            begun = self._reasoning == _ALWAYS or prompt.rstrip().endswith(BEGIN)
+        if self.may_reason(before):
+            begun = self._reasoning == _ALWAYS or before.is_thinking
             ends = self._family.before[:1] if tools else ()
             marked = [text for text in ends if text in self._family.markers]
-            thinking = Thinking(begun=begun, ends=marked)
+            inside = before.continued is not None
+            thinking = Thinking(begun=begun, inside=inside, ends=marked)
         return TurnReader(
             calls, thinking=thinking, markers=self._markers, parallel=parallel
         )
 
-    def may_reason(self, prompt: str) -> bool:
-        """The output may begin with reasoning; a prompt can have ended it already."""
-        return self.splits_reasoning and not prompt.rstrip().endswith(END)
+    def may_reason(self, before: Before) -> bool:
+        """The output may begin with reasoning; a prompt can have ended it already.
+
+        What continues a turn is reasoning only if it stands inside some.
+        """
+        if before.continued is not None:
+            return self.splits_reasoning and before.is_thinking
+        return self.splits_reasoning and not before.prompt.rstrip().endswith(END)
 
     def held(self, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutputs:
         """The form of an output that is calls of tools alone.

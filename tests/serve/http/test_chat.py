@@ -66,7 +66,7 @@ async def test_parts_and_roles():
     seen: list[Any] = []
 
     def chat(messages: Sequence[dict[str, Any]], *more: Any) -> ChatText:
-        assert more == (None, None)
+        assert more == (None, None, "begun")
         seen.extend(messages)
         return ChatText("a", plain=True)
 

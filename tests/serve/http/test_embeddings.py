@@ -94,7 +94,7 @@ async def test_the_model_in_the_package(llm: LLM):
         ({"encoding_format": "hex"}, "encoding_format", "'float' or 'base64'"),
         ({"pooling": "max"}, "pooling", "'last' or 'mean'"),
         ({"priority": 3}, "priority", "only 0 is taken"),
-        ({"truncate_prompt_tokens": 3}, "truncate_prompt_tokens", "not supported"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "use 1 to 64"),
         ({"stream": True}, "stream", "not supported"),
     ],
     ids=str,

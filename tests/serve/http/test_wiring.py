@@ -83,6 +83,40 @@ async def test_an_echo_has_the_log_probabilities_of_its_prompt(
     ]
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_prompt_has_its_log_probabilities_and_ids(
+    llm: LLM, serving: Serving, path: str
+):
+    params = dataclasses.replace(GREEDY, prompt_logprobs=2)
+    (expected,) = llm.generate(PROMPTS[0], params)
+    assert expected.prompt_logprobs is not None
+    turns = [{"role": "user", "content": PROMPTS[0]}]
+    prompt = {"messages": turns} if "chat" in path else {"prompt": PROMPTS[0]}
+    asked = {"prompt_logprobs": 2, "return_token_ids": True}
+    answer = (await serving[0].post(path, json=BODY | prompt | asked)).json()
+    (choice,) = answer["choices"]
+    about = answer if "chat" in path else choice
+    assert about["prompt_token_ids"] == [*expected.prompt_token_ids]
+    assert choice["token_ids"] == expected.token_ids
+    begin, *scores = about["prompt_logprobs"]
+    assert begin is None
+    for token, one, told in zip(
+        expected.prompt_token_ids[1:], expected.prompt_logprobs[1:], scores, strict=True
+    ):
+        assert one is not None
+        assert told[str(token)]["logprob"] == pytest.approx(one.logprob, abs=1e-4)
+        ranked = {told[str(other)]["rank"]: other for other in one.top}
+        assert ranked == dict(enumerate(one.top, start=1))
+
+
+async def test_a_long_text_is_cut(llm: LLM, serving: Serving):
+    text = "the fox and the owl " * 50
+    cut = BODY | {"prompt": text, "truncate_prompt_tokens": -1, "max_tokens": 4}
+    response = await serving[0].post("/v1/completions", json=cut)
+    usage = response.json()["usage"]
+    assert usage["total_tokens"] == llm.engine.plan.max_model_len
+
+
 async def test_cancelled_requests_leave_no_page_behind(llm: LLM, serving: Serving):
     _, running = serving
     long = SamplingParams(max_tokens=100, ignore_eos=True)

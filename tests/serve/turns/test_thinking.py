@@ -7,7 +7,7 @@ import pytest
 from fdjax.serve.turns.parts import Part, merged
 from fdjax.serve.turns.reader import TurnReader
 from fdjax.serve.turns.tool import Tool
-from fdjax.serve.turns.turns import Turns
+from fdjax.serve.turns.turns import Before, Turns
 from tests.support.http_server import TOKENIZER
 
 CALL = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
@@ -50,13 +50,35 @@ def test_in_one_piece_and_by_character(
     turns = Turns(TOKENIZER, tool_call_parser="hermes", reasoning_parser=parser)
     tools = [Tool("time", None, {})]
     for pieces in ([text], [*text]):
-        reader = turns.reader(prompt, tools, parallel=True)
+        reader = turns.reader(Before(prompt), tools, parallel=True)
+        assert parts_of(reader, pieces) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("parser", "continued", "text", "expected"),
+    [
+        ("qwen3", "The fox", " ran.", said(" ran.")),
+        ("deepseek_r1", "The fox", " ran.", said(" ran.")),
+        ("deepseek_r1", "<think>Hm.</think>So", " on.", said(" on.")),
+        ("qwen3", "<think>Hm,", " so.</think>Yes.", [Part("reasoning", " so."), YES]),
+        ("qwen3", "<think>", f"Hm, so.\n{CALL}", [HM, *CALLED]),
+        (None, "<think>Hm,", " so.</think>", said(" so.</think>")),
+    ],
+)
+def test_a_turn_that_is_continued(
+    parser: str | None, continued: str, text: str, expected: Sequence[Part]
+):
+    """What stands before it in the prompt says nothing, nor do earlier turns."""
+    turns = Turns(TOKENIZER, tool_call_parser="hermes", reasoning_parser=parser)
+    before = Before(f"<think>{continued}", continued)
+    for pieces in ([text], [*text]):
+        reader = turns.reader(before, [Tool("time", None, {})], parallel=True)
         assert parts_of(reader, pieces) == list(expected)
 
 
 def test_without_tools_calls_are_content():
     turns = Turns(TOKENIZER, reasoning_parser="qwen3")
-    reader = turns.reader("Q", [], parallel=True)
+    reader = turns.reader(Before("Q"), [], parallel=True)
     parts = parts_of(reader, [*f"<think>Hm, so.{CALL}</think>{CALL}"])
     assert parts == [Part("reasoning", f"Hm, so.{CALL}"), Part("content", CALL)]
 
