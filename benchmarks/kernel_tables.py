@@ -30,7 +30,7 @@ def attention(rows: Sequence[Row]) -> str:
 
 
 def products(rows: Sequence[Row]) -> str:
-    """One product alone: ours, cuBLAS's, and the time of its bytes."""
+    """One GEMM alone: ours, cuBLAS's, and the time of its bytes."""
     sizes = sorted({row["m"] for row in rows})
     lines: dict[str, dict[int, str]] = {}
     for row in rows:

@@ -1,10 +1,10 @@
-"""Flat products: ours (A and B), XLA's dot and cuBLAS, against the time of the bytes.
+"""Flat GEMMs: ours, XLA's dot and cuBLAS, against the time of the bytes.
 
-Each product runs over several copies of the weight, together larger than the L2 cache,
+Each GEMM runs over several copies of the weight, together larger than the L2 cache,
 one after the other: ours and XLA's in a loop inside one jitted call, whose body is one
 CUDA graph; cuBLAS in a graph of torch's. Results have the weight's type, bfloat16.
 
-Ours is what the package would take for the shape: A, B, or XLA's dot.
+Ours is what the package would take for the shape: gemv, flat, or XLA's dot.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-// Flat products as a decode step runs them: one after the other in a CUDA graph, with
-// and without programmatic dependent launch, every configuration of B, and cuBLAS.
+// Flat GEMMs as a decode step runs them: one after the other in a CUDA graph, with and
+// without programmatic dependent launch, every launch config of flat, and cuBLAS.
 //
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -Iffi/include -Iffi \
 //     benchmarks/matmul_chain.cu -o matmul_chain -ldl

@@ -113,7 +113,7 @@ def _weights(
 
 
 def _tunable(weights: "Sequence[WeightSpec]", ms: Sequence[int]) -> "list[WeightSpec]":
-    """The weights that A or B serves, and a note on each that one does not.
+    """The weights that `gemv` or `flat` serves, and a note where one does not.
 
     Raises:
         ConfigError: there is none.

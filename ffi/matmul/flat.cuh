@@ -1,6 +1,6 @@
-// B: the flat product on Hopper's tensor cores, M up to 64.
+// The flat GEMM on Hopper's tensor cores, M up to 64.
 //
-// A flat product is bound by reading the weights once. The operands are swapped: weight
+// A flat GEMM is bound by reading the weights once. The operands are swapped: weight
 // rows take the 64 rows of a wgmma tile and the tokens, padded to kM = 8, 16, 32 or 64,
 // its columns: FlashDecoding++ (section 4) pads M to 8 for the same reason.
 //

@@ -1,4 +1,4 @@
-// B's producer: the warp that asks the copy engine for stages.
+// The flat GEMM's producer: the warp that starts the TMA copies of stages.
 #pragma once
 
 #include <cuda.h>

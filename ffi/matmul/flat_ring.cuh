@@ -1,4 +1,5 @@
-// B's cut of the work, and the ring of stages in shared memory that its warps share.
+// What each block of the flat GEMM computes, and the ring of stages in shared memory
+// that its warps share.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// B's end: from the accumulators of all blocks of a cluster to rows of y.
+// The flat GEMM's end: from the accumulators of all blocks of a cluster to rows of y.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// D: the product on Hopper's tensor cores for more tokens than B takes, up to 128.
+// The GEMM on Hopper's tensor cores for more tokens than flat.cuh takes, up to 128.
 //
 // Tokens take the 64 rows of a wgmma tile, a warpgroup for each 64 of them, and a block
 // multiplies all tokens with as many weight rows as give every multiprocessor the same

@@ -1,4 +1,5 @@
-// D's cut of the work, and the ring of stages in shared memory that a block fills.
+// What each block of gemm.cuh computes, and the ring of stages in shared memory that it
+// fills.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// A: the product on CUDA cores, M up to 4.
+// The GEMV on CUDA cores, M up to 4.
 //
 // With so few tokens a tensor core would mostly multiply padding (FlashDecoding++
 // section 5 takes CUDA cores there). A block computes kRows weight rows for all tokens:

@@ -1,8 +1,9 @@
-// C inside a chain of kernels: cuBLASLt's products, for more rows than B takes.
+// GEMMs by a library, cuBLASLt, inside a chain of kernels: for more rows than gemm.cuh
+// takes.
 //
-// Called by a handler, a product adds its bias and its residual, and there is no
-// autotuning and no workspace: the program's own choice, made without a look at what
-// follows, splits K and adds the parts with another kernel.
+// Called by a handler, a GEMM adds its bias and its residual, and there is no
+// autotuning and no workspace: XLA's own choice, made without a look at what follows,
+// splits K and adds the parts with another kernel.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What B and D share: a stage of the ring is 64 columns of K, a row of which is a row
-// of the 128 byte swizzle, and how a warpgroup multiplies one.
+// What flat.cuh and gemm.cuh share: a stage of the ring is 64 columns of K, a row of
+// which is a row of the 128 byte swizzle, and how a warpgroup multiplies one.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ def test_tables_a_file_and_a_picture(
     for text in (
         "qkv [6144, 4096]",
         "head [128256, 4096]",
-        "M = 1, B up to 64, C",
+        "M = 1, flat up to 64, XLA's dot",
     ):
         assert text in result.stdout
     assert f"5 shapes written to {user}" in result.stderr.replace("\n", "")

@@ -296,9 +296,9 @@ def test_attention_in_pieces_gives_the_same(name: str, slots: int):
 @pytest.mark.usefixtures("on_h200")
 def test_what_cuts_the_products_is_said():
     layer = _draw(SHAPES[0]).layers[0]
-    assert config.source(1, layer) == "products by gemv, for one row"
+    assert config.source(1, layer) == "GEMMs by gemv, for one row"
     n = layer.qkv.shape[0]
-    assert config.source(65, layer) == "products by gemm, for more than 64 rows"
-    assert config.source(129, layer) == "products by cuBLASLt, for more than 128 rows"
+    assert config.source(65, layer) == "GEMMs by gemm, for more than 64 rows"
+    assert config.source(129, layer) == "GEMMs by cuBLASLt, for more than 128 rows"
     told = config.source(2, layer)
-    assert told.startswith(f"products by a heuristic: no table of NVIDIA H200 has [{n}")
+    assert told.startswith(f"GEMMs by a heuristic: no table of NVIDIA H200 has [{n}")

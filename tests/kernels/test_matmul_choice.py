@@ -151,7 +151,7 @@ def test_a_gated_product_gets_tiles_of_both_halves(m: int):
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_small_m_takes_a_then_b_then_c():
+def test_as_m_rises_gemv_then_flat_then_xlas_dot_serve():
     def chosen(m: int) -> str:
         return OP.explain(cases._case("square", m=m, n=4096, k=4096).call)
 

@@ -1,11 +1,11 @@
-"""Which implementation of `matmul` serves a product, and how it is cut up.
+"""Which implementation of `matmul` serves a GEMM, and its launch config.
 
-The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a weight, A
-(`gemv`) serves M up to an inflection point M1, B (`flat`) up to M2, and C (XLA's dot,
-the reference) above. The table of the device says where those lie and how B cuts the
-product up; for a shape that no table has, the heuristic below does. M is static, so the
-choice costs nothing at run time. (D, `gemm`, serves in the chain of `decoder_stack`
-alone: called by itself, XLA's dot is as fast.)
+The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a weight,
+`gemv` serves M up to an inflection point M1, `flat` up to M2, and XLA's dot (the
+reference) above. The table of the device says where those lie, and has the launch
+config of `flat`; for a shape that no table has, the heuristic below does. M is static,
+so the choice costs nothing at run time. (`gemm` serves in a chain of kernels alone:
+called by itself, XLA's dot is as fast.)
 """
 
 from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
@@ -33,9 +33,9 @@ __all__ = [
 
 
 def choose(m: int, n: int, k: int) -> tuple[str, ...]:
-    """The implementations to try for a product, best first.
+    """The implementations to try for a GEMM, best first.
 
-    The reference stands for C; what is not named is not tried.
+    The reference is XLA's dot; what is not named is not tried.
     """
     choice, _ = table.find(n, k)
     gemv_up_to = _gemv_up_to(n, k) if choice is None else choice.gemv_up_to
@@ -53,13 +53,13 @@ def source_of(n: int, k: int) -> str:
 
 
 def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
-    """B's configuration: the table's, else the heuristic's.
+    """The launch config of `flat`: the table's, else the heuristic's.
 
     Args:
         m: rows of x.
         n: rows of the weight.
         k: columns of both.
-        gated: whether the two halves of the product become one.
+        gated: whether the weight's rows are a gate's and as many `up` rows.
     """
     choice, _ = table.find(n, k)
     if choice is not None and padded_m(m) in choice.flat:
@@ -72,9 +72,9 @@ def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
 
 
 def heuristic(m: int, n: int, k: int) -> FlatConfig:
-    """B's configuration where nothing was measured.
+    """The launch config of `flat` where nothing was measured.
 
-    The thresholds are those that fit Llama-3-8B's five products on an H200 best; see
+    The thresholds are those that fit Llama-3-8B's five GEMMs on an H200 best; see
     docs/kernels/matmul.md.
     """
     del k
@@ -97,7 +97,7 @@ def heuristic(m: int, n: int, k: int) -> FlatConfig:
 
 
 def candidates(m: int) -> tuple[FlatConfig, ...]:
-    """What a search for B's configuration tries."""
+    """What a search for the launch config of `flat` tries."""
     shapes = (
         # tiles, tile_rows, splits, blocks on a multiprocessor
         (1, 48, 1, 1),
@@ -134,7 +134,8 @@ def _with_stages(
 def _gemv_up_to(n: int, k: int) -> int:
     """M1 where nothing was measured.
 
-    A reads a small weight faster than B, whose blocks take longer to start and to end
-    (1 us of 10); from M = 3 on, and at M = 2 of a large weight, its arithmetic shows.
+    `gemv` reads a small weight faster than `flat`, whose blocks take longer to start
+    and to end (1 us of 10); from M = 3 on, and at M = 2 of a large weight, its
+    arithmetic shows.
     """
     return 2 if n * k < 100_000_000 else 1

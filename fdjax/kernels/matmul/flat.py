@@ -1,4 +1,4 @@
-"""B: products on Hopper's tensor cores, M up to 64 padded to 8, 16, 32 or 64."""
+"""Flat GEMMs on Hopper's tensor cores: M up to 64, padded to 8, 16, 32 or 64."""
 
 from fdjax.kernels import ffi
 from fdjax.kernels.matmul import handler
@@ -15,7 +15,7 @@ def run(call: Product) -> Float[Array, "M columns"]:
 
 
 def refuse(call: Product) -> str | None:
-    """Why B cannot serve this call, or `None`."""
+    """Why `flat` cannot serve this call, or `None`."""
     return handler.refuse(call, max_m=MAX_FLAT_M) or ffi.refuse_below_sm90()
 
 

@@ -1,4 +1,4 @@
-"""D: products on Hopper's tensor cores for M up to 128, and how they are cut up."""
+"""GEMMs on Hopper's tensor cores for M up to 128, and their launch configs."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
 MAX_GEMM_M = 128
-TILES = -2  # in a `FlatConfig`: asks for D, as in ffi/matmul/params.h
+TILES = -2  # in a `FlatConfig`: asks for `gemm`, as in ffi/matmul/params.h
 DEPTH = 64  # columns of a stage
 
 # Bytes a clock of a multiprocessor: its shared memory, and others' for it. Measured.
@@ -24,11 +24,11 @@ _START_AND_END = 8000  # clocks
 
 @dataclass(frozen=True)
 class GemmConfig:
-    """How D cuts a product up (`GemmConfig` in params.h).
+    """The launch config of `gemm` (`GemmConfig` in params.h).
 
     Attributes:
-        rows: weight rows of a block; of a gated product half of them are up rows.
-        split: blocks of a cluster that share K.
+        rows: weight rows of a block; of a gated GEMM half of them are up rows.
+        split: blocks of a cluster that share K (split-K).
     """
 
     rows: int
@@ -91,7 +91,7 @@ def run(call: Product) -> Float[Array, "M columns"]:
 
 
 def refuse(call: Product) -> str | None:
-    """Why D cannot serve this call, or `None`."""
+    """Why `gemm` cannot serve this call, or `None`."""
     return (
         handler.refuse(call, max_m=MAX_GEMM_M)
         or ffi.refuse_below_sm90()

@@ -1,4 +1,4 @@
-"""A: products on CUDA cores, for the smallest M."""
+"""GEMV on CUDA cores, for the smallest M."""
 
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Product
@@ -13,7 +13,7 @@ def run(call: Product) -> Float[Array, "M columns"]:
 
 
 def refuse(call: Product) -> str | None:
-    """Why A cannot serve this call, or `None`."""
+    """Why `gemv` cannot serve this call, or `None`."""
     return handler.refuse(call, max_m=MAX_GEMV_M)
 
 

@@ -19,8 +19,8 @@ def run(call: Product, config: FlatConfig) -> Float[Array, "M columns"]:
     """The handler's result.
 
     Args:
-        call: the product, gated or not.
-        config: how B cuts the product up; `GEMV` asks for A.
+        call: the GEMM, gated or not.
+        config: the launch config of `flat`; `GEMV` asks for `gemv`.
     """
     columns = call.weight.shape[0] // (2 if call.gated else 1)
     handler = jax.ffi.ffi_call(

@@ -24,7 +24,7 @@ from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
 type Way = str | FlatConfig
-"""An implementation by its name, or B with one configuration."""
+"""An implementation by its name, or `flat` with one launch config."""
 
 # Measured on one H200: 12 GiB read by 1,056 blocks.
 READ_CEILING_GB_S = 4669.0
