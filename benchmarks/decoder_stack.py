@@ -132,7 +132,7 @@ def attention_call(case: Case, sizes: Sizes) -> attention_config.Call:
     return attention_config.Call(case.batch, sizes.kv_heads, case.max_model_len)
 
 
-def attention_cuts(case: Case, sizes: Sizes) -> list[attention_config.Config]:
+def attention_cuts(case: Case, sizes: Sizes) -> list[attention_config.LaunchConfig]:
     """Cuts of attention that leave no multiprocessor without work."""
     call = attention_call(case, sizes)
     return [

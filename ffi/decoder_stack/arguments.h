@@ -19,7 +19,7 @@ struct Attributes {
   bool interleaved, has_qkv_bias, unified;
   float scale, soft_cap, epsilon, scale_offset, phi, low, high;
   int64_t activation, window;
-  decode_attention::Cut attention;
+  decode_attention::LaunchConfig attention;
   ffi::Span<const int64_t> products;
 };
 
@@ -157,7 +157,7 @@ inline ffi::Error check_values(const Attributes& a, const Operands& in,
   FDJAX_RETURN_IF_ERROR(decode_attention::check_sizes(*d));
   FDJAX_RETURN_IF_ERROR(decode_attention::check_kernel(*d));
   FDJAX_RETURN_IF_ERROR(
-      decode_attention::check_cut(a.attention, *d, in.plan, out.records));
+      decode_attention::check_config(a.attention, *d, in.plan, out.records));
   const int64_t qkv = (*d->q_heads + 2 * *d->kv_heads) * head_dim;
   FDJAX_RETURN_IF_ERROR(check_range("N", *d->qkv, qkv, qkv));
   FDJAX_RETURN_IF_ERROR(check_range("E", *d->hidden, 1, kInt32));

@@ -175,7 +175,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_decoder_stack_gpu, fdjax::decoder_stack::handle,
-    fdjax::decode_attention::bind_cut(
+    fdjax::decode_attention::bind_config(
         xla::ffi::Ffi::Bind()
             .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
             .Attr<bool>("interleaved")

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
                                   Shape<kTiles, kM, kBoxes>::kLeastBlocks)
     flat(FDJAX_GRID_CONSTANT const CUtensorMap weights,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
-         FDJAX_GRID_CONSTANT const FlatCut cut) {
+         FDJAX_GRID_CONSTANT const FlatKernelConfig config) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using S = Shape<kTiles, kM, kBoxes>;
   extern __shared__ unsigned char dynamic[];
@@ -88,11 +88,11 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
   const Ring ring{.data = data,
                   .full = barriers,
                   .empty = barriers + kMaxStages,
-                  .stages = cut.stages,
-                  .stage_bytes = S::stage_bytes(cut.tile_rows),
-                  .tile_rows = cut.tile_rows};
-  const int rows = (p.gated ? kTiles / 2 : kTiles) * cut.tile_rows;
-  const Work work = work_of<S>(cut, rows);
+                  .stages = config.stages,
+                  .stage_bytes = S::stage_bytes(config.tile_rows),
+                  .tile_rows = config.tile_rows};
+  const int rows = (p.gated ? kTiles / 2 : kTiles) * config.tile_rows;
+  const Work work = work_of<S>(config, rows);
   const Producer<kTiles, kM, kBoxes> producer{&weights, &x, p, work, ring};
   const bool producing = threadIdx.x == S::kConsumers;
   if (producing) producer.start();
@@ -114,10 +114,10 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
   }
   __syncwarp();
   pdl_wait();  // the residual, and the buffer of y, belong to kernels before
-  Writer<T, kTiles, kM, kBoxes> writer(p, work, cut);
-  sync(cut.splits);
+  Writer<T, kTiles, kM, kBoxes> writer(p, work, config);
+  sync(config.splits);
   writer.run(shared);
-  if (cut.splits > 1) {  // no block leaves while another reads its sums
+  if (config.splits > 1) {  // no block leaves while another reads its sums
     cluster_arrive_relaxed();
     cluster_wait();
   }

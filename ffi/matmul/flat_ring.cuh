@@ -56,7 +56,7 @@ struct Shape {
 inline constexpr int kMaxSplits = 8;
 
 // A FlatConfig as the kernel wants it: without divisions at its start and its end.
-struct FlatCut {
+struct FlatKernelConfig {
   int stages, tile_rows, splits;
   int begins[kMaxSplits + 1];  // of each split of K and the one after, in stages
   int shares[kMaxSplits + 1];  // of the results that each split's block finishes
@@ -64,21 +64,21 @@ struct FlatCut {
 };
 
 template <typename S>
-FlatCut flat_cut(const Params& p, const FlatConfig& config) {
+FlatKernelConfig kernel_config(const Params& p, const FlatConfig& config) {
   const int depth = (p.k + S::kColumns - 1) / S::kColumns;
   const int tiles = p.gated ? S::kTiles / 2 : S::kTiles;
   const int units = tiles * config.tile_rows / 8;
-  FlatCut cut{.stages = config.stages,
-              .tile_rows = config.tile_rows,
-              .splits = config.splits,
-              .begins = {},
-              .shares = {},
-              .units = Divisor(units)};
+  FlatKernelConfig kernel{.stages = config.stages,
+                          .tile_rows = config.tile_rows,
+                          .splits = config.splits,
+                          .begins = {},
+                          .shares = {},
+                          .units = Divisor(units)};
   for (int rank = 0; rank <= config.splits; ++rank) {
-    cut.begins[rank] = depth * rank / config.splits;
-    cut.shares[rank] = units * p.m * rank / config.splits;
+    kernel.begins[rank] = depth * rank / config.splits;
+    kernel.shares[rank] = units * p.m * rank / config.splits;
   }
-  return cut;
+  return kernel;
 }
 
 // Which part of the product a block computes.
@@ -95,10 +95,10 @@ struct Work {
 };
 
 template <typename S>
-__device__ Work work_of(const FlatCut& cut, int rows) {
+__device__ Work work_of(const FlatKernelConfig& config, int rows) {
   constexpr uint32_t kGoldenRatio = 0x9E3779B9;  // of 2^32: spreads any number of tiles
   const int rank = blockIdx.x, tile = blockIdx.y;
-  const int begin = cut.begins[rank], count = cut.begins[rank + 1] - begin;
+  const int begin = config.begins[rank], count = config.begins[rank + 1] - begin;
   const int shift = S::kRotate ? __umulhi(tile * kGoldenRatio, count) : 0;
   return {tile * rows, begin, count, shift};
 }

@@ -284,7 +284,7 @@ def test_attention_in_pieces_gives_the_same(name: str, slots: int):
     layer, (rows, _) = call.layers[0], call.x.shape
     attention = attention_config.Call(rows, shape.kv_heads, shape.max_tokens)
     cuts = config.choose(rows, attention, layer)
-    other = attention_config.Config(2, 1, 8, slots)
+    other = attention_config.LaunchConfig(2, 1, 8, slots)
     cut = dataclasses.replace(cuts, attention=other)
     expected, kv, counts = jax.jit(functools.partial(cuda.run_cut, cuts=cuts))(call)
     actual, same_kv, same = jax.jit(functools.partial(cuda.run_cut, cuts=cut))(call)

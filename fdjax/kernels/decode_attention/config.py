@@ -1,4 +1,4 @@
-"""How the CUDA kernel cuts its work: pure Python."""
+"""Launch configs of the CUDA kernel, and which to take: pure Python."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ PAIRS_OF_BLOCKS = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Launch parameters.
+class LaunchConfig:
+    """How the CUDA kernel is launched.
 
     Attributes:
         splits: blocks along the tokens of an item of the plan. They are one cluster and
@@ -90,7 +90,7 @@ def max_warps(head_dim: int, group: int, page_size: int) -> int:
     return 16 if few and page_size % TILE_TOKENS == 0 else 8
 
 
-def candidates(call: Call) -> Iterator[Config]:
+def candidates(call: Call) -> Iterator[LaunchConfig]:
     """Every configuration that can serve a call."""
     for warps in WARPS:
         for heads in HEADS:
@@ -100,7 +100,7 @@ def candidates(call: Call) -> Iterator[Config]:
             yield _config(call, splits, 1, warps)
 
 
-def heuristic(call: Call) -> Config:
+def heuristic(call: Call) -> LaunchConfig:
     """A configuration by rule; the measurements are of an H200, 132 multiprocessors.
 
     It knows no lengths: the plan cuts rows that are longer than others, and parts heads
@@ -138,11 +138,11 @@ def _long_splits(pairs: int) -> int:
     return 2
 
 
-def _config(call: Call, splits: int, heads: int, warps: int) -> Config:
+def _config(call: Call, splits: int, heads: int, warps: int) -> LaunchConfig:
     """With as many slots as clusters run at once, if it is known how many."""
     two_fit = warps <= 8 and call.max_warps == 16
     if splits == 1:
         slots = PAIRS_OF_BLOCKS if two_fit else MULTIPROCESSORS
     else:
         slots = CLUSTERS.get(splits, 0) * (2 if two_fit else 1)
-    return Config(splits, heads, warps, slots or call.pairs)
+    return LaunchConfig(splits, heads, warps, slots or call.pairs)

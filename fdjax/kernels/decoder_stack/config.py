@@ -21,7 +21,7 @@ class Cuts:
             `layer_program.config.choose` returns.
     """
 
-    attention: attention_config.Config
+    attention: attention_config.LaunchConfig
     products: tuple[int, ...]
 
     @property

@@ -84,7 +84,7 @@ class Linear:
         k: columns of `x`.
         gated: whether `y` is `activation(gate) * up`, of half as many columns.
         activation: its place among `fdjax.kernels.activations`.
-        config: which kernel multiplies, and how it cuts the work.
+        config: which kernel serves, and its launch config.
         slice_rows: rows of which the library writes gate and up at a time; else 0.
         wide: where to.
     """

@@ -124,7 +124,7 @@ def attend(
         ready: called when the copies are under way: waits for the queries, and returns
             the score function's parameters, `[N]` each.
     """
-    tokens, columns = problem.cut.tile_tokens, problem.columns
+    tokens, columns = problem.config.tile_tokens, problem.columns
     dim = problem.head_dim
     ids = ring.start(work)
     parameters = ready()
@@ -152,7 +152,7 @@ def attend(
         # Also a barrier of the warps: behind it, all have read the tile before.
         plgpu.commit_smem()
         ring.refill(work, tile, ids)
-        ids = ring.ids(work, tile + problem.cut.stages)
+        ids = ring.ids(work, tile + problem.config.stages)
 
         plgpu.barrier_wait(ring.values_here.at[slot])
         clear_beyond(ring.values.at[slot], start, work, (tokens, dim))
