@@ -102,7 +102,7 @@ Machine prepare() {
 
 using Launcher = std::function<cudaError_t(const Params&, bool programmatic)>;
 
-// Microseconds of one product, the weight rotated through the pool.
+// Microseconds of one GEMM, the weight rotated through the pool.
 float time_chain(const Machine& machine, Params p, const Launcher& launch,
                  bool programmatic) {
   const size_t bytes = size_t{unsigned(p.n)} * p.k * 2;

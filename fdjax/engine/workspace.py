@@ -82,21 +82,21 @@ def tuning_bytes(
 ) -> int:
     """What XLA needs while it compiles for a GPU.
 
-    It times candidates for a product on operands of its own, and compares results.
+    It times candidates for a GEMM on operands of its own, and compares results.
     """
     if device.platform() != "gpu":
         return 0
     size, itemsize = config.hidden_size, jnp.dtype(dtype).itemsize
     up = max(kind.mlp.up_size for kind in config.kinds)
     down = max(kind.mlp.size for kind in config.kinds)
-    products = (
+    gemms = (
         (num_tokens, size, up, itemsize),
         (num_tokens, down, size, itemsize),
         (num_rows, size, config.embedding.vocab_size, FLOAT32_BYTES),
     )
     return max(
         (m * k + n * k) * itemsize + 2 * m * n * out_itemsize
-        for m, k, n, out_itemsize in products
+        for m, k, n, out_itemsize in gemms
     )
 
 

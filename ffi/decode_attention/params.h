@@ -10,7 +10,7 @@ namespace fdjax::decode_attention {
 // What attention is to do before it attends, if anything: RoPE on q and k, and k and v
 // into their pages. Then q is not read.
 struct Newest {
-  // [rows, (group + 2) * kv_heads, head_dim]: q, k, v as their product left them;
+  // [rows, (group + 2) * kv_heads, head_dim]: q, k, v as their GEMM left them;
   // nullptr: q is ready, and the newest keys and values are in their pages.
   const void* qkv;
   void* kv;              // as Params::kv

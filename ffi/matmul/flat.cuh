@@ -8,15 +8,15 @@
 //   x      [M, K] --TMA-->          (from L2)                            |
 //                        y [M, N] <-- sums over the cluster <-- shared memory
 //
-// * One warp asks the copy engine for stages as fast as they become free; warpgroups of
-//   four warps multiply. The ring keeps some 100 to 200 KB of each multiprocessor in
-//   flight, which hides the latency of memory: the paper's double buffering, with more
-//   than two buffers.
-// * A block takes as many weight rows as give every multiprocessor the same work: tiles
-//   may have fewer than 64 rows. Where a whole K for each block would still leave
-//   multiprocessors idle, the blocks of a cluster share the K of one tile (split-K) and
-//   add their sums through distributed shared memory, in the order of their ranks: no
-//   workspace, no atomics, the same bits in every run.
+// * One warp starts TMA copies of stages as fast as these become free; warpgroups of
+//   four warps multiply. The ring keeps some 100 to 200 KB of each SM in flight, which
+//   hides the latency of memory: the paper's double buffering, with more than two
+//   buffers.
+// * A block takes as many weight rows as give every SM the same work: tiles may have
+//   fewer than 64 rows. Where a whole K for each block would still leave SMs idle, the
+//   blocks of a cluster share the K of one tile (split-K) and add their sums through
+//   distributed shared memory, in the order of their ranks: no workspace, no atomics,
+//   the same bits in every run.
 // * The weights do not depend on the kernel before: the ring is filled with them before
 //   `pdl_wait`.
 #pragma once

@@ -21,7 +21,7 @@ struct Producer {
   const Work& work;
   const Ring& ring;
 
-  // Tile t holds the next rows; of a gated product, the second half are up rows.
+  // Tile t holds the next rows; of a gated GEMM, the second half are up rows.
   __device__ int row_of(int t) const {
     constexpr int kHalf = kTiles / 2;
     if (!p.gated || t < kHalf) return work.row + t * ring.tile_rows;

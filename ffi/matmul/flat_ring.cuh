@@ -12,7 +12,7 @@
 namespace fdjax::matmul {
 
 inline constexpr int kTileRows = 64;      // of weights: the M of wgmma
-inline constexpr int kRegisters = 65536;  // of a multiprocessor
+inline constexpr int kRegisters = 65536;  // of an SM
 
 // Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes
 // times 64 columns of both. Every (tile, box) has a warpgroup of its own, so that as
@@ -23,8 +23,8 @@ struct Shape {
   static constexpr int kGroups = kTiles * kBoxes;
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kThreads = kConsumers + 32;  // and the producer's warp
-  // Registers leave room for so many blocks on a multiprocessor: of the largest, which
-  // a gated product takes, for the two whose rings fit (at 32 rows there was one:
+  // Registers leave room for so many blocks on an SM: of the largest, which a gated
+  // GEMM takes, for the two whose rings fit (at 32 rows there was one:
   // layers of Llama-3-8B took 5.08 ms instead of 4.88); of others, with some 64 a
   // thread, or 96 with 64 tokens.
   static constexpr int kLeastBlocks =
@@ -81,7 +81,7 @@ FlatKernelConfig kernel_config(const Params& p, const FlatConfig& config) {
   return kernel;
 }
 
-// Which part of the product a block computes.
+// Which part of the GEMM a block computes.
 struct Work {
   int row;           // first weight row; of the gate, if gated
   int begin, count;  // stages along K

@@ -31,7 +31,7 @@ pytestmark = [
 
 MODEL = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
 BATCH, WIDTH, PAGE_SIZE, NUM_PAGES, PROMPT = 64, 80, 16, 5120, 128
-MANY = 256  # rows, more than the products of the package take
+MANY = 256  # rows, more than the GEMM kernels of the package take
 MIB = 2**20
 
 

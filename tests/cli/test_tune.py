@@ -8,7 +8,7 @@ import pytest
 from fdjax.kernels.matmul import OP, cases, table, timing
 from tests.cli.conftest import Invoke
 from tests.support import h200
-from tests.support.product_times import MadeUpTimes
+from tests.support.matmul_times import MadeUpTimes
 
 MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
 LLAMA3, LLAMA2 = str(MODELS / "llama3-8b.json"), str(MODELS / "llama2-7b.json")

@@ -15,7 +15,7 @@ from fdjax.models.decoder import Decoder
 
 MODEL = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
 # The embedding and the chain, or for each layer: two norms, RoPE and KV write,
-# attention, and products of ours.
+# attention, and GEMMs of ours.
 CALLS = {"one_chain": 2, "operation_by_operation": 1 + 3 * 4}
 
 

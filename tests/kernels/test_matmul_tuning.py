@@ -1,4 +1,4 @@
-"""Inflection points, profiles with made-up times, and the timing of products."""
+"""Inflection points, profiles with made-up times, and the timing of GEMMs."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ import pytest
 
 from fdjax.kernels.matmul import config, table, timing, tuning
 from fdjax.kernels.matmul.tuning import Point, WeightSpec, inflection_points
-from tests.support.product_times import BEST, QUICK_AND_WRONG, MadeUpTimes
+from tests.support.matmul_times import BEST, QUICK_AND_WRONG, MadeUpTimes
 
 M = (1, 2, 4, 8, 16, 32, 64, 128)
 

@@ -133,7 +133,7 @@ class Decode:
         soft_cap: of the scores; 0: none.
         unified: whether the softmax has a unified maximum: `phi`, `low` and `high`.
         plan: which one.
-        rotates: `q` is `qkv` as its product left it: attention rotates and writes.
+        rotates: `q` is `qkv` as its GEMM left it: attention rotates and writes.
     """
 
     layer: int

@@ -29,11 +29,11 @@ class WeightSpec:
     """A weight of a model, without its values.
 
     Attributes:
-        name: its product's: qkv, out, gate_up, up, down or head.
+        name: of its linear map: qkv, out, gate_up, up, down or head.
         n: rows.
         k: columns.
         dtype: of weight and activations.
-        gated: its rows are a gate's and as many of the up product.
+        gated: its rows are a gate's and as many `up` rows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class WeightSpec:
 
 @dataclass(frozen=True)
 class Point:
-    """Microseconds of one product of M rows, by the implementations that serve it."""
+    """Microseconds of one GEMM of M rows, by the implementations that serve it."""
 
     m: int
     us: Mapping[str, float]
@@ -108,7 +108,7 @@ class Times(Protocol):
     def microseconds(
         self, ways: Sequence[Way], m: int, *, repeats: int = 5, launches: int = 3
     ) -> list[float]:
-        """Medians of one product, in the order of `ways`."""
+        """Medians of one GEMM, in the order of `ways`."""
         ...
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
 
-# Rows of Hopper's tensor core product; tokens are its rows.
+# Rows of a wgmma, Hopper's tensor core instruction: tokens are its rows.
 TENSOR_CORE_ROWS = 64
 TILES = (64, 128)
 STAGES = (2, 3, 4, 6)

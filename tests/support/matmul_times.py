@@ -1,4 +1,4 @@
-"""Times of products by a formula, in the place of `timing.Stopwatch`."""
+"""Times of GEMMs by a formula, in the place of `timing.Stopwatch`."""
 
 from collections.abc import Sequence
 
