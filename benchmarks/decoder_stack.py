@@ -30,7 +30,7 @@ from fdjax.kernels.decoder_stack import (
     cuda,
 )
 from fdjax.kernels.decoder_stack.config import GEMV, Cuts
-from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
+from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.paged import KVCache, PageView
 from fdjax.kernels.weight import Dense, Weight
@@ -156,7 +156,7 @@ def product_cuts(rows: int, weight: Weight, *, gated: bool) -> list[tuple[int, .
         blocks = -(-weight.shape[0] // (tiles * tile_rows)) * splits
         if len(stages) < 2 or (gated and tiles == 1) or not 60 <= blocks <= 1100:
             continue
-        on_one = min(SHARED_BYTES // ring, -(-blocks // MULTIPROCESSORS))
+        on_one = min(SHARED_BYTES // ring, -(-blocks // NUM_SMS))
         cut = dataclasses.astuple(dataclasses.replace(flat, stages=len(stages)))
         if on_one * ring >= LEAST_IN_FLIGHT and cut not in cuts:
             cuts.append(cut)

@@ -174,7 +174,7 @@ def _half_pages(call: DecodeAttention) -> DecodeAttention:
 def test_copy_engine_and_threads_agree_bit_for_bit(
     head_dim: int, dtype: Any, window: int | None, unified: UnifiedMax | None
 ):
-    """Pages of 16 tokens come by the copy engine, those of 8 by threads."""
+    """Pages of 16 tokens come by TMA, those of 8 by threads."""
     case = cases._case(
         "pages", rows=3, q_heads=8, kv_heads=2, head_dim=head_dim, tokens=700,
         page_size=16, window=window, dtype=dtype,

@@ -10,7 +10,7 @@ import pytest
 from fdjax.kernels.cases import struct, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
+from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import OP, Matmul, cases, config, gemm, matmul, table
 from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
@@ -134,7 +134,7 @@ SHAPES = [(n, k) for _, n, k, _ in cases.LLAMA3_8B] + [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32, 33, 64])
-def test_the_heuristic_fits_a_multiprocessor(m: int, shape: tuple[int, int]):
+def test_the_heuristic_fits_an_sm(m: int, shape: tuple[int, int]):
     _check_config(config.heuristic(m, *shape), m)
 
 
@@ -212,11 +212,11 @@ def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
 )
 def test_llama3_8bs_large_gemms_are_one_wave(n: int, k: int, rows: int, split: int):
     assert gemm.choose(n, k) == gemm.GemmConfig(rows, split)
-    assert 100 <= -(-n // rows) * split <= MULTIPROCESSORS
+    assert 100 <= -(-n // rows) * split <= NUM_SMS
 
 
 @pytest.mark.parametrize("way", gemm.CONFIGS, ids=str)
-def test_large_gemms_fit_a_multiprocessor(way: gemm.GemmConfig):
+def test_large_gemms_fit_an_sm(way: gemm.GemmConfig):
     sums = gemm.MAX_GEMM_M * (way.rows + 8) * 4
     assert way.stages >= 2
     assert max(way.stages * way.stage_bytes, sums) + 1024 <= SHARED_BYTES

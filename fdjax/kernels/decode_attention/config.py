@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fdjax.kernels.attention_plan.shape import PlanShape, plan_shape
-from fdjax.kernels.hopper import CLUSTERS, MULTIPROCESSORS
+from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
 
 # What each warp takes at a time.
 TILE_TOKENS = 16
@@ -18,7 +18,7 @@ WARPS = (4, 8, 16)
 # and head fill the machine, and elsewhere.
 LONG_FOR_TWO_TOKENS = 1500
 LONG_TOKENS = 8192
-# Blocks of 8 warps that run at once, where two fit a multiprocessor. 8 fewer than fit:
+# Blocks of 8 warps that run at once, where two fit an SM. 8 fewer than fit:
 # 256 x 1024 takes 246.2 us with 256, 250.3 with 264, of which 8 have nothing to do.
 PAIRS_OF_BLOCKS = 256
 
@@ -83,7 +83,7 @@ def max_warps(head_dim: int, group: int, page_size: int) -> int:
     """The most warps of a block; it takes no more if told.
 
     16 where 128 registers are enough for a thread (`Geometry` in tiles.cuh): with few
-    numbers a warp, and pages that the copy engine fetches.
+    numbers a warp, and pages that TMA fetches.
     """
     columns = -(-group // 8) * 8
     few = head_dim in (64, 128) and head_dim * columns <= 1024
@@ -101,11 +101,11 @@ def candidates(call: Call) -> Iterator[LaunchConfig]:
 
 
 def heuristic(call: Call) -> LaunchConfig:
-    """A configuration by rule; the measurements are of an H200, 132 multiprocessors.
+    """A configuration by rule; the measurements are of an H200, 132 SMs.
 
     It knows no lengths: the plan cuts rows that are longer than others, and parts heads
-    where rows are few. Two blocks of 8 warps fit a multiprocessor. Placement decides
-    more than anything: a cluster needs room in one group of some 16 multiprocessors, so
+    where rows are few. Two blocks of 8 warps fit an SM. Placement decides
+    more than anything: a cluster needs room in one group of some 16 SMs, so
     larger clusters leave more of them idle (8 x 32768: 246 us with 2 splits, 258 with
     3, 277 with 8).
     """
@@ -114,7 +114,7 @@ def heuristic(call: Call) -> LaunchConfig:
         # 250.0 with 2.
         heads = max(h for h in HEADS if call.num_kv_heads % h == 0)
         return _config(call, 1, heads, 8)
-    two_fill = MULTIPROCESSORS // call.pairs == 2 and call.max_warps == 16
+    two_fill = NUM_SMS // call.pairs == 2 and call.max_warps == 16
     if call.max_tokens >= (LONG_FOR_TWO_TOKENS if two_fill else LONG_TOKENS):
         return _config(call, _long_splits(call.pairs), 1, 16)
     wanted = -(-192 // call.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
@@ -123,7 +123,7 @@ def heuristic(call: Call) -> LaunchConfig:
 
 
 def _long_splits(pairs: int) -> int:
-    """For long rows: a block on every multiprocessor, 16 warps to hide arithmetic.
+    """For long rows: a block on every SM, 16 warps to hide arithmetic.
 
     2 splits of 16 warps and 3 of 8, layers of Llama-3-8B, ms: 4.11 and 4.14 at 8 x
     1500, 4.26 and 4.29 at 2048, 4.73 and 4.79 at 4096; the step of 8 x 1024 takes 4.09
@@ -132,7 +132,7 @@ def _long_splits(pairs: int) -> int:
     Clusters of 4 blocks and more do not all run at once (`hopper.CLUSTERS`): beyond 3
     blocks a row and head the plan cuts rows for clusters of 2.
     """
-    wanted = max(1, MULTIPROCESSORS // pairs)
+    wanted = max(1, NUM_SMS // pairs)
     if wanted < 4:
         return min(wanted, 3 if pairs <= CLUSTERS[3] else 2)
     return 2
@@ -142,7 +142,7 @@ def _config(call: Call, splits: int, heads: int, warps: int) -> LaunchConfig:
     """With as many slots as clusters run at once, if it is known how many."""
     two_fit = warps <= 8 and call.max_warps == 16
     if splits == 1:
-        slots = PAIRS_OF_BLOCKS if two_fit else MULTIPROCESSORS
+        slots = PAIRS_OF_BLOCKS if two_fit else NUM_SMS
     else:
         slots = CLUSTERS.get(splits, 0) * (2 if two_fit else 1)
     return LaunchConfig(splits, heads, warps, slots or call.pairs)

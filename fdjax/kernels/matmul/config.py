@@ -8,7 +8,7 @@ so the choice costs nothing at run time. (`gemm` serves in a chain of kernels al
 called by itself, XLA's dot is as fast.)
 """
 
-from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
+from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import table
 from fdjax.kernels.matmul.params import (
     MAX_FLAT_M,
@@ -79,27 +79,27 @@ def heuristic(m: int, n: int, k: int) -> FlatConfig:
     """
     del k
     boxes = 2 if m <= 16 else 1  # more tokens leave less room for the ring
-    if n >= 4 * 128 * MULTIPROCESSORS:
-        # Many waves of blocks: three small ones a multiprocessor, so that the start and
+    if n >= 4 * 128 * NUM_SMS:
+        # Many waves of blocks: three small ones an SM, so that the start and
         # the end of one hide behind the others. With M = 64, x takes much of a stage
         # unless more rows share it.
         if m <= 32:
             return _with_stages(m, 1, boxes, 64, 1, 3)
         return _with_stages(m, 2, 1, 64, 1, 2)
-    if n > 64 * MULTIPROCESSORS:
-        # One wave of two blocks on every multiprocessor: 112 rows instead of 128 fill
+    if n > 64 * NUM_SMS:
+        # One wave of two blocks on every SM: 112 rows instead of 128 fill
         # it better where N = 28672.
         return _with_stages(m, 2, boxes, 56, 1, 2)
-    if n > 32 * MULTIPROCESSORS:
+    if n > 32 * NUM_SMS:
         return _with_stages(m, 1, boxes, 48 if m <= 16 else 56, 1, 1)
-    # Fewer tiles than multiprocessors: two blocks share the K of each.
+    # Fewer tiles than SMs: two blocks share the K of each.
     return _with_stages(m, 1, boxes, 64, 2, 1)
 
 
 def candidates(m: int) -> tuple[FlatConfig, ...]:
     """What a search for the launch config of `flat` tries."""
     shapes = (
-        # tiles, tile_rows, splits, blocks on a multiprocessor
+        # tiles, tile_rows, splits, blocks on an SM
         (1, 48, 1, 1),
         (1, 48, 1, 2),
         (1, 56, 1, 1),
@@ -113,17 +113,17 @@ def candidates(m: int) -> tuple[FlatConfig, ...]:
         (2, 64, 1, 2),
     )
     return tuple(
-        _with_stages(m, tiles, boxes, tile_rows, splits, per_multiprocessor)
+        _with_stages(m, tiles, boxes, tile_rows, splits, per_sm)
         for boxes in (1, 2)
-        for tiles, tile_rows, splits, per_multiprocessor in shapes
+        for tiles, tile_rows, splits, per_sm in shapes
     )
 
 
 def _with_stages(
-    m: int, tiles: int, boxes: int, tile_rows: int, splits: int, per_multiprocessor: int
+    m: int, tiles: int, boxes: int, tile_rows: int, splits: int, per_sm: int
 ) -> FlatConfig:
-    """As many stages as fit when so many blocks share a multiprocessor."""
-    room = SHARED_BYTES // per_multiprocessor - 1024
+    """As many stages as fit when so many blocks share an SM."""
+    room = SHARED_BYTES // per_sm - 1024
     stages = 1
     for more in range(2, MAX_STAGES + 1):
         if FlatConfig(tiles, boxes, tile_rows, splits, more).shared_bytes(m) <= room:

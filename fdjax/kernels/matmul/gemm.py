@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
-from fdjax.kernels.hopper import CLUSTERS, MULTIPROCESSORS, SHARED_BYTES
+from fdjax.kernels.hopper import CLUSTERS, NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.params import MAX_STAGES, FlatConfig
@@ -57,7 +57,7 @@ class GemmConfig:
         """
         delivered = 2 * (64 + self.rows) + MAX_GEMM_M + self.rows
         step = max(self.rows, delivered * 32 / _SHARED_RATE)
-        at_once = CLUSTERS.get(self.split, MULTIPROCESSORS)
+        at_once = CLUSTERS.get(self.split, NUM_SMS)
         waves = math.ceil(math.ceil(n / self.rows) / at_once)
         sums = MAX_GEMM_M * self.rows * 4
         from_others = sums * (self.split - 1) / self.split / _CLUSTER_RATE

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
+from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 
 # Rows of a wgmma, Hopper's tensor core instruction: tokens are its rows.
 TENSOR_CORE_ROWS = 64
@@ -95,12 +95,12 @@ def candidates(call: Call) -> Iterator[LaunchConfig]:
 def heuristic(call: Call) -> LaunchConfig:
     """A launch config by rule.
 
-    Two or three blocks share a multiprocessor, so that one block's start and end hide
+    Two or three blocks share an SM, so that one block's start and end hide
     behind the others' reading.
     """
     tile = max(TENSOR_CORE_ROWS, call.page_size)
     stages = next(s for s in (3, 2) if fits(call, LaunchConfig(tile, s, 1)))
     pairs = max(1, call.rows * call.num_kv_heads)
     tiles = max(1, -(-call.max_tokens // tile))
-    splits = min(-(-2 * MULTIPROCESSORS // pairs), tiles, MAX_SPLITS)
-    return LaunchConfig(tile, stages, splits if pairs < 2 * MULTIPROCESSORS else 1)
+    splits = min(-(-2 * NUM_SMS // pairs), tiles, MAX_SPLITS)
+    return LaunchConfig(tile, stages, splits if pairs < 2 * NUM_SMS else 1)

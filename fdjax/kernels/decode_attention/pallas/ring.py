@@ -62,7 +62,7 @@ class Ring:
     """Keys and values of up to `stages` tiles, and the barriers they arrive at.
 
     One copy a page and half: a page's tokens of one head are rows `Hkv * D` apart,
-    which the copy engine gathers, swizzles and lays down as the tensor core reads them.
+    which TMA gathers, swizzles and lays down as the tensor core reads them.
     Page ids are asked for a tile ahead of their use, so that no copy waits for them.
 
     Attributes:
