@@ -40,6 +40,7 @@ FDJAX_GPU_OPERATIONS(FDJAX_DECLARE_GPU)
 #ifdef FDJAX_GPU_IS_CUDA
 extern "C" XLA_FFI_Error* fdjax_decoder_stack_gpu_initialize(XLA_FFI_CallFrame*);
 extern "C" XLA_FFI_Error* fdjax_layer_program_gpu_initialize(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* fdjax_matmul_gpu_initialize(XLA_FFI_CallFrame*);
 #endif
 
 namespace nb = nanobind;
@@ -72,6 +73,7 @@ nb::dict targets() {
 #ifdef FDJAX_GPU_IS_CUDA
   add_initialize(gpu, "decoder_stack", fdjax_decoder_stack_gpu_initialize);
   add_initialize(gpu, "layer_program", fdjax_layer_program_gpu_initialize);
+  add_initialize(gpu, "matmul", fdjax_matmul_gpu_initialize);
 #endif
   platforms[FDJAX_GPU_PLATFORM] = gpu;
 #endif

@@ -1,4 +1,4 @@
-// C inside a chain of kernels: cuBLASLt's products, for more rows than B takes.
+// cuBLASLt's products, for more rows than the package's kernels take.
 //
 // Called by a handler, a product adds its bias and its residual, and there is no
 // autotuning and no workspace: the program's own choice, made without a look at what
@@ -18,7 +18,8 @@ void prepare_library(int device);
 // What keeps `launch_library` from working on `device`; empty: nothing.
 std::string library_problem(int device);
 
-// y = x * weight^T + bias + residual, in 16 bits, without a gate. Any m. `candidate`
+// y = x * weight^T + bias + residual, in 16 bits, or x * weight^T in float32; without a
+// gate. Any m. `candidate`
 // counts what the library's heuristic proposes, the best by its own estimate first.
 template <typename T>
 cudaError_t launch_library(const Params& p, int candidate, cudaStream_t stream);

@@ -159,6 +159,8 @@ def test_small_m_takes_a_then_b_then_c():
     assert chosen(1) == f"matmul: gemv{source}"
     assert chosen(8) == f"matmul: flat{source}"
     assert chosen(65) == f"matmul: reference{source}"
+    logits = cases._case("head", m=65, n=4096, k=4096, float32=True).call
+    assert OP.explain(logits) == f"matmul: library{source}"
 
 
 @pytest.mark.usefixtures("on_h200")

@@ -5,9 +5,10 @@ import dataclasses
 from fdjax.kernels.decode_attention import config as attention_config
 from fdjax.kernels.decoder_stack.weights import LayerWeights
 from fdjax.kernels.layer_program import config as layer_program
+from fdjax.kernels.matmul import handler, library
 from fdjax.kernels.weight import Weight
 
-GEMV = dataclasses.astuple(layer_program.GEMV)
+GEMV = dataclasses.astuple(handler.GEMV)
 PRODUCTS = 4
 
 
@@ -27,7 +28,7 @@ class Cuts:
     @property
     def uses_library(self) -> bool:
         """Whether cuBLASLt multiplies."""
-        return layer_program.LIBRARY in self.products[:: len(GEMV)]
+        return library.TILES in self.products[:: len(GEMV)]
 
 
 def choose(rows: int, attention: attention_config.Call, layer: LayerWeights) -> Cuts:
