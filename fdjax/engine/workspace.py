@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.config import Alibi
-from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS
+from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
 from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.matmul import OP as MATMUL
@@ -134,6 +134,20 @@ def tuning_bytes(
         (m * k + n * k) * itemsize + 2 * m * n * out_itemsize
         for m, k, n, out_itemsize in products
     )
+
+
+def tunes_gemms(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> bool:
+    """Whether XLA times GEMMs while it compiles, with room for one program's."""
+    if device.platform() != "gpu":
+        return False
+    call = largest_call(
+        config,
+        layout,
+        num_tokens=buckets.step_tokens,
+        num_rows=buckets.rows[-1],
+        max_model_len=buckets.widths[-1] * layout.page_size,
+    )
+    return not LAYER_PROGRAM.fast(call)
 
 
 def largest_call(
