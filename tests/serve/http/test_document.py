@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.fake_engine import FakeEngine
-from tests.support.http_server import PROMPT, TEXT, TOKENS, served
+from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENS, served
 
 MAX_EXAMPLES = 40
 # Generating from a document is slow, and most of what is made breaks its rules.
@@ -87,6 +87,23 @@ def test_every_answer_is_as_documented(api: Any, method: str, path: str, modes: 
         body=PROMPT, media_type="application/json"
     )
     assert good.call().json()["choices"][0]["text"] == TEXT
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", PROMPT),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/responses", {"input": "Once"}),
+    ],
+)
+def test_every_event_is_as_documented(api: Any, path: str, body: dict[str, Any]):
+    """Hardly any body that is generated is right and asks for a stream."""
+    case = api[path]["POST"].Case(
+        body=body | {"stream": True}, media_type="application/json"
+    )
+    response = case.call_and_validate(checks=CHECKS)
+    assert response.headers["content-type"][0].startswith("text/event-stream")
 
 
 def test_every_path_is_tried(api: Any):
