@@ -6,7 +6,7 @@ body of some megabytes could ask for millions.
 
 import re
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -188,6 +188,13 @@ def _tokens(value: object) -> list[int]:
     return _ids("tokens", value)
 
 
+def _said(value: object, *, is_boolean: bool) -> object:
+    """To Python, 0 and `false` are equal, and to pydantic's literals."""
+    if isinstance(value, bool) != is_boolean:
+        raise ValueError(f"give {'true or false' if is_boolean else 'a number'}")
+    return value
+
+
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
 _TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
@@ -233,3 +240,6 @@ Bias = Annotated[
     ),
 ]
 Tokens = Annotated[list[int], PlainValidator(_tokens), WithJsonSchema(_IDS)]
+No = Annotated[Literal[False], BeforeValidator(partial(_said, is_boolean=True))]
+Zero = Annotated[Literal[0], BeforeValidator(partial(_said, is_boolean=False))]
+One = Annotated[Literal[1], BeforeValidator(partial(_said, is_boolean=False))]

@@ -104,6 +104,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("structured_outputs", {"choice": ["a"] * 2000}),
     ("structured_outputs", {"grammar": "start: foo"}),
     ("best_of", 2),
+    ("best_of", True),
     (SURROGATE, 1),
 ]
 PROMPTS: list[Any] = [
