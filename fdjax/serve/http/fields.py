@@ -176,11 +176,12 @@ def _content(value: object) -> str:
         return text_of("messages", value)
     texts: list[str] = []
     for part in few("messages", cast("list[Any]", value)):
-        if not isinstance(part, dict) or {*part} != {"type", "text"}:  # pyright: ignore[reportUnknownArgumentType]  (checked here)
+        fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+        if {*fields} != {"type", "text"} or fields["type"] != "text":
             raise ApiError(
                 "messages may have parts of type 'text' only", param="messages"
             )
-        texts.append(text_of("messages", part["text"]))
+        texts.append(text_of("messages", fields["text"]))
     return "".join(texts)
 
 
@@ -195,8 +196,15 @@ def _said(value: object, *, is_boolean: bool) -> object:
     return value
 
 
-_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+_SOME: dict[str, Any] = {"minItems": 1}
+_PART: dict[str, Any] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
 
 Text = Annotated[str, AfterValidator(_whole)]
 Notes = Annotated[dict[Text, Text] | None, BeforeValidator(_few_notes)]
@@ -204,9 +212,9 @@ _SOME_PROMPTS = WithJsonSchema(
     {
         "anyOf": [
             {"type": "string"},
-            _TEXTS,
-            _IDS,
-            {"type": "array", "items": _IDS, "minItems": 1},
+            _TEXTS | _SOME,
+            _IDS | _SOME,
+            {"type": "array", "items": _IDS | _SOME} | _SOME,
         ]
     }
 )
@@ -216,7 +224,11 @@ Prompts = Annotated[
 Inputs = Annotated[
     list[PlainPrompt], PlainValidator(partial(_prompts, "input")), _SOME_PROMPTS
 ]
-Content = Annotated[str, PlainValidator(_content), WithJsonSchema({"type": "string"})]
+Content = Annotated[
+    str,
+    PlainValidator(_content),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}),
+]
 Stops = Annotated[
     list[str] | None,
     PlainValidator(_stops),

@@ -139,6 +139,7 @@ MESSAGES: list[Any] = [
     [{"role": "user", "content": None}],
     [{"role": "user", "content": SURROGATE}],
     [{"role": "user", "content": [{"type": "image_url", "image_url": "file:///"}]}],
+    [{"role": "user", "content": [{"type": "image_url", "text": "a"}]}],
     [{"role": "user", "content": [{"type": "text", "text": 5}]}],
     [{"role": "user", "content": "Once", "tool_calls": []}],
     [{"role": "user", "content": "Once " * MAX_MODEL_LEN}],
