@@ -1,8 +1,8 @@
 // RoPE and the writing of keys and values as the first thing that attention does.
 //
-// In the chain of decoder_stack the product's q, k and v would need a kernel between
-// the product and attention: 3 to 4 us a layer. But each query head is read by the
-// blocks of its group alone, and a row's newest key and value by one of them. That
+// In the chain of layer_program, where all rows decode, q, k and v would need a kernel
+// between the product and attention: 3 to 4 us a layer. But each query head is read by
+// the blocks of its group alone, and a row's newest key and value by one of them. That
 // block need not wait for its own writing: it copies the tile that has the newest slot
 // with the others, and puts the newest key and value over what came.
 #pragma once

@@ -4,7 +4,7 @@ The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a wei
 (`gemv`) serves M up to an inflection point M1, B (`flat`) up to M2, and C (XLA's dot,
 the reference) above. The table of the device says where those lie and how B cuts the
 product up; for a shape that no table has, the heuristic below does. M is static, so the
-choice costs nothing at run time. (D, `gemm`, serves in the chain of `decoder_stack`
+choice costs nothing at run time. (D, `gemm`, serves in the chain of `layer_program`
 alone: called by itself, XLA's dot is as fast.)
 """
 

@@ -10,7 +10,6 @@ from fdjax.kernels import ffi
 from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
-from fdjax.kernels.decoder_stack.cuda import angles
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.op import Impl
@@ -224,7 +223,7 @@ def _tokens(
     frequencies = jnp.asarray(one.frequencies, jnp.float32)
     turns = jnp.zeros((0, 0, 0), jnp.float32)
     if some is not None and not among:
-        turns = angles(batch.positions, frequencies)
+        turns = layer_program.angles(batch.positions, frequencies)
     places = (
         batch.mixed.places if batch.mixed is not None and some is not None else none
     )
