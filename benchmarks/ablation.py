@@ -23,10 +23,10 @@ from benchmarks.decode import Bench
 from fdjax import device
 from fdjax.engine.programs import Programs
 from fdjax.kernels.decode_attention import UnifiedMax
-from fdjax.kernels.decoder_stack import OP as DECODER_STACK
 from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
 from fdjax.kernels.matmul import OP as MATMUL
 from fdjax.kernels.paged import KVCache
+from fdjax.models.program import OP as LAYER_PROGRAM
 from fdjax.notation import Array
 from fdjax.serve.loading import load_decoder
 from fdjax.serve.setup import Settings
@@ -50,7 +50,7 @@ class Variant:
         """Forces the implementations that are not this variant's own choice."""
         with contextlib.ExitStack() as forced:
             if not self.chain:
-                forced.enter_context(DECODER_STACK.using("reference"))
+                forced.enter_context(LAYER_PROGRAM.using("reference"))
             if not self.flat:
                 forced.enter_context(MATMUL.using("reference"))
                 forced.enter_context(GATED_MATMUL.using("reference"))

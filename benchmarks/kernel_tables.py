@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks.tables import Row, markdown, provenance, shape
+from benchmarks.tables import Row, markdown, shape
 
 
 def attention(rows: Sequence[Row]) -> str:
@@ -42,26 +42,6 @@ def gemms(rows: Sequence[Row]) -> str:
         ("µs: ours / cuBLAS / floor", *(f"M = {m}" for m in sizes)),
         ((name, *(found[m] for m in sizes)) for name, found in lines.items()),
     )
-
-
-def chains(rows: Sequence[Row]) -> str:
-    """All layers of a step, by what cuts the products."""
-    told = {
-        "default": "each product by what is fastest for it alone",
-        "gemv": "all by A",
-        "flat": "all by B",
-        "best": "all by B, each cut as is best in the chain",
-    }
-    chosen = [row for row in rows if row["part"] in told]
-    shapes = list(dict.fromkeys(shape(row) for row in chosen))
-    lines: dict[str, dict[str, str]] = {}
-    for row in chosen:
-        lines.setdefault(told[row["part"]], {})[shape(row)] = f"{row['us']:,.0f}"
-    table = markdown(
-        ("products, µs", *shapes),
-        ((name, *(found.get(s, "") for s in shapes)) for name, found in lines.items()),
-    )
-    return f"{table}\n\n{provenance(chosen)}"
 
 
 def draws(rows: Sequence[Row]) -> str:

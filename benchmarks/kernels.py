@@ -7,7 +7,7 @@ import argparse
 import importlib
 import sys
 
-PROGRAMS = ("matmul", "attention", "decode_attention", "decoder_stack", "draw")
+PROGRAMS = ("matmul", "attention", "decode_attention", "draw")
 
 
 def main() -> None:

@@ -48,7 +48,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
     "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
-    "decoder_stack": lambda: kernel_tables.chains(of("decoder_stack")),
 }
 """What makes each block, by the name in its marker."""
 
@@ -70,7 +69,6 @@ PAGES = {
     "docs/kernels/decode_attention.md": ("decode_attention",),
     "docs/kernels/matmul.md": ("matmul",),
     "docs/kernels/draw.md": ("draw",),
-    "docs/kernels/decoder_stack.md": ("decoder_stack",),
 }
 """The blocks of each page."""
 

@@ -14,7 +14,6 @@
   X(matmul)                      \
   X(attention_plan)              \
   X(decode_attention)            \
-  X(decoder_stack)               \
   X(draw)                        \
   X(layer_program)               \
   X(prefill_attention)           \
@@ -38,8 +37,8 @@ FDJAX_CPU_OPERATIONS(FDJAX_DECLARE_CPU)
 FDJAX_GPU_OPERATIONS(FDJAX_DECLARE_GPU)
 #endif
 #ifdef FDJAX_GPU_IS_CUDA
-extern "C" XLA_FFI_Error* fdjax_decoder_stack_gpu_initialize(XLA_FFI_CallFrame*);
 extern "C" XLA_FFI_Error* fdjax_layer_program_gpu_initialize(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* fdjax_matmul_gpu_initialize(XLA_FFI_CallFrame*);
 #endif
 
 namespace nb = nanobind;
@@ -70,8 +69,8 @@ nb::dict targets() {
 #define FDJAX_ADD_GPU(name) gpu[#name] = encapsulate(fdjax_##name##_gpu);
   FDJAX_GPU_OPERATIONS(FDJAX_ADD_GPU)
 #ifdef FDJAX_GPU_IS_CUDA
-  add_initialize(gpu, "decoder_stack", fdjax_decoder_stack_gpu_initialize);
   add_initialize(gpu, "layer_program", fdjax_layer_program_gpu_initialize);
+  add_initialize(gpu, "matmul", fdjax_matmul_gpu_initialize);
 #endif
   platforms[FDJAX_GPU_PLATFORM] = gpu;
 #endif

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fdjax.engine.ahead import Ahead
 from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
 from fdjax.engine.invariance import as_config_says
 from fdjax.errors import ConfigError
@@ -150,6 +151,7 @@ class Programs:
                 "judged_step": BeamFunction(run_judged, donated=(1, 3), num_fixed=2),
             }
         )
+        self.ahead = Ahead()
         self._extend = run_extend
         self._sample = run_sample
         self._logits = run_logits
@@ -167,7 +169,7 @@ class Programs:
         What some plans alone have does not come in: one program serves all of them.
         """
         bare = _bare(progress)
-        after, hidden = self._extend(self._weights, bare, call)
+        after, hidden = self.ahead.run(self._extend, self._weights, bare, call)
         sampling = replace(
             progress.sampling,
             finished=after.sampling.finished,
@@ -198,11 +200,11 @@ class Programs:
 
     def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
         """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
-        return self._score(self._weights, kv, *operands)
+        return self.ahead.run(self._score, self._weights, kv, *operands)
 
     def pool(self, kv: KVCache, *operands: Array) -> tuple[PooledStates, KVCache]:
         """See `fdjax.generate.pooled_states.pool_tokens`; `kv` is donated."""
-        return self._pool(self._weights, kv, *operands)
+        return self.ahead.run(self._pool, self._weights, kv, *operands)
 
     def decode(
         self,
@@ -215,9 +217,8 @@ class Programs:
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
-        return self._decode(
-            self._weights, rules, progress, page_table, steps, prefixes, plan=plan
-        )
+        operands = self._weights, rules, progress, page_table, steps, prefixes
+        return self.ahead.run(self._decode, *operands, plan=plan)
 
     @property
     def model(self) -> Decoder:

@@ -1,13 +1,16 @@
 """Compiles every program that an engine can need, by running it on nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
+from fdjax.engine.ahead import Collected, compile_all, default_threads
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.shared_reads import SharedReads
+from fdjax.engine.workspace import tunes_gemms
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan, serving_plan
 from fdjax.generate.pooling_params import PoolingParams
@@ -27,8 +30,11 @@ def warm_up(
     *,
     longest: int,
     on_progress: Callable[[int, int], None] | None = None,
+    threads: int | None = None,
 ) -> int:
     """Runs each program once, over rows and pages that do not exist.
+
+    Where there are cores for it, they are compiled beside each other before.
 
     Args:
         executor: of an engine that has no work.
@@ -37,6 +43,7 @@ def warm_up(
         params: what requests will ask for; `None`: anything.
         longest: tokens of the longest sequence to be ready for.
         on_progress: called with programs done, and programs in all.
+        threads: that compile; `None`: by the number of cores.
 
     Returns:
         The number of programs.
@@ -62,6 +69,9 @@ def warm_up(
         if executor.shared_reads is not None:
             reads = executor.shared_reads
             calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
+    threads = default_threads() if threads is None else threads
+    if threads > 1 and not tunes_gemms(executor.programs.model.config, layout, buckets):
+        _compile_ahead(executor, calls, threads)
     for done, call in enumerate(calls):
         if on_progress is not None:
             on_progress(done, len(calls))
@@ -69,6 +79,14 @@ def warm_up(
     if on_progress is not None:
         on_progress(len(calls), len(calls))
     return len(calls)
+
+
+def _compile_ahead(executor: Executor, calls: Sequence[_Call], threads: int) -> None:
+    with executor.programs.ahead.collecting() as lowerings:
+        for call in calls:
+            with suppress(Collected):
+                call()
+    compile_all(lowerings, threads)
 
 
 def _extend(executor: Executor, tokens: int) -> _Call:

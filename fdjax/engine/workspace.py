@@ -1,6 +1,7 @@
 """Estimates of what a step needs besides weights and KV, for the memory plan."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,12 +9,22 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.config import Alibi
-from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS
+from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
+from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.kernels import decode_attention, prefill_attention
+from fdjax.kernels.matmul import OP as MATMUL
+from fdjax.kernels.matmul import Matmul
 from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
+from fdjax.kernels.weight import Dense
+from fdjax.layers import mixed_batch
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
+from fdjax.models.decoder import Decoder
+from fdjax.models.parameters import parameters_of
+from fdjax.models.program import OP as LAYER_PROGRAM
+from fdjax.models.program import LayerProgram, program_of
+from fdjax.models.program.cuda import activation_bytes
 
 FLOAT32_BYTES = 4
 
@@ -41,24 +52,39 @@ def workspace_bytes(
         max_model_len: longest sequence, in tokens.
         page_size: tokens of a page.
     """
-    heads = 2 * config.num_heads + 2 * config.num_kv_heads
-    wide = max(kind.mlp.up_size + kind.mlp.size for kind in config.kinds)
-    per_token = 4 * config.hidden_size + max(heads * config.head_dim, wide)
-    activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
+    layout = config.kv_layout(num_pages=1, page_size=page_size, dtype=dtype)
+    call = largest_call(
+        config,
+        layout,
+        num_tokens=num_tokens,
+        num_rows=num_rows,
+        max_model_len=max_model_len,
+    )
+    as_one = LAYER_PROGRAM.fast(call)
+    if as_one:
+        # Of prompts that are pooled, the states of all tokens are a result.
+        pooled = num_tokens * config.hidden_size * jnp.dtype(dtype).itemsize
+        activations = activation_bytes(call) + pooled
+    else:
+        heads = 2 * config.num_heads + 2 * config.num_kv_heads
+        wide = max(kind.mlp.up_size + kind.mlp.size for kind in config.kinds)
+        per_token = 4 * config.hidden_size + max(heads * config.head_dim, wide)
+        activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     # Raw logits and changed ones; noise and scores, where the definition draws.
     sampling = 4 * logits
     # Logits of a prompt's tokens, the same relative to the largest, and exponentials.
     scoring = 3 * SCORED_TOKENS * config.embedding.vocab_size * FLOAT32_BYTES
-    layout = config.kv_layout(num_pages=1, page_size=page_size, dtype=dtype)
     gathered = 0
     if prefill_gathers(config, layout, max_model_len=max_model_len):
         # Each query of a block has its pages, its scores and their exponentials.
         scores = 2 * config.num_heads * FLOAT32_BYTES
         of_key = scores + gathered_token_bytes(config, dtype=dtype)
         gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
-    prefill = activations + gathered + logits
-    tuning = tuning_bytes(config, dtype=dtype, num_tokens=num_tokens, num_rows=num_rows)
+    prefill = activations + gathered + (0 if as_one else logits)
+    # Beams and rows that share prefixes run layer by layer all the same.
+    by_layer = max(num_rows, MAX_BEAMS) if as_one else num_tokens
+    tuning = tuning_bytes(config, dtype=dtype, num_tokens=by_layer, num_rows=num_rows)
     most = max(prefill, sampling, scoring, tuning)
     return most + state_bytes(config, num_rows=num_rows)
 
@@ -82,22 +108,82 @@ def tuning_bytes(
 ) -> int:
     """What XLA needs while it compiles for a GPU.
 
-    It times candidates for a GEMM on operands of its own, and compares results.
+    It times candidates for a GEMM on operands of its own, and compares results. Of the
+    head it has none where another implementation serves.
     """
     if device.platform() != "gpu":
         return 0
     size, itemsize = config.hidden_size, jnp.dtype(dtype).itemsize
+    vocabulary = config.embedding.vocab_size
+    head = Matmul(
+        _struct((num_rows, size), dtype),
+        Dense(_struct((vocabulary, size), dtype)),
+        _struct((vocabulary,), dtype) if config.embedding.head_bias else None,
+        None,
+        activation=None,
+        out_dtype=jnp.float32,
+    )
     up = max(kind.mlp.up_size for kind in config.kinds)
     down = max(kind.mlp.size for kind in config.kinds)
     gemms = (
         (num_tokens, size, up, itemsize),
         (num_tokens, down, size, itemsize),
-        (num_rows, size, config.embedding.vocab_size, FLOAT32_BYTES),
+        *(() if MATMUL.fast(head) else ((num_rows, size, vocabulary, FLOAT32_BYTES),)),
     )
     return max(
         (m * k + n * k) * itemsize + 2 * m * n * out_itemsize
         for m, k, n, out_itemsize in gemms
     )
+
+
+def tunes_gemms(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> bool:
+    """Whether XLA times GEMMs while it compiles, with room for one program's."""
+    if device.platform() != "gpu":
+        return False
+    call = largest_call(
+        config,
+        layout,
+        num_tokens=buckets.step_tokens,
+        num_rows=buckets.rows[-1],
+        max_model_len=buckets.widths[-1] * layout.page_size,
+    )
+    return not LAYER_PROGRAM.fast(call)
+
+
+def largest_call(
+    config: ModelConfig,
+    layout: KVLayout,
+    *,
+    num_tokens: int,
+    num_rows: int,
+    max_model_len: int,
+) -> LayerProgram:
+    """The call of the most tokens: prompts, and rows that decode. Only its shapes."""
+    program = program_of(config, selects=True)
+    parameters = parameters_of(Decoder(config, layout.dtype))
+
+    def call() -> LayerProgram:
+        rows = jnp.zeros(num_rows, jnp.int32)
+        table = jnp.zeros((num_rows, layout.pages_for(max_model_len)), jnp.int32)
+        batch = mixed_batch(
+            jnp.zeros(num_tokens, jnp.int32),
+            PageView(table, rows, starts=rows, firsts=rows),
+            jnp.zeros(min(PREFILL_ROWS, num_rows), jnp.int32),
+            rows > 0,
+            page_size=layout.page_size,
+        )
+        return LayerProgram(
+            jnp.zeros((num_tokens, config.hidden_size), layout.dtype),
+            layout.allocate(),
+            replace(batch, wanted=rows),
+            jax.tree.map(
+                lambda each: jnp.zeros(each.shape, each.dtype),
+                tuple(parameters[path] for path in program.layer_parameters),
+            ),
+            program,
+        )
+
+    return jax.eval_shape(call)
 
 
 def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:

@@ -163,10 +163,6 @@ class Op[C, R]:
         """
         return self.choice(call) != REFERENCE
 
-    def pass_over(self, reason: str) -> None:
-        """Says, where choices are told, why a step does without this operation."""
-        self._tell(lambda: f"{self.name}: not used; {reason}")
-
     def explain(self, call: C) -> str:
         """One line: what serves this call, and why those tried before it do not."""
         return self._explanation(call, *self._find(call))

@@ -11,7 +11,6 @@ from fdjax.models.decoder_layer import DecoderLayer, Stream, maybe
 from fdjax.models.parameters import parameters_of
 from fdjax.models.program import OP as LAYER_PROGRAM
 from fdjax.models.program import LayerProgram, Ran, program_of
-from fdjax.models.stack import run_stack
 from fdjax.notation import Array, Float, Int32
 
 
@@ -49,7 +48,7 @@ class Decoder(nnx.Module):
     def __call__(
         self, kv: KVCache, batch: Batch
     ) -> tuple[Float[Array, "U E"], KVCache, Int32[Array, "L B"]]:
-        """Runs all layers.
+        """Runs all layers: by one call, or as they are written below, which defines it.
 
         Returns:
             The normalised last hidden state of every token, or of those that the batch
@@ -60,13 +59,8 @@ class Decoder(nnx.Module):
         ran = self._by_program(x, kv, batch)
         if ran is not None:
             return ran
-        x = maybe(self.embed_norm, x)
-        stacked = run_stack(self.config, tuple(self.layers), x, kv, batch)
-        if stacked is not None:
-            x, kv, recomputed = stacked
-            return self.final_norm(x), kv, recomputed
         counts: list[Array] = []
-        stream = Stream(x, None)
+        stream = Stream(maybe(self.embed_norm, x), None)
         for layer in self.layers:
             wanted = batch.wanted if layer is self.layers[-1] else None
             stream, kv, recomputed = layer(stream, kv, batch, wanted)

@@ -63,10 +63,10 @@ struct Dims {
 inline ffi::Error check_kv(const Operands& in, const Results& out, int64_t q_heads,
                            Dims* d) {
   for (decode_attention::Dims* rows : {&d->decoding, &d->prompts}) {
-    FDJAX_RETURN_IF_ERROR(check_shape(
-        "kv", in.kv.dimensions(),
-        {&rows->pages, &rows->layers, &rows->two, &rows->page_size, &rows->kv_heads,
-         &rows->head_dim}));
+    FDJAX_RETURN_IF_ERROR(
+        check_shape("kv", in.kv.dimensions(),
+                    {&rows->pages, &rows->layers, &rows->two, &rows->page_size,
+                     &rows->kv_heads, &rows->head_dim}));
     rows->q_heads = Dim("Hq", q_heads);
   }
   if (in.kv.untyped_data() == out.kv->untyped_data()) return ffi::Error::Success();
@@ -128,23 +128,24 @@ inline ffi::Error check_decoding(const Attributes& a, const Operands& in,
     }
   }
   return decode_attention::check_config(a.config, d->decoding, *d->plan_size,
-                                     out.decode_records);
+                                        out.decode_records);
 }
 
 // Rows with any number of tokens.
 inline ffi::Error check_prompts(const Operands& in, const Results& out, Dims* d) {
   using decode_attention::check_range;
   FDJAX_RETURN_IF_ERROR(check_pages("prompts", in.prompts, &d->prompts));
-  FDJAX_RETURN_IF_ERROR(check_shape("tiles", in.tiles.dimensions(),
-                                    {&d->lists, &d->tiles, &d->eight}));
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("tiles", in.tiles.dimensions(), {&d->lists, &d->tiles, &d->eight}));
   if (*d->prompts.rows == 0) return ffi::Error::Success();
   Dim records{"records"}, rows{"128", prefill_attention::kTileRows},
       sums{"D + 2", *d->prompts.head_dim + 2};
   FDJAX_RETURN_IF_ERROR(check_shape("prefill_records",
                                     out.prefill_records->dimensions(),
                                     {&records, &d->prompts.kv_heads, &rows, &sums}));
-  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d->prompts.q_heads / *d->prompts.kv_heads,
-                                    1, prefill_attention::kTileRows));
+  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv",
+                                    *d->prompts.q_heads / *d->prompts.kv_heads, 1,
+                                    prefill_attention::kTileRows));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d->prompts.page_size, 2, 128));
   FDJAX_RETURN_IF_ERROR(check_range("D", *d->prompts.head_dim, 8, 256));
   return check_range("T", *d->tokens, 0, 1 << 25);

@@ -1,10 +1,10 @@
-// From a program to launches: one after the other, each with the launch of the operation
-// whose kernel it is.
+// From a program to launches: one after the other, each with the launch of the
+// operation whose kernel it is.
 //
-// Where a kernel may start before its predecessor has ended (pdl.cuh), it does: it loads
-// weights or pages, which nothing in the chain writes, and waits before it reads what
-// the predecessor makes. The kernels of prompts' attention start after it, and so does
-// what follows them.
+// Where a kernel may start before its predecessor has ended (pdl.cuh), it does: it
+// loads weights or pages, which nothing in the chain writes, and waits before it reads
+// what the predecessor makes. The kernels of prompts' attention start after it, and so
+// does what follows them.
 #pragma once
 
 #include <algorithm>
@@ -74,9 +74,9 @@ class Chain {
       case Code::kSum:
         return sum();
       case Code::kGather:
-        return gather();
+        return move_rows(/*scatters=*/false);
       case Code::kScatter:
-        return scatter();
+        return move_rows(/*scatters=*/true);
       case Code::kEnd:
         break;
     }
@@ -199,8 +199,8 @@ class Chain {
   cudaError_t rotate() {
     rope_kv_write::Params p = attention_.rotate;
     p.kv = static_cast<char*>(p.kv) + layer() * attention_.layer_bytes;
-    p.qkv = reader_.operand(int64_t{p.tokens} * (p.q_heads + 2 * p.kv_heads) *
-                            p.head_dim);
+    p.qkv =
+        reader_.operand(int64_t{p.tokens} * (p.q_heads + 2 * p.kv_heads) * p.head_dim);
     p.query = reader_.operand(int64_t{p.tokens} * p.q_heads * p.head_dim);
     if (!is_right() || p.tokens == 0) return cudaSuccess;
     return rope_kv_write::launch_tokens<T>(stream_, p);
@@ -221,15 +221,15 @@ class Chain {
     p.phi = reader_.real();
     p.low = reader_.real();
     p.high = reader_.real();
-    p.plan += reader_.number("plan", 0, attention_.num_plans - 1) * attention_.plan_size;
+    p.plan +=
+        reader_.number("plan", 0, attention_.num_plans - 1) * attention_.plan_size;
     const bool rotates = reader_.number("rotates", 0, 1) == 1;
     const int64_t q_columns = int64_t{p.kv_heads} * p.group * p.head_dim;
     const int64_t qkv_columns = int64_t{p.kv_heads} * (p.group + 2) * p.head_dim;
     p.q = reader_.operand(p.rows * (rotates ? qkv_columns : q_columns));
     p.out = reader_.operand(p.rows * q_columns);
     if (!is_right() || p.rows == 0) return cudaSuccess;
-    void* const keys =
-        static_cast<char*>(p.newest.kv) + index * attention_.layer_bytes;
+    void* const keys = static_cast<char*>(p.newest.kv) + index * attention_.layer_bytes;
     p.kv = keys;
     p.newest.kv = keys;
     p.newest.qkv = rotates ? p.q : nullptr;
@@ -245,7 +245,8 @@ class Chain {
     decode_attention::Params& a = p.attention;
     const int64_t index = layer();
     read_scores(&a);
-    p.tiles += int64_t{reader_.number("list", 0, attention_.num_lists - 1)} * p.num_tiles;
+    p.tiles +=
+        int64_t{reader_.number("list", 0, attention_.num_lists - 1)} * p.num_tiles;
     const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
     a.q = reader_.operand(size);
     a.out = reader_.operand(size);
@@ -274,24 +275,15 @@ class Chain {
     return p;
   }
 
-  cudaError_t gather() {
+  cudaError_t move_rows(bool scatters) {
     RowsParams p = read_rows();
-    p.out_rows = p.count;
-    p.x_rows = reader_.number("rows", 1);
+    const int rows = reader_.number("rows", 1);
+    p.x_rows = scatters ? p.count : rows;
+    p.out_rows = scatters ? rows : p.count;
     p.x = reader_.operand(int64_t{p.x_rows} * p.columns);
     p.out = reader_.operand(int64_t{p.out_rows} * p.columns);
     if (!is_right() || p.count == 0) return cudaSuccess;
-    return launch_gather<T>(stream_, p);
-  }
-
-  cudaError_t scatter() {
-    RowsParams p = read_rows();
-    p.x_rows = p.count;
-    p.out_rows = reader_.number("rows", 1);
-    p.x = reader_.operand(int64_t{p.x_rows} * p.columns);
-    p.out = reader_.operand(int64_t{p.out_rows} * p.columns);
-    if (!is_right() || p.count == 0) return cudaSuccess;
-    return launch_scatter<T>(stream_, p);
+    return scatters ? launch_scatter<T>(stream_, p) : launch_gather<T>(stream_, p);
   }
 
   cudaStream_t stream_;

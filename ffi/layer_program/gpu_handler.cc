@@ -1,6 +1,6 @@
 // layer_program on a GPU: checks, and the launches of a step.
-#include "layer_program/arguments.h"
 #include "fdjax/gpu.h"
+#include "layer_program/arguments.h"
 
 namespace fdjax::layer_program {
 namespace {
@@ -43,13 +43,13 @@ decode_attention::Params decode_of(const Attributes& a, const Operands& in,
 
 prefill_attention::Params prefill_of(const Operands& in, const Results& out,
                                      const Dims& d) {
-  return {.attention = attention_of(in, in.prompts, d.prompts),
-          .tiles = reinterpret_cast<const prefill_attention::Tile*>(
-              in.tiles.typed_data()),
-          .num_tiles = static_cast<int>(*d.tiles),
-          .queries = static_cast<int>(*d.tokens),
-          .num_records = static_cast<int>(out.prefill_records->dimensions()[0]),
-          .records = out.prefill_records->typed_data()};
+  return {
+      .attention = attention_of(in, in.prompts, d.prompts),
+      .tiles = reinterpret_cast<const prefill_attention::Tile*>(in.tiles.typed_data()),
+      .num_tiles = static_cast<int>(*d.tiles),
+      .queries = static_cast<int>(*d.tokens),
+      .num_records = static_cast<int>(out.prefill_records->dimensions()[0]),
+      .records = out.prefill_records->typed_data()};
 }
 
 rope_kv_write::Params rotate_of(const Attributes& a, const Operands& in,
@@ -115,8 +115,7 @@ ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                const Results& out, const Dims& d) {
   const Attention attention = attention_of(a, in, out, d);
   Reader reader(a.program, regions_of(in, out), sizeof(T));
-  const std::string problem =
-      Chain<T>(stream, std::move(reader), attention).run();
+  const std::string problem = Chain<T>(stream, std::move(reader), attention).run();
   return problem.empty() ? ffi::Error::Success() : invalid(problem);
 }
 
@@ -142,25 +141,17 @@ ffi::Error handle(gpu_stream stream, ffi::Span<const int64_t> program, int64_t q
                   ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<Ints> recomputed,
                   ffi::Result<Floats> decode_records,
                   ffi::Result<Floats> prefill_records) {
-  const Attributes a{
-      program,
-      q_heads,
-      interleaved,
-      {slots_of_plan, splits, heads, warps, max_items, max_pieces}};
-  const Operands in{x,
-                    kv,
-                    positions,
-                    slots,
-                    wanted,
-                    places,
-                    frequencies,
-                    angles,
-                    slopes,
-                    {decoding_table, decoding_lengths},
-                    plans,
-                    {prompts_table, prompts_lengths},
-                    tiles,
-                    weights};
+  const Attributes a{program,
+                     q_heads,
+                     interleaved,
+                     {slots_of_plan, splits, heads, warps, max_items, max_pieces}};
+  const Operands in{x,           kv,
+                    positions,   slots,
+                    wanted,      places,
+                    frequencies, angles,
+                    slopes,      {decoding_table, decoding_lengths},
+                    plans,       {prompts_table, prompts_lengths},
+                    tiles,       weights};
   const Results out{first,   kv_out,     second,         third,          hidden,
                     scratch, recomputed, decode_records, prefill_records};
   Dims d;

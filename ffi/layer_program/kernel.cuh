@@ -15,7 +15,7 @@
 namespace fdjax::layer_program {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kVec = 8;               // elements of an access
+inline constexpr int kVec = 8;                // elements of an access
 inline constexpr int kHeads = kThreads / 32;  // of a block of head_norm: one a warp
 
 __device__ inline float warp_sum(float value) {
@@ -114,8 +114,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    sum(FDJAX_GRID_CONSTANT const SumParams p) {
+__global__ void __launch_bounds__(kThreads) sum(FDJAX_GRID_CONSTANT const SumParams p) {
   pdl_release();
   pdl_wait();
   const int64_t pack = pack_of(p.size);

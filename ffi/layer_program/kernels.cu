@@ -47,11 +47,11 @@ cudaError_t launch_scatter(cudaStream_t stream, const RowsParams& p) {
   return launch(launch_of(stream, rows_of(p)), move_rows<T, true>, p);
 }
 
-#define FDJAX_INSTANCES(T)                                                          \
-  template cudaError_t launch_head_norm<T>(cudaStream_t, const HeadNormParams&);    \
-  template cudaError_t launch_activate<T>(cudaStream_t, const ActivateParams&);     \
-  template cudaError_t launch_sum<T>(cudaStream_t, const SumParams&);               \
-  template cudaError_t launch_gather<T>(cudaStream_t, const RowsParams&);           \
+#define FDJAX_INSTANCES(T)                                                       \
+  template cudaError_t launch_head_norm<T>(cudaStream_t, const HeadNormParams&); \
+  template cudaError_t launch_activate<T>(cudaStream_t, const ActivateParams&);  \
+  template cudaError_t launch_sum<T>(cudaStream_t, const SumParams&);            \
+  template cudaError_t launch_gather<T>(cudaStream_t, const RowsParams&);        \
   template cudaError_t launch_scatter<T>(cudaStream_t, const RowsParams&);
 
 FDJAX_INSTANCES(GpuFloats::bfloat16)

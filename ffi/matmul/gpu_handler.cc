@@ -7,6 +7,7 @@
 #include "fdjax/dispatch.h"
 #include "matmul/arguments.h"
 #include "matmul/launch.h"
+#include "matmul/library.h"
 
 namespace fdjax::matmul {
 namespace {
@@ -19,7 +20,13 @@ template <typename T>
 ffi::Error run(gpu_stream stream, const Params& p, const FlatConfig& config) {
   const How how{.stream = stream, .programmatic = false};
   cudaError_t error = cudaSuccess;
-  if (config.tiles == kByGemv) {
+  if (config.tiles == kByLibrary) {
+    int device = 0;
+    cudaGetDevice(&device);
+    const std::string problem = library_problem(device);
+    if (!problem.empty()) return ffi::Error::Internal("matmul: " + problem);
+    error = launch_library<T>(p, /*candidate=*/config.boxes, stream);
+  } else if (config.tiles == kByGemv) {
     error = launch_gemv<T>(p, how);
   } else if (config.tiles == kByGemm) {
     error = launch_gemm<T>(p, gemm_from(config), how);
@@ -56,9 +63,19 @@ ffi::Error handle(gpu_stream stream, bool gated, bool has_bias, bool has_residua
   });
 }
 
+// The library's handle cannot be made while XLA captures the call.
+ffi::Error prepare(int32_t device) {
+  prepare_library(device);
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 }  // namespace fdjax::matmul
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fdjax_matmul_gpu_initialize, fdjax::matmul::prepare,
+    xla::ffi::Ffi::BindInitialize().Ctx<xla::ffi::DeviceOrdinal>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_matmul_gpu, fdjax::matmul::handle,
                               xla::ffi::Ffi::Bind()

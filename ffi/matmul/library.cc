@@ -60,8 +60,9 @@ const Library& library() {
   return *library;
 }
 
-// What decides an algorithm: device, type, whether there is a bias, m, n, k, candidate.
-using Key = std::tuple<int, cudaDataType_t, bool, int, int, int, int>;
+// What decides an algorithm: device, types of x and y, whether there is a bias, m, n,
+// k, candidate.
+using Key = std::tuple<int, cudaDataType_t, cudaDataType_t, bool, int, int, int, int>;
 
 inline constexpr int kMaxCandidates = 8;
 
@@ -171,13 +172,16 @@ cudaError_t launch_library(const Params& p, int candidate, cudaStream_t stream) 
     return error;
   }
   const Handle handle = handle_of(device);
-  if (handle == nullptr || p.gated || p.float32) return cudaErrorInvalidValue;
+  // What is added has the type of x, and the library takes that of y.
+  const bool adds = p.bias != nullptr || p.residual != nullptr;
+  if (handle == nullptr || p.gated || (p.float32 && adds)) return cudaErrorInvalidValue;
   const cudaDataType_t type =
       std::is_same_v<T, GpuFloats::bfloat16> ? CUDA_R_16BF : CUDA_R_16F;
+  const cudaDataType_t y_type = p.float32 ? CUDA_R_32F : type;
   const Gemm gemm{operation_of(p), layout_of(type, p.n, p.k), layout_of(type, p.m, p.k),
-                  layout_of(type, p.m, p.n)};
+                  layout_of(y_type, p.m, p.n)};
   Algorithm algorithm;
-  const Key key{device, type, p.bias != nullptr, p.m, p.n, p.k, candidate};
+  const Key key{device, type, y_type, p.bias != nullptr, p.m, p.n, p.k, candidate};
   if (!choose(handle, gemm, key, candidate, &algorithm)) {
     return cudaErrorNotSupported;
   }

@@ -8,6 +8,8 @@ import pytest
 import typer
 
 from fdjax.cli.sizes import parse_bytes
+from fdjax.kernels.paged.calls import ALL_TOKENS
+from fdjax.models.program.lower import windows_of
 from tests.cli.conftest import Invoke
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
@@ -61,6 +63,10 @@ def test_every_kind_of_layer_is_explained(
 ):
     """Qwen 2 slides in its last layers alone."""
     monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)  # GPU's too
+    monkeypatch.setattr(
+        "fdjax.models.program.cuda.refuse_arguments",
+        lambda call: f"windows are {windows_of(call.program)}",
+    )
     config = {**json.loads((FIXTURES / "qwen2" / "config.json").read_text())}
     config |= {
         "num_hidden_layers": 6,
@@ -74,17 +80,35 @@ def test_every_kind_of_layer_is_explained(
     result = invoke("inspect", str(path), *H200, "--json")
     assert result.exit_code == 0, result.stderr
     kernels = json.loads(result.stdout)["kernels"]
-    assert any("differ in their sliding windows" in line for line in kernels), kernels
+    reason = f"not cuda: windows are ({ALL_TOKENS}, 8)"
+    assert f"layer_program: reference; {reason}" in kernels
 
 
-def test_a_layer_that_the_fast_path_does_not_take_is_told_with_its_field(
-    invoke: Invoke,
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (LLAMA, "layer_program: cuda (GEMMs by the tuned table"),
+        (
+            FIXTURES / "qwen3" / "config.json",
+            "layer_program: reference; not cuda: a weight is [24, 1024]; it takes",
+        ),
+    ],
+    ids=["served", "not_served"],
+)
+def test_whether_a_step_is_one_call_is_explained(
+    invoke: Invoke, path: pathlib.Path, told: str, monkeypatch: pytest.MonkeyPatch
 ):
-    result = invoke("inspect", str(FIXTURES / "qwen3" / "config.json"), *H200, "--json")
+    monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
+    result = invoke("inspect", str(path), *H200, "--json")
     assert result.exit_code == 0, result.stderr
     kernels = json.loads(result.stdout)["kernels"]
-    reason = "decoder_stack: not used; it does not take layers with attention."
-    assert any(line.startswith(reason) for line in kernels), kernels
+    assert any(line.startswith(told) for line in kernels), kernels
+    alone = {line.partition(":")[0] for line in kernels} == {
+        "embedding",
+        "layer_program",
+        "matmul",
+    }
+    assert alone == (path == LLAMA), "operations of layers are there without it alone"
 
 
 def test_the_model_in_numbers(report: dict[str, Any]):
@@ -146,8 +170,8 @@ def test_a_budget_too_small_is_shown_with_what_would_do(invoke: Invoke):
 def test_what_would_fit_fits(invoke: Invoke):
     """Each remedy, taken alone."""
     sizes = (str(LLAMA), "--device", "h200")
-    # Without CUDA kernels the workspace is larger: the second one is for builds with.
-    for budget in ("19800MB", "18600MB"):
+    # Without CUDA kernels the workspace is larger: the last one is for builds with.
+    for budget in ("19800MB", "18600MB", "17800MB"):
         short = ("--budget", budget, "--dtype", "bfloat16")
         result = invoke("inspect", *sizes, *short, "--json")
         if result.exit_code:

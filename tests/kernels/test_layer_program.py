@@ -8,10 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.kernels import op
+from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.layer_program import call as layer_program
+from fdjax.kernels.layer_program import config
+from fdjax.kernels.layer_program.launches import Decode, Launch
+from fdjax.kernels.matmul import gemm, handler, library
+from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.models.families import FAMILIES
 from fdjax.models.program import OP, LayerProgram, cuda, lower
+from fdjax.models.program import instructions as do
 from fdjax.models.program.run import run_layers
 from tests.support.handlers import skip_without
 from tests.support.launches import Simulation
@@ -98,10 +105,95 @@ def _widened(leaf: Any) -> Any:
     return leaf.astype(jnp.float32) if floats else leaf
 
 
-def test_what_it_cannot_serve_is_named():
-    call = call_of(config_of("llama"), "decode", 2)
-    assert cuda.refuse_arguments(call) == (
-        "q is float32; it takes bfloat16 and float16"
+def test_the_bounds_reach_attention(monkeypatch: pytest.MonkeyPatch):
+    told: list[Launch] = []
+
+    def recorded(launches: tuple[Launch, ...], *operands: Any, **options: Any) -> Any:
+        told.extend(launches)
+        return Simulation(launches, *operands, **options).run()
+
+    monkeypatch.setattr(layer_program, "run", recorded)
+    for unified in (UnifiedMax(1.5, -20.0, 30.0), None):
+        told.clear()
+        cuda.run(call_of(config_of("llama", unified=unified), "decode", 2))
+        decodes = [one for one in told if isinstance(one, Decode)]
+        assert [one.layer for one in decodes] == [0, 1, 2]
+        for one in decodes:
+            assert one.unified == (unified is not None)
+            assert unified in (None, UnifiedMax(one.phi, one.low, one.high))
+
+
+def _other_scale(call: LayerProgram) -> LayerProgram:
+    """Its last layer scales scores otherwise."""
+    *before, last = (
+        index
+        for index, one in enumerate(call.program.instructions)
+        if isinstance(one, do.Attention)
     )
-    odd = replace(call, x=call.x[:, :-3])
-    assert "multiples of 16 up to" in str(cuda.refuse_arguments(odd))
+    assert before
+    every = list(call.program.instructions)
+    every[last] = replace(every[last], scale=2.0)
+    return replace(call, program=replace(call.program, instructions=tuple(every)))
+
+
+def _beams(call: LayerProgram) -> LayerProgram:
+    none = jnp.zeros((1, 2), jnp.int32)
+    view = BeamView(none, jnp.zeros(1, jnp.int32), none)
+    return replace(call, batch=replace(call.batch, beams=view))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda call: call, "q is float32; it takes bfloat16 and float16"),
+        (
+            lambda call: replace(call, x=call.x[:, :-3]),
+            "a row is 2036 bytes; add_norm takes multiples of 16 up to",
+        ),
+        (_other_scale, "layer 2 differs from the first in its scale"),
+        (_beams, "rows are beams"),
+        (
+            lambda call: replace(call, x=call.x.astype(jnp.bfloat16)),
+            "layers.0.attention_norm.scale is float32, and x bfloat16",
+        ),
+    ],
+    ids=["dtype", "odd", "scale", "beams", "mixed_dtypes"],
+)
+def test_what_it_cannot_serve_is_named(change: Any, reason: str):
+    call = change(call_of(config_of("llama"), "decode", 2))
+    assert str(cuda.refuse_arguments(call)).startswith(reason)
+
+
+def test_a_call_whose_bits_must_not_depend_on_the_batch_is_the_definition():
+    call = call_of(config_of("llama"), "decode", 2)
+    with op.batch_invariant():
+        assert OP.choice(call) == "reference"
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_rows_decide_what_multiplies(gated: bool):
+    def kernel(rows: int) -> FlatConfig:
+        return config.choose(rows, 6144, 4096, gated=gated)
+
+    assert kernel(1) == handler.GEMV
+    assert all(kernel(rows).tiles > 0 for rows in (2, 64))
+    assert {kernel(rows).tiles for rows in (65, 128)} == {gemm.TILES}
+    assert kernel(129).tiles == library.TILES
+
+
+def test_attention_has_room_beside_the_product_before_it():
+    alone = config.choose(8, 6144, 4096)
+    beside = config.choose(8, 6144, 4096, beside_attention=True)
+    assert alone.shared_bytes(8) > config.BESIDE_ATTENTION_BYTES
+    assert beside.shared_bytes(8) <= config.BESIDE_ATTENTION_BYTES
+    assert replace(beside, stages=alone.stages) == alone
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_what_cuts_the_products_is_said():
+    shapes = ((208, 104), (304, 104))
+    assert config.source(1, shapes) == "GEMMs by gemv, for one row"
+    assert config.source(65, shapes) == "GEMMs by gemm, for more than 64 rows"
+    assert config.source(129, shapes) == "GEMMs by cuBLASLt, for more than 128 rows"
+    told = config.source(2, shapes)
+    assert told.startswith("GEMMs by a heuristic: no table of NVIDIA H200 has [208")

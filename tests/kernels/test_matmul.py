@@ -128,6 +128,20 @@ def test_every_m(name: str, m: int):
     assert_close(actual, _numpy(call), reduction=520)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("m", [1, 65, 130, 300])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("widens", [True, False])
+def test_the_library_agrees(m: int, dtype: Any, widens: bool):
+    sizes = {"m": m, "n": 1032, "k": 520, "dtype": dtype}
+    adds = {"bias": not widens, "residual": not widens}
+    call = cases.arguments(cases._case("odd", **sizes, **adds, float32=widens), seed=m)
+    with OP.using("library"):
+        actual = jax.jit(OP)(call)
+    assert actual.dtype == (jnp.float32 if widens else dtype)
+    assert_close(actual, _numpy(call), reduction=520)
+
+
 CONFIGS = [
     config.FlatConfig(tiles, boxes, rows, splits, stages)
     for tiles, boxes, rows, splits, stages in [

@@ -159,6 +159,8 @@ def test_as_m_rises_gemv_then_flat_then_xlas_dot_serve():
     assert chosen(1) == f"matmul: gemv{source}"
     assert chosen(8) == f"matmul: flat{source}"
     assert chosen(65) == f"matmul: reference{source}"
+    logits = cases._case("head", m=65, n=4096, k=4096, float32=True).call
+    assert OP.explain(logits) == f"matmul: library{source}"
 
 
 @pytest.mark.usefixtures("on_h200")

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from fdjax.config import Alibi, LayerNorm, LayerSpec, Mlp, RmsNorm
-from fdjax.generate.steps import decode, prefill, score
-from fdjax.models import ModelConfig, random_weights
+from fdjax.generate.steps import decode, decode_counted, prefill, score
+from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.models import ModelConfig, decoder, random_weights
 from fdjax.models.checkpoint import read_config
+from fdjax.models.decoder_layer import DecoderLayer
+from fdjax.models.program import LayerProgram
 from fdjax.notation import Array
 from tests.support.engines import FIXTURES, layout_of
 from tests.support.numerics import assert_close
@@ -65,3 +68,34 @@ UNLIKE_LAST = {
 @pytest.mark.parametrize("layer", UNLIKE_LAST.values(), ids=UNLIKE_LAST)
 def test_what_a_layer_declares_is_computed(layer: LayerSpec):
     assert np.abs(scored(LAST) - scored(layer)).max() > 1e-3
+
+
+def test_a_step_is_one_call_where_that_is_faster(monkeypatch: pytest.MonkeyPatch):
+    """All that layers know reaches the call, and what it counts comes back."""
+    # So that some heads leave the bounds, and some do not.
+    config = replace(CONFIG, unified=UnifiedMax(0.0, -60.0, 0.003))
+    model = random_weights(config, dtype=jnp.float32, seed=0)
+
+    def stepped() -> tuple[Array, Array, Array]:
+        kv = layout_of(model, num_pages=2, page_size=8).allocate()
+        _, kv = prefill(model, kv, TOKENS[:, :8], jnp.array([8], jnp.int32), TABLE)
+        logits, kv, counts = decode_counted(
+            model, kv, TOKENS[:, 8], jnp.array([8], jnp.int32), TABLE
+        )
+        return logits, kv.array, counts
+
+    expected = stepped()
+    assert 0 < int(expected[2].sum()) < expected[2].size * LLAMA.attention.num_heads
+    asked: list[str] = []
+
+    def fast(call: LayerProgram) -> bool:
+        asked.append(call.batch.phase)
+        return True
+
+    monkeypatch.setattr(decoder.LAYER_PROGRAM, "fast", fast)
+    monkeypatch.delattr(DecoderLayer, "__call__")
+    logits, keys, counts = stepped()
+    assert asked == ["prefill", "decode"]
+    assert_close(logits, expected[0], reduction=config.hidden_size)
+    assert_close(keys, expected[1], reduction=config.hidden_size)
+    np.testing.assert_array_equal(counts, expected[2])

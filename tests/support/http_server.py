@@ -1,5 +1,6 @@
 """Applications to send requests to: in this process, or on a port of the loopback."""
 
+import asyncio
 import contextlib
 import dataclasses
 import threading
@@ -68,6 +69,13 @@ class Served:
     ) -> httpx2.Response:
         async with self.client as client:
             return await client.get(path, headers=headers)
+
+    async def all_taken(self, count: int) -> None:
+        """Until so many requests can be aborted; the engine has them a bit before."""
+        sample = f'request_params_n_count{{model_name="tales"}} {float(count)}\n'
+        async with asyncio.timeout(20):
+            while sample not in (await self.get("/metrics")).text:
+                await asyncio.sleep(0.001)
 
 
 @contextlib.contextmanager

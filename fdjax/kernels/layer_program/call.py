@@ -150,6 +150,14 @@ def run(
     return hidden, kv.with_array(written), jnp.sum(recomputed, axis=-1)
 
 
+def angles(
+    positions: Int32[Array, " B"], frequencies: Float[Array, " R2"]
+) -> Float[Array, "2 B R2"]:
+    """Cosines and sines of RoPE, which all layers share."""
+    turns = positions[:, None].astype(jnp.float32) * frequencies
+    return jnp.stack([jnp.cos(turns), jnp.sin(turns)])
+
+
 def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
     if not calls:
         config = decode_config.LaunchConfig(splits=0, heads=1, warps=0, slots=0)

@@ -3,12 +3,8 @@
 import dataclasses
 
 from fdjax.kernels.matmul import config as matmul_config
-from fdjax.kernels.matmul import gemm
+from fdjax.kernels.matmul import gemm, handler, library
 from fdjax.kernels.matmul.params import FlatConfig
-
-# In the place of a config of `flat`, as in ffi/matmul/params.h.
-GEMV = FlatConfig(0, 0, 0, 0, 0)
-LIBRARY = -1  # as `tiles`: a GEMM by cuBLASLt, called by the handler
 
 # What a block of the QKV GEMM may take of an SM's shared memory up to FEW_ROWS rows, so
 # that a block of attention starts beside it and fetches pages while it ends. On an H200
@@ -40,9 +36,9 @@ def choose(
         # gemv's many small blocks and flat's few large ones leave each other little
         # room: of Llama-3-8B, all by gemv takes 3,720 us, all by flat 4,016, and each
         # GEMM by what is fastest for it alone 4,262.
-        return GEMV
+        return handler.GEMV
     if m > gemm.MAX_GEMM_M:
-        return FlatConfig(LIBRARY, CANDIDATES.get((m, n, k), 0), 0, 0, 0)
+        return library.config(CANDIDATES.get((m, n, k), 0))
     if m > matmul_config.MAX_FLAT_M:
         return gemm.choose(n, k).numbers()
     config = matmul_config.flat_config(m, n, k, gated=gated)

@@ -2,7 +2,7 @@
 
 import jax
 
-from fdjax.kernels.matmul import cpu, flat, gemm, gemv, handler, reference
+from fdjax.kernels.matmul import cpu, flat, gemm, gemv, handler, library, reference
 from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.op import Op
 from fdjax.kernels.weight import Weight
@@ -13,7 +13,13 @@ __all__ = ["OP", "Matmul", "matmul"]
 OP = Op(
     "matmul",
     reference.matmul,
-    {"gemv": gemv.IMPL, "flat": flat.IMPL, "gemm": gemm.IMPL, "cpu": cpu.IMPL},
+    {
+        "gemv": gemv.IMPL,
+        "flat": flat.IMPL,
+        "gemm": gemm.IMPL,
+        "library": library.IMPL,
+        "cpu": cpu.IMPL,
+    },
     order=handler.order,
     source=handler.source,
 )

@@ -4,8 +4,8 @@ The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a wei
 `gemv` serves M up to an inflection point M1, `flat` up to M2, and XLA's dot (the
 reference) above. The table of the device says where those lie, and has the launch
 config of `flat`; for a shape that no table has, the heuristic below does. M is static,
-so the choice costs nothing at run time. (`gemm` serves in a chain of kernels alone:
-called by itself, XLA's dot is as fast.)
+so the choice costs nothing at run time. (`gemm` serves in the chain of `layer_program`
+alone: called by itself, XLA's dot is as fast.)
 """
 
 from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES

@@ -10,8 +10,8 @@ from fdjax.kernels import ffi
 from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
-from fdjax.kernels.decoder_stack.cuda import angles
 from fdjax.kernels.layer_program import call as layer_program
+from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
 from fdjax.kernels.prefill_attention import PrefillAttention
@@ -28,22 +28,14 @@ def run(call: LayerProgram) -> Ran:
     program, batch = call.program, call.batch
     some, others = _decoding(call), _prompts(call)
     windows = windows_of(program)
-    weights = [_values(each) for each in call.parameters]
-    shapes = [weight.shape for weight in weights]
-    lowering = Lowering(
-        program,
-        _rows(call),
-        dict(zip(program.layer_parameters, shapes, strict=True)),
-        windows,
-    )
-    launches = lowering.launches()
+    launches, memory = _lowered(call, windows)
     one = _attention(program)
     hidden, kv, recomputed = layer_program.run(
         launches,
-        lowering.memory,
+        memory,
         _tokens(call, one, some, among=others is not None),
         call.kv,
-        weights,
+        [_values(each) for each in call.parameters],
         [] if some is None else [_decode_call(call, one, some, w) for w in windows],
         []
         if others is None
@@ -54,6 +46,35 @@ def run(call: LayerProgram) -> Ran:
     if some is None:
         recomputed = jnp.zeros((call.kv.num_layers, batch.pages.num_rows), jnp.int32)
     return hidden, kv, recomputed
+
+
+def activation_bytes(call: LayerProgram) -> int:
+    """What a call holds beside weights, KV array and results.
+
+    The three buffers, the first of which is `x`; and what launches need besides.
+    """
+    _, memory = _lowered(call, windows_of(call.program))
+    elements = call.x.shape[0] * sum(memory.widths) + memory.scratch
+    total = elements * call.x.dtype.itemsize
+    if (pages := _prompts(call)) is not None:
+        one = _prefill_call(call, _attention(call.program), pages, None)
+        records = prefill_handler.records_of(one, prefill_handler.room_on_gpu(one))
+        total += records.size * records.dtype.itemsize
+    return total
+
+
+def _lowered(
+    call: LayerProgram, windows: tuple[int, ...]
+) -> tuple[tuple[Launch, ...], layer_program.Memory]:
+    """The launches, and what they need."""
+    shapes = (each.shape for each in call.parameters)
+    lowering = Lowering(
+        call.program,
+        _rows(call),
+        dict(zip(call.program.layer_parameters, shapes, strict=True)),
+        windows,
+    )
+    return lowering.launches(), lowering.memory
 
 
 def refuse(call: LayerProgram) -> str | None:
@@ -202,7 +223,7 @@ def _tokens(
     frequencies = jnp.asarray(one.frequencies, jnp.float32)
     turns = jnp.zeros((0, 0, 0), jnp.float32)
     if some is not None and not among:
-        turns = angles(batch.positions, frequencies)
+        turns = layer_program.angles(batch.positions, frequencies)
     places = (
         batch.mixed.places if batch.mixed is not None and some is not None else none
     )

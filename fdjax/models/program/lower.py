@@ -9,6 +9,7 @@ from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program import launches as do
 from fdjax.kernels.layer_program.call import Memory
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
+from fdjax.kernels.matmul import library
 from fdjax.kernels.paged.calls import ALL_TOKENS
 from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
@@ -133,7 +134,7 @@ class Lowering:
         beside = one.writes[0].name == "qkv" and not self.rows.prompts
         kernel = config.choose(m, n, k, gated=gate is not None, beside_attention=beside)
         slice_rows, wide = 0, None
-        if gate is not None and kernel.tiles == config.LIBRARY:
+        if gate is not None and kernel.tiles == library.TILES:
             slice_rows, wide = min(m, SLICE_ROWS), Operand(Region.SCRATCH)
             self.scratch = max(self.scratch, slice_rows * n)
         yield do.Linear(

@@ -14,4 +14,10 @@ def _source(call: LayerProgram) -> str:
     return config.source(call.x.shape[0], tuple(dict.fromkeys(shapes)))
 
 
-OP = Op("layer_program", run_layers, {"cuda": cuda.IMPL}, source=_source)
+OP = Op(
+    "layer_program",
+    run_layers,
+    {"cuda": cuda.IMPL},
+    source=_source,
+    batch_invariant=True,  # as the operations are that it consists of
+)

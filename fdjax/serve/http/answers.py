@@ -261,14 +261,26 @@ UNKNOWN_MODEL: dict[int | str, dict[str, Any]] = {
 REFUSING: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure, "description": text} for status, text in _ERRORS.items()
 }
-EVENTS: dict[str, Any] = {
-    "text/event-stream": {
-        "schema": {
-            "type": "string",
-            "description": "With `stream`: chunks as OpenAI's, then `[DONE]`.",
-        }
+
+
+def events(description: str, *, named: bool = False) -> dict[str, Any]:
+    """The content of an answer that may be a stream, by the schema of each event.
+
+    Args:
+        description: of the stream.
+        named: each event has a name besides its data.
+    """
+    fields = ["event", "data"] if named else ["data"]
+    each = {
+        "type": "object",
+        "description": description,
+        "properties": {field: {"type": "string"} for field in fields},
+        "required": fields,
     }
-}
+    return {"text/event-stream": {"itemSchema": each}}
+
+
+EVENTS = events("With `stream`: chunks as OpenAI's, then `[DONE]`.")
 
 
 def without_422(app: FastAPI) -> None:

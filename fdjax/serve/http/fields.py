@@ -6,7 +6,7 @@ body of some megabytes could ask for millions.
 
 import re
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -176,11 +176,12 @@ def _content(value: object) -> str:
         return text_of("messages", value)
     texts: list[str] = []
     for part in few("messages", cast("list[Any]", value)):
-        if not isinstance(part, dict) or {*part} != {"type", "text"}:  # pyright: ignore[reportUnknownArgumentType]  (checked here)
+        fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+        if {*fields} != {"type", "text"} or fields["type"] != "text":
             raise ApiError(
                 "messages may have parts of type 'text' only", param="messages"
             )
-        texts.append(text_of("messages", part["text"]))
+        texts.append(text_of("messages", fields["text"]))
     return "".join(texts)
 
 
@@ -188,8 +189,22 @@ def _tokens(value: object) -> list[int]:
     return _ids("tokens", value)
 
 
-_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+def _said(value: object, *, is_boolean: bool) -> object:
+    """To Python, 0 and `false` are equal, and to pydantic's literals."""
+    if isinstance(value, bool) != is_boolean:
+        raise ValueError(f"give {'true or false' if is_boolean else 'a number'}")
+    return value
+
+
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+_SOME: dict[str, Any] = {"minItems": 1}
+_PART: dict[str, Any] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
 
 Text = Annotated[str, AfterValidator(_whole)]
 Notes = Annotated[dict[Text, Text] | None, BeforeValidator(_few_notes)]
@@ -197,9 +212,9 @@ _SOME_PROMPTS = WithJsonSchema(
     {
         "anyOf": [
             {"type": "string"},
-            _TEXTS,
-            _IDS,
-            {"type": "array", "items": _IDS, "minItems": 1},
+            _TEXTS | _SOME,
+            _IDS | _SOME,
+            {"type": "array", "items": _IDS | _SOME} | _SOME,
         ]
     }
 )
@@ -209,7 +224,11 @@ Prompts = Annotated[
 Inputs = Annotated[
     list[PlainPrompt], PlainValidator(partial(_prompts, "input")), _SOME_PROMPTS
 ]
-Content = Annotated[str, PlainValidator(_content), WithJsonSchema({"type": "string"})]
+Content = Annotated[
+    str,
+    PlainValidator(_content),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}),
+]
 Stops = Annotated[
     list[str] | None,
     PlainValidator(_stops),
@@ -233,3 +252,6 @@ Bias = Annotated[
     ),
 ]
 Tokens = Annotated[list[int], PlainValidator(_tokens), WithJsonSchema(_IDS)]
+No = Annotated[Literal[False], BeforeValidator(partial(_said, is_boolean=True))]
+Zero = Annotated[Literal[0], BeforeValidator(partial(_said, is_boolean=False))]
+One = Annotated[Literal[1], BeforeValidator(partial(_said, is_boolean=False))]

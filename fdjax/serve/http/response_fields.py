@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from fdjax.serve.http.errors import ApiError
-from fdjax.serve.http.fields import Bias, Notes, Stops, Text
+from fdjax.serve.http.fields import Bias, No, Notes, Stops, Text, Zero
 from fdjax.serve.http.response_input import ResponseInput
 from fdjax.serve.http.schemas import AskingBody, ChatBody, Effort
 from fdjax.serve.http.strict_body import Body
@@ -147,9 +147,9 @@ class ResponsesBody(AskingBody):
         ]
         | None
     ) = None
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: Zero | None = None
     store: bool | None = None
-    background: Literal[False] | None = None
+    background: No | None = None
     previous_response_id: None = None
     conversation: None = None
     prompt: None = None

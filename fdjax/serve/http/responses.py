@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from fdjax.serve.http.answers import REFUSING, ResponseAnswer
+from fdjax.serve.http.answers import REFUSING, ResponseAnswer, events
 from fdjax.serve.http.chat import asked_turn, turn_refusals
 from fdjax.serve.http.encoding import encoded
 from fdjax.serve.http.json_aside import AsideRoute
@@ -19,14 +19,7 @@ from fdjax.serve.http.taken import Taken, take
 from fdjax.serve.http.whole import in_pieces
 from fdjax.serve.turns.turns import new_call_id
 
-_EVENTS: dict[str, Any] = {
-    "text/event-stream": {
-        "schema": {
-            "type": "string",
-            "description": "With `stream`: OpenAI's typed events, in their order.",
-        }
-    }
-}
+_EVENTS = events("With `stream`: OpenAI's typed events, in their order.", named=True)
 
 
 def router(server: Server) -> APIRouter:

@@ -14,6 +14,7 @@ from fdjax.serve.http.fields import (
     BadWords,
     Bias,
     Notes,
+    One,
     Prompts,
     Stops,
     Text,
@@ -175,7 +176,7 @@ class CompletionBody(SamplingBody):
     """A request to `/v1/completions`."""
 
     prompt: Prompts
-    best_of: Literal[1] | None = None
+    best_of: One | None = None
     echo: bool | None = None
     logprobs: int | None = None
 

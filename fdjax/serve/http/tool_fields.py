@@ -180,6 +180,8 @@ def _wrong(place: str, value: object, remedy: str) -> ApiError:
     return ApiError(f"{place} is {shown(value)}; {remedy}", param=field_of(place))
 
 
+# What is `null` is left out.
+_NULL: dict[str, Any] = {"type": "null"}
 _FUNCTION: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -189,7 +191,7 @@ _FUNCTION: dict[str, Any] = {
         "strict": {"type": ["boolean", "null"]},
     },
     "required": ["name"],
-    "additionalProperties": False,
+    "additionalProperties": _NULL,
 }
 _CALL: dict[str, Any] = {
     "type": "object",
@@ -200,7 +202,7 @@ _CALL: dict[str, Any] = {
             "type": "object",
             "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
             "required": ["name", "arguments"],
-            "additionalProperties": False,
+            "additionalProperties": _NULL,
         },
     },
     "required": ["function"],
@@ -216,7 +218,7 @@ Tools = Annotated[
                 "type": "object",
                 "properties": {"type": {"const": "function"}, "function": _FUNCTION},
                 "required": ["type", "function"],
-                "additionalProperties": False,
+                "additionalProperties": _NULL,
             },
         }
     ),
@@ -236,11 +238,11 @@ ToolChoice = Annotated[
                             "type": "object",
                             "properties": {"name": _FUNCTION["properties"]["name"]},
                             "required": ["name"],
-                            "additionalProperties": False,
+                            "additionalProperties": _NULL,
                         },
                     },
                     "required": ["type", "function"],
-                    "additionalProperties": False,
+                    "additionalProperties": _NULL,
                 },
             ]
         }

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 
-from fdjax import LLM
+from fdjax import LLM, SamplingParams
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.wiring import application
@@ -22,11 +22,18 @@ NUM_CLIENTS = 4
 type Serving = tuple[int, AsyncLLM]
 
 
+@pytest.fixture(scope="module")
+def warm(llm: LLM) -> LLM:
+    """One that compiles nothing any more, which would hold up everybody."""
+    llm.warm_up([SamplingParams(), SamplingParams(temperature=0)])
+    return llm
+
+
 @pytest.fixture
-def serving(llm: LLM) -> Iterator[Serving]:
+def serving(warm: LLM) -> Iterator[Serving]:
     keyring = Keyring(may_prioritise=True)
     app, running = application(
-        llm.loaded, names=["tales"], sampling={}, keyring=keyring
+        warm.loaded, names=["tales"], sampling={}, keyring=keyring
     )
     with listening(app) as port:
         yield port, running

@@ -8,6 +8,7 @@ for pytest does not know this pytest; the strategies need none.
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.fake_engine import FakeEngine
-from tests.support.http_server import PROMPT, TEXT, TOKENS, served
+from tests.support.http_server import CHAT, PROMPT, TEXT, TOKENS, served
 
 MAX_EXAMPLES = 40
 # Generating from a document is slow, and most of what is made breaks its rules.
@@ -41,6 +42,7 @@ CHECKS: Any = [
 
 POSITIVE = schemathesis.GenerationMode.POSITIVE
 NEGATIVE = schemathesis.GenerationMode.NEGATIVE
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "a", "b": None}}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,51 @@ def test_every_answer_is_as_documented(api: Any, method: str, path: str, modes: 
         body=PROMPT, media_type="application/json"
     )
     assert good.call().json()["choices"][0]["text"] == TEXT
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", PROMPT),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/responses", {"input": "Once"}),
+    ],
+)
+def test_every_event_is_as_documented(api: Any, path: str, body: dict[str, Any]):
+    """Hardly any body that is generated is right and asks for a stream."""
+    case = api[path]["POST"].Case(
+        body=body | {"stream": True}, media_type="application/json"
+    )
+    response = case.call_and_validate(checks=CHECKS)
+    assert response.headers["content-type"][0].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", PROMPT | {"stop": [], "bad_words": [], "best_of": 1}),
+        ("/v1/completions", PROMPT | {"stop_token_ids": [], "logit_bias": {}}),
+        ("/v1/chat/completions", CHAT | {"tools": [], "stop": []}),
+        ("/v1/chat/completions", CHAT | {"tools": [TOOL], "tool_choice": TOOL}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": []}]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}]}]},
+        ),
+        ("/v1/responses", {"input": "a", "background": False, "top_logprobs": 0}),
+        ("/v1/responses", {"input": "a", "stop": [], "include": [], "text": {}}),
+        ("/detokenize", {"tokens": []}),
+    ],
+    ids=str,
+)
+def test_what_is_taken_is_allowed(api: Any, path: str, body: dict[str, Any]):
+    """Bodies at the edge, which are seldom generated."""
+    case = api[path]["POST"].Case(body=body, media_type="application/json")
+    assert case.call_and_validate(checks=CHECKS).status_code == 200
+    operation = api.raw_schema["paths"][path]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    whole = schema | {"components": api.raw_schema["components"]}
+    assert jsonschema_rs.is_valid(whole, body)
 
 
 def test_every_path_is_tried(api: Any):

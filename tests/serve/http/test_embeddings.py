@@ -118,13 +118,15 @@ async def test_a_model_that_is_not_served():
 
 async def test_limits_hold_as_for_other_requests():
     hung = FakeEngine(max_sequences=1, crowd=2)
-    with served(hung, limits=Limits(seconds=0.2)) as server:
+    with served(hung) as server:
         waiting = asyncio.create_task(server.post(PATH, {"input": "Once"}))
         await asyncio.to_thread(wait_until, lambda: bool(hung.sequences))
         full = await server.post(PATH, {"input": "Once"})
-        late = await waiting
+        hung.crowd = 0
+        assert (await waiting).status_code == 200
     assert full.status_code == 503 and full.headers["retry-after"]
-    assert late.status_code == 504
+    with served(FakeEngine(crowd=2), limits=Limits(seconds=0.2)) as server:
+        assert (await server.post(PATH, {"input": "Once"})).status_code == 504
     with served(api_keys=["secret"]) as server:
         assert (await server.post(PATH, {"input": "Once"})).status_code == 401
 
@@ -148,8 +150,9 @@ async def test_one_that_is_aborted_says_so():
             headers = {"x-request-id": "mine"}
             body = {"input": TEXTS}
             waiting = asyncio.create_task(client.post(PATH, json=body, headers=headers))
-            await asyncio.to_thread(wait_until, lambda: len(hung.sequences) == 2)
-            await client.post("/v1/requests/embd-mine/abort")
+            await server.all_taken(1)
+            done = await client.post("/v1/requests/embd-mine/abort")
+            assert done.status_code == 200, done.text
             response = await waiting
     assert response.status_code == 409
     assert response.json()["error"]["code"] == "aborted"

@@ -56,14 +56,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def all_taken(server: Served, count: int) -> None:
-    """Until so many requests can be aborted; the engine has them a little before."""
-    sample = f'request_params_n_count{{model_name="tales"}} {float(count)}\n'
-    async with asyncio.timeout(20):
-        while sample not in (await server.get("/metrics")).text:
-            await asyncio.sleep(0.001)
-
-
 async def all_gone(server: Served) -> None:
     await until(lambda: not server.engine.sequences and not server.llm.num_unfinished)
 
@@ -133,7 +125,7 @@ async def test_whoever_made_it_ends_a_request(called: str, stream: bool):
                 len(added) == 3 and all(sequence.num_made >= 2 for sequence in added)
             )
         )
-        await all_taken(server, 2)
+        await server.all_taken(2)
         for wrong in (await abort(server, called, "second"), await abort(server, "x")):
             assert wrong.status_code == 404
             assert wrong.json()["error"]["code"] == "request_not_found"
@@ -156,7 +148,7 @@ async def test_whoever_made_it_ends_a_request(called: str, stream: bool):
 async def test_requests_of_one_id_end_together():
     with served(Stuck(), api_keys=["first"]) as server:
         both = [asyncio.create_task(ask(server, "same")) for _ in range(2)]
-        await all_taken(server, 2)
+        await server.all_taken(2)
         assert (await abort(server, "same")).status_code == 200
         for task in both:
             assert (await task).json()["choices"][0]["finish_reason"] == "abort"

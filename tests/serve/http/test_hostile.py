@@ -104,6 +104,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("structured_outputs", {"choice": ["a"] * 2000}),
     ("structured_outputs", {"grammar": "start: foo"}),
     ("best_of", 2),
+    ("best_of", True),
     (SURROGATE, 1),
 ]
 PROMPTS: list[Any] = [
@@ -138,6 +139,7 @@ MESSAGES: list[Any] = [
     [{"role": "user", "content": None}],
     [{"role": "user", "content": SURROGATE}],
     [{"role": "user", "content": [{"type": "image_url", "image_url": "file:///"}]}],
+    [{"role": "user", "content": [{"type": "image_url", "text": "a"}]}],
     [{"role": "user", "content": [{"type": "text", "text": 5}]}],
     [{"role": "user", "content": "Once", "tool_calls": []}],
     [{"role": "user", "content": "Once " * MAX_MODEL_LEN}],

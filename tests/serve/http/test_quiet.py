@@ -10,16 +10,16 @@ from fastapi import FastAPI
 
 from tests.support.fake_engine import FakeEngine
 from tests.support.http_server import TOKENS, listening, served
-from tests.support.quiet import Quiet, quiet
+from tests.support.quiet import FACTOR, Quiet, longest_pause, quiet
 
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[FastAPI]:
     with served(FakeEngine(TOKENS, step_s=0.002)) as server:
 
-        @server.app.get("/stall")
-        async def _stall() -> None:
-            time.sleep(1)
+        @server.app.get("/stall/{seconds}")
+        async def _stall(seconds: float) -> None:
+            time.sleep(seconds)
 
         @server.app.get("/wait")
         async def _wait() -> None:
@@ -41,7 +41,8 @@ def beside(port: int) -> Iterator[Quiet]:
 
 
 def ask(port: int, path: str) -> None:
-    assert httpx2.get(f"http://127.0.0.1:{port}{path}").status_code == 200
+    response = httpx2.get(f"http://127.0.0.1:{port}{path}", timeout=60)
+    assert response.status_code == 200
 
 
 def test_one_who_waits_disturbs_nobody(port: int, beside: Quiet):
@@ -51,4 +52,5 @@ def test_one_who_waits_disturbs_nobody(port: int, beside: Quiet):
 
 def test_one_who_stands_still_is_noticed(port: int, beside: Quiet):
     with pytest.raises(AssertionError, match="stood still"), beside.undisturbed():
-        ask(port, "/stall")
+        usual = longest_pause(beside.events, beside.events[0], beside.events[-1])
+        ask(port, f"/stall/{max(1, 2 * FACTOR * usual)}")
