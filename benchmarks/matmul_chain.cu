@@ -6,7 +6,7 @@
 //   ./matmul_chain [path of libcublas.so] > matmul_chain.json
 //
 // Weights are random and rotated through memory: more than the L2 cache holds. Every
-// configuration is checked against float32 sums before it is timed.
+// launch config is checked against float32 sums before it is timed.
 #include <dlfcn.h>
 
 #include <algorithm>

@@ -46,7 +46,7 @@ class FlatConfig:
         return max(ring, sums) + 1024
 
     def problem(self, m: int) -> str | None:
-        """Why the kernel cannot take this configuration for M rows, or `None`."""
+        """Why the kernel cannot take this launch config for M rows, or `None`."""
         for field in dataclasses.fields(self):
             value, taken = getattr(self, field.name), _TAKEN[field.name]
             if value not in taken:

@@ -59,7 +59,7 @@ class Profile:
         weight: the weight.
         points: by M, rising.
         flat: the fastest launch config of `flat` by padded M.
-        searched: microseconds of every configuration tried, by padded M.
+        searched: microseconds of every launch config tried, by padded M.
     """
 
     weight: WeightSpec
