@@ -60,8 +60,8 @@ const Library& library() {
   return *library;
 }
 
-// What decides an algorithm: device, types of x and y, whether there is a bias, m, n, k,
-// candidate.
+// What decides an algorithm: device, types of x and y, whether there is a bias, m, n,
+// k, candidate.
 using Key = std::tuple<int, cudaDataType_t, cudaDataType_t, bool, int, int, int, int>;
 
 inline constexpr int kMaxCandidates = 8;

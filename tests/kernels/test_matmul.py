@@ -133,9 +133,17 @@ def test_every_m(name: str, m: int):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("widens", [True, False])
 def test_the_library_agrees(m: int, dtype: Any, widens: bool):
-    sizes = {"m": m, "n": 1032, "k": 520, "dtype": dtype}
-    adds = {"bias": not widens, "residual": not widens}
-    call = cases.arguments(cases._case("odd", **sizes, **adds, float32=widens), seed=m)
+    case = cases._case(
+        "odd",
+        m=m,
+        n=1032,
+        k=520,
+        bias=not widens,
+        residual=not widens,
+        float32=widens,
+        dtype=dtype,
+    )
+    call = cases.arguments(case, seed=m)
     with OP.using("library"):
         actual = jax.jit(OP)(call)
     assert actual.dtype == (jnp.float32 if widens else dtype)
