@@ -1,7 +1,7 @@
 """A decode step without each technique of FlashDecoding++Next (the paper's Table II).
 
 The same greedy steps, launched ahead as the engine does, with the asynchronous softmax
-or the synchronised one, with flat products (A and B) or XLA's dots, and with all layers
+or the synchronised one, with our GEMMs or XLA's dots, and with all layers
 as one chain or operation by operation: XLA's dots cannot join the chain. Keys and
 values are random; nothing is prefilled, and no score leaves the bounds.
 """

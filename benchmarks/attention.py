@@ -63,7 +63,7 @@ class Rows:
 
     @property
     def flops(self) -> int:
-        """Of both products over what causal queries see."""
+        """Of both GEMMs over what causal queries see."""
         seen = sum(self.new * (2 * n - self.new + 1) // 2 for n in self.lengths)
         return 4 * seen * Q_HEADS * HEAD_DIM
 

@@ -14,8 +14,8 @@ _LAYER = (8, 1024)
 _KINDS = (
     ("attention", "attention", "c"),
     ("norm", "norm", "d"),
-    ("matmul", "product", "a"),
-    ("nvjet", "product", "a"),
+    ("matmul", "GEMM", "a"),
+    ("nvjet", "GEMM", "a"),
 )
 
 
@@ -159,9 +159,9 @@ def _kind(kernel: str) -> tuple[str, str]:
 
 
 def _names(kernels: Sequence[Row]) -> list[str]:
-    """Products by their place in the chain: it is always the same."""
-    products = iter(("output", "gate and up", "down", "head", "QKV"))
+    """GEMMs by their place in the chain: it is always the same."""
+    gemms = iter(("output", "gate and up", "down", "head", "QKV"))
     return [
-        next(products) if name == "product" else name
+        next(gemms) if name == "GEMM" else name
         for name, _ in (_kind(kernel["kernel"]) for kernel in kernels)
     ]

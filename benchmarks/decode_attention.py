@@ -3,8 +3,8 @@
 A program holds one call for each layer of a KV array larger than the L2, as a decode
 step does; it becomes one CUDA graph. Programs are launched ahead of their results.
 
-`--implementation pallas --sweep` tries several cuts of the Pallas kernel and prints a
-table; without `--sweep` it measures the heuristic's.
+`--implementation pallas --sweep` tries several launch configs of the Pallas kernel and
+prints a table; without `--sweep` it measures the heuristic's.
 """
 
 import argparse
@@ -24,7 +24,11 @@ from benchmarks import results
 from benchmarks.timeline import kernels_of
 from fdjax.kernels.cases import Case, noise, struct, tagged
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
-from fdjax.kernels.decode_attention.pallas import Cut, attend_with_scores, config
+from fdjax.kernels.decode_attention.pallas import (
+    LaunchConfig,
+    attend_with_scores,
+    config,
+)
 from fdjax.kernels.paged import PageView
 from fdjax.notation import Array
 
@@ -139,8 +143,8 @@ def measure(
     }
 
 
-def cuts(call: DecodeAttention) -> list[Cut]:
-    """Cuts of the Pallas kernel worth trying: one, two or three blocks at a time."""
+def launch_configs(call: DecodeAttention) -> list[LaunchConfig]:
+    """Those of the Pallas kernel worth trying: one, two or three blocks at a time."""
     cache, tokens = call.kv.cache, call.max_tokens
     shape = config.Call(
         call.q.shape[0],
@@ -153,12 +157,12 @@ def cuts(call: DecodeAttention) -> list[Cut]:
     chosen = config.heuristic(shape).splits
     splits = sorted({chosen, max(1, chosen // 2), min(2 * chosen, config.MAX_SPLITS)})
     rings = ((64, 2), (64, 3), (64, 6), (128, 3))
-    tried = [Cut(*ring, split) for ring in rings for split in splits]
+    tried = [LaunchConfig(*ring, split) for ring in rings for split in splits]
     most = max(1, tokens // config.TENSOR_CORE_ROWS)
     return [c for c in tried if config.fits(shape, c) and c.splits <= most]
 
 
-def cut_program(cut: Cut) -> Decode:
+def program_of(launch_config: LaunchConfig) -> Decode:
     """One call of the Pallas kernel for each layer."""
 
     def every_layer(call: DecodeAttention) -> tuple[Array, ...]:
@@ -170,7 +174,7 @@ def cut_program(cut: Cut) -> Decode:
                 call.pages,
                 scale=call.scores.scale,
                 unified=SCHEMES["unified"],
-                cut=cut,
+                launch_config=launch_config,
             )[0]
             for layer in range(cache.num_layers)
         )
@@ -179,12 +183,12 @@ def cut_program(cut: Cut) -> Decode:
 
 
 def sweep(case: Case[DecodeAttention]) -> None:
-    """Prints what each cut takes."""
+    """Prints what each launch config takes."""
     call = full(case)
     print(f"{case.name}\n  tile stages splits        us", flush=True)
-    for cut in cuts(call):
-        us = statistics.median(microseconds(cut_program(cut), call))
-        where = f"{cut.tile_tokens:4} {cut.stages:6} {cut.splits:6}"
+    for one in launch_configs(call):
+        us = statistics.median(microseconds(program_of(one), call))
+        where = f"{one.tile_tokens:4} {one.stages:6} {one.splits:6}"
         print(f"  {where} {us:9.2f}", flush=True)
 
 
@@ -192,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--implementation", default="cuda", choices=["cuda", "pallas"])
     parser.add_argument(
-        "--sweep", action="store_true", help="cuts of the Pallas kernel"
+        "--sweep", action="store_true", help="launch configs of the Pallas kernel"
     )
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--cases", default="", help="part of the names to run")

@@ -29,8 +29,8 @@ def attention(rows: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
-def products(rows: Sequence[Row]) -> str:
-    """One product alone: ours, cuBLAS's, and the time of its bytes."""
+def gemms(rows: Sequence[Row]) -> str:
+    """One GEMM alone: ours, cuBLAS's, and the time of its bytes."""
     sizes = sorted({row["m"] for row in rows})
     lines: dict[str, dict[int, str]] = {}
     for row in rows:

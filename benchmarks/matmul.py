@@ -1,10 +1,10 @@
-"""Flat products: ours (A and B), XLA's dot and cuBLAS, against the time of the bytes.
+"""Flat GEMMs: ours, XLA's dot and cuBLAS, against the time of the bytes.
 
-Each product runs over several copies of the weight, together larger than the L2 cache,
+Each GEMM runs over several copies of the weight, together larger than the L2 cache,
 one after the other: ours and XLA's in a loop inside one jitted call, whose body is one
 CUDA graph; cuBLAS in a graph of torch's. Results have the weight's type, bfloat16.
 
-Ours is what the package would take for the shape: A, B, or XLA's dot.
+Ours is what the package would take for the shape: gemv, flat, or XLA's dot.
 """
 
 import argparse
@@ -24,7 +24,7 @@ REPEATS, LAUNCHES = 5, 3
 
 
 def time_cublas(m: int, n: int, k: int) -> float | None:
-    """Microseconds of one product by cuBLAS, where torch is installed with CUDA."""
+    """Microseconds of one GEMM by cuBLAS, where torch is installed with CUDA."""
     try:
         import torch  # pyright: ignore[reportMissingImports]  (group parity)
     except ImportError:
@@ -56,7 +56,7 @@ def time_cublas(m: int, n: int, k: int) -> float | None:
 def measure(
     m: int, n: int, k: int, watch: Stopwatch, *, xla: bool, cublas: bool
 ) -> dict[str, Any]:
-    """Microseconds of every implementation that serves a product."""
+    """Microseconds of every implementation that serves a GEMM."""
     ways: dict[str, Way] = {"gemv": "gemv", "flat": "flat"}
     if xla:
         ways["reference"] = "reference"
@@ -112,7 +112,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measures, prints a line a product and the mean, and writes the results."""
+    """Measures, prints a line a GEMM and the mean, and writes the results."""
     options = _parse()
     rows: list[dict[str, Any]] = []
     for name, n, k, _ in cases.LLAMA3_8B:

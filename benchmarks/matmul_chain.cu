@@ -1,5 +1,5 @@
-// Flat products as a decode step runs them: one after the other in a CUDA graph, with
-// and without programmatic dependent launch, every configuration of B, and cuBLAS.
+// Flat GEMMs as a decode step runs them: one after the other in a CUDA graph, with and
+// without programmatic dependent launch, every launch config of flat, and cuBLAS.
 //
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -Iffi/include -Iffi \
 //     benchmarks/matmul_chain.cu -o matmul_chain -ldl
@@ -102,7 +102,7 @@ Machine prepare() {
 
 using Launcher = std::function<cudaError_t(const Params&, bool programmatic)>;
 
-// Microseconds of one product, the weight rotated through the pool.
+// Microseconds of one GEMM, the weight rotated through the pool.
 float time_chain(const Machine& machine, Params p, const Launcher& launch,
                  bool programmatic) {
   const size_t bytes = size_t{unsigned(p.n)} * p.k * 2;
@@ -146,11 +146,11 @@ float relative_error(const Machine& machine, const Params& p, const Launcher& la
 }
 
 // As `_with_stages` in fdjax/kernels/matmul/config.py.
-FlatConfig with_stages(FlatConfig c, int m, int per_multiprocessor) {
+FlatConfig with_stages(FlatConfig c, int m, int per_sm) {
   const int padded = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
   const int stage = c.boxes * 128 * (c.tiles * c.tile_rows + padded);
   const int rest = (64 - c.tile_rows) * 128 + 1024;
-  const int room = kMaxSharedBytes / per_multiprocessor - 1024;
+  const int room = kMaxSharedBytes / per_sm - 1024;
   c.stages = std::min(kMaxStages, (room - rest) / stage);
   return c;
 }

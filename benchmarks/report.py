@@ -46,7 +46,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "attention": lambda: kernel_tables.unequal(_attention(shared=False)),
     "shared_prefix": lambda: kernel_tables.unequal(_attention(shared=True)),
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
-    "matmul": lambda: kernel_tables.products(of("matmul")),
+    "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
 }
 """What makes each block, by the name in its marker."""

@@ -10,14 +10,14 @@
 | `F` | intermediate (feed-forward) size |
 | `V` | vocabulary size |
 | `Hq`, `Hkv` | query heads, key/value heads; `Hq = G * Hkv` |
-| `H` | heads of a fused QKV product: `Hq + 2 * Hkv` |
+| `H` | heads of a fused QKV GEMM: `Hq + 2 * Hkv` |
 | `D` | head size |
 | `R` | rotated dimensions of a head; `R2 = R / 2` frequencies |
 | `L` | layers |
 | `P` | pages of the KV array |
 | `Z` | slots of a page (page size, in tokens) |
 | `W` | width of a page table: pages a row may use |
-| `M`, `N`, `K` | a product `[M, K] x [N, K] -> [M, N]` |
+| `M`, `N`, `K` | a GEMM `[M, K] x [N, K] -> [M, N]` |
 
 The KV array is `[P, L, 2, Z, Hkv, D]`: one page is one contiguous block that
 holds all layers of its `Z` tokens.

@@ -22,12 +22,12 @@ class Sharing:
 
     Attributes:
         lengths: tokens of each row.
-        cut: blocks of a cluster, heads and warps of a block, and how many clusters.
+        launch_config: of the kernel; its `slots` are the clusters that share the plan.
         plan: who does what.
     """
 
     lengths: tuple[int, ...]
-    cut: config.Config
+    launch_config: config.LaunchConfig
     plan: Plan
 
     @property
@@ -38,14 +38,15 @@ class Sharing:
 
     def lines(self) -> dict[str, str]:
         """In words."""
-        items, cut = self.plan.items, self.cut
+        items, chosen = self.plan.items, self.launch_config
         whole = Counter(item.heads for item in items if item.pieces == 1)
-        blocks = "block" if cut.splits == 1 else "blocks"
+        blocks = "block" if chosen.splits == 1 else "blocks"
         chunk = self.plan.chunk_tokens
         lines = {
             "rows": f"{len(self.lengths)}, of {min(self.lengths):,} to "
             f"{max(self.lengths):,} tokens",
-            "clusters": f"{cut.slots} of {cut.splits} {blocks} of {cut.warps} warps",
+            "clusters": f"{chosen.slots} of {chosen.splits} {blocks} of "
+            f"{chosen.warps} warps",
             "items": f"{len(items)}",
             "an item has": f"at most {chunk:,} tokens of a head" if chunk else "a row",
         }
@@ -96,10 +97,10 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
     pages = -(-max(lengths) // page_size)
     warps = config.max_warps(attention.head_dim, group, page_size)
     call = config.Call(rows, attention.num_kv_heads, pages * page_size, warps)
-    cut = config.heuristic(call)
-    shape = cut.plan_shape(rows, attention.num_kv_heads)
+    chosen = config.heuristic(call)
+    shape = chosen.plan_shape(rows, attention.num_kv_heads)
     plan = make_plan(lengths, shape, room=call.max_tokens, window=attention.window)
-    return Sharing(lengths, cut, plan)
+    return Sharing(lengths, chosen, plan)
 
 
 def draw(sharing: Sharing, path: pathlib.Path) -> None:

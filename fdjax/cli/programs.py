@@ -15,7 +15,7 @@ from fdjax.cli.tables import pairs, print_all, titled
 from fdjax.kernels.cases import struct
 from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
 from fdjax.kernels.matmul import OP as MATMUL
-from fdjax.kernels.matmul import Product
+from fdjax.kernels.matmul import Matmul
 from fdjax.kernels.weight import Dense
 from fdjax.models.program import Program, program_of
 from fdjax.models.program import instructions as do
@@ -149,7 +149,7 @@ class _Lines:
         adds = not is_head and isinstance(instruction.epilogue, do.Add)
         weight: Any = self._shapes[instruction.weight]
         n, k = weight.shape
-        call = Product(
+        call = Matmul(
             struct(num_rows, k, dtype=self._dtype),
             Dense(weight),
             None if instruction.bias is None else struct(n, dtype=self._dtype),

@@ -1,4 +1,4 @@
-"""`fdjax tune`: which product kernel serves a model's weights best on this device."""
+"""`fdjax tune`: which GEMM kernel serves a model's weights best on this device."""
 
 import pathlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fdjax.kernels.matmul.tuning import Profile, WeightSpec
 
 _MEASURED_WITH = (
-    "microseconds of one product in a graph, each after the end of the one before"
+    "microseconds of one GEMM in a graph, each after the end of the one before"
 )
 
 
@@ -63,10 +63,10 @@ def tune(
     json_report: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure the product kernels for a model's weights, and write a table of choices.
+    """Measure the GEMM kernels for a model's weights, and write a table of choices.
 
     For each shape of a weight, GEMV on CUDA cores serves M rows up to a first
-    inflection point, the flat product on tensor cores up to a second, and XLA's dot
+    inflection point, the flat GEMM on tensor cores up to a second, and XLA's dot
     above. Reads the configuration only; the weights are made up.
     """
     ms = _parse_ms(m)
@@ -106,14 +106,14 @@ def _weights(
         settings = Settings.of(place, dtype=dtype, softmax="synchronised")
         for weight in linears(settings.config, dtype=settings.dtype):
             shape = weight.n, weight.k
-            # Tiles for a gate serve a plain product too, and not the other way round.
+            # Tiles for a gate serve a plain GEMM too, and not the other way round.
             if shape not in found or (weight.gated and not found[shape].gated):
                 found[shape] = weight
     return list(found.values())
 
 
 def _tunable(weights: "Sequence[WeightSpec]", ms: Sequence[int]) -> "list[WeightSpec]":
-    """The weights that A or B serves, and a note on each that one does not.
+    """The weights that `gemv` or `flat` serves, and a note where one does not.
 
     Raises:
         ConfigError: there is none.

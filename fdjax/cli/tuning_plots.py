@@ -1,14 +1,14 @@
 """`fdjax tune`'s findings as a picture; needs matplotlib.
 
-As figures 7 and 9c of FlashDecoding++: the times of A, B and C over M, and which of
-them the inflection points choose for each shape and M.
+As figures 7 and 9c of FlashDecoding++: the times of gemv, flat and XLA's dot over M,
+and which of them the inflection points choose for each shape and M.
 """
 
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from fdjax.cli.tuning_tables import TITLES
+from fdjax.cli.tuning_tables import SHORT, TITLES
 from fdjax.kernels.matmul.tuning import WAYS, Profile, way_of
 
 _COLORS = dict(zip(WAYS, ("tab:blue", "tab:red", "tab:gray"), strict=True))
@@ -78,7 +78,7 @@ def _choices(axes: Any, profiles: Sequence[Profile]) -> None:
     )
     for y, row in enumerate(chosen):
         for x, way in enumerate(row):
-            axes.text(x, y, TITLES[way][0], ha="center", va="center")
+            axes.text(x, y, SHORT[way], ha="center", va="center", fontsize="small")
     axes.set_xticks(range(len(profiles)), map(_name, profiles), fontsize="small")
     axes.set_yticks(range(len(ms)), map(str, ms))
     axes.set(ylabel="M", title="; ".join(TITLES.values()))

@@ -8,7 +8,8 @@ from fdjax.cli.tables import print_all, titled
 from fdjax.kernels.matmul.params import padded_m
 from fdjax.kernels.matmul.tuning import WAYS, Point, Profile, way_of
 
-TITLES = {"gemv": "A: gemv", "flat": "B: flat", "reference": "C: XLA's dot"}
+TITLES = {"gemv": "gemv", "flat": "flat", "reference": "XLA's dot"}
+SHORT = {**TITLES, "reference": "XLA"}
 
 
 def show(profiles: Sequence[Profile]) -> None:
@@ -25,15 +26,15 @@ def _times(profile: Profile) -> Table:
     weight = profile.weight
     first, second = profile.inflection_points
     table = titled(
-        f"\n{weight.name} [{weight.n}, {weight.k}]: A up to M = {first}, B up to "
-        f"{second}, C above; microseconds"
+        f"\n{weight.name} [{weight.n}, {weight.k}]: gemv up to M = {first}, flat up "
+        f"to {second}, XLA's dot above; microseconds"
     )
     for name in ("M", *TITLES.values(), "serves"):
         table.add_column(name, justify="right")
-    table.add_column("B's blocks")
+    table.add_column("flat's blocks")
     for point in profile.points:
         shown = [f"{point.us[way]:.2f}" if way in point.us else "" for way in WAYS]
-        serves = TITLES[way_of(point.m, first, second)][0]
+        serves = SHORT[way_of(point.m, first, second)]
         table.add_row(str(point.m), *shown, serves, _blocks(profile, point))
     return table
 

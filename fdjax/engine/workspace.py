@@ -13,7 +13,7 @@ from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
 from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.matmul import OP as MATMUL
-from fdjax.kernels.matmul import Product
+from fdjax.kernels.matmul import Matmul
 from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
 from fdjax.kernels.weight import Dense
@@ -108,14 +108,14 @@ def tuning_bytes(
 ) -> int:
     """What XLA needs while it compiles for a GPU.
 
-    It times candidates for a product on operands of its own, and compares results. Of
-    the head it has none where another implementation serves.
+    It times candidates for a GEMM on operands of its own, and compares results. Of the
+    head it has none where another implementation serves.
     """
     if device.platform() != "gpu":
         return 0
     size, itemsize = config.hidden_size, jnp.dtype(dtype).itemsize
     vocabulary = config.embedding.vocab_size
-    head = Product(
+    head = Matmul(
         _struct((num_rows, size), dtype),
         Dense(_struct((vocabulary, size), dtype)),
         _struct((vocabulary,), dtype) if config.embedding.head_bias else None,
@@ -125,14 +125,14 @@ def tuning_bytes(
     )
     up = max(kind.mlp.up_size for kind in config.kinds)
     down = max(kind.mlp.size for kind in config.kinds)
-    products = (
+    gemms = (
         (num_tokens, size, up, itemsize),
         (num_tokens, down, size, itemsize),
         *(() if MATMUL.fast(head) else ((num_rows, size, vocabulary, FLOAT32_BYTES),)),
     )
     return max(
         (m * k + n * k) * itemsize + 2 * m * n * out_itemsize
-        for m, k, n, out_itemsize in products
+        for m, k, n, out_itemsize in gemms
     )
 
 

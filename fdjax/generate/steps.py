@@ -82,8 +82,8 @@ def last_hidden(
 ) -> tuple[Float[Array, "B E"], KVCache, Int32[Array, "L B"]]:
     """The hidden state that logits of each row's last token follow from.
 
-    The last layer's output and feed-forward products are left out for the others: 1/32
-    of the products of Llama-3-8B.
+    The last layer's output and feed-forward maps are left out for the others: 1/32 of
+    the linear maps of Llama-3-8B.
 
     Returns:
         It (of some other token for a row without new ones), the KV array, and how many

@@ -1,14 +1,16 @@
-"""What the kernels' cuts count with: an H200's numbers, of an H100 too."""
+"""Sizes of an H100 or H200 (SXM) that launch configs are computed from."""
 
-MULTIPROCESSORS = 132
+NUM_SMS = 132
+"""Streaming multiprocessors (SMs) of the GPU."""
+
 SHARED_BYTES = 227 * 1024
-"""Shared memory that a block may use."""
+"""Shared memory that one block may use: nearly all that an SM has."""
 
 CLUSTERS = {2: 66, 3: 39, 4: 29}
-"""How many clusters of so many blocks run at once, a block on each multiprocessor.
+"""By the blocks of a cluster: how many such clusters run at once, one block an SM.
 
-A cluster has room only within a group of some 16 multiprocessors, and which of them are
-switched off differs from one machine to another: one H200 had room for 66, 39, 30, 22,
-17, 15 and 15 of 2 to 8 blocks (cudaOccupancyMaxActiveClusters). What does not fit waits
-until others have ended.
+All blocks of a cluster run in one GPC, a group of some 16 SMs. How many SMs of each GPC
+are switched off differs from one GPU to another, and so does what fits: one H200 had
+room for 66, 39, 30, 22, 17, 15 and 15 clusters of 2 to 8 blocks
+(cudaOccupancyMaxActiveClusters). Clusters that do not fit wait until others have ended.
 """

@@ -3,10 +3,10 @@
 The rule: an implementation forced by `Op.using` serves or raises `Unsupported`; else
 the first one, in the order given, whose `refuse` returns `None`; else the reference,
 with one warning per call signature when tracing for a GPU. An operation may order its
-implementations anew for each call. Every choice is logged at level DEBUG.
+implementations by the call (`order`). Every choice is logged at level DEBUG.
 
-Inside `batch_invariant()` only implementations that say so of themselves are taken, in
-the order given; where none of them serves, the call is refused.
+Inside `batch_invariant()` only implementations whose `batch_invariant` is true are
+taken, in the order given; where none of them serves, the call raises `Unsupported`.
 """
 
 import logging
@@ -33,7 +33,7 @@ _recorded: ContextVar[list[str] | None] = ContextVar("recorded", default=None)
 
 
 def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
-    """Inside a `with` block: only implementations that are `batch_invariant` serve.
+    """Inside a `with` block: only implementations with `Impl.batch_invariant` serve.
 
     Args:
         wanted: `False` lets all of them serve, as outside.
@@ -43,9 +43,10 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
 
 @contextmanager
 def recording() -> Generator[list[str]]:
-    """Inside a `with` block: the list gets a line for every choice, as it is explained.
+    """Inside a `with` block: the list gets the line of `Op.explain` for every choice.
 
-    What jit or `jax.eval_shape` has traced before, it does not trace again.
+    Choices are made when a call is traced: what jit or `jax.eval_shape` has traced
+    before is not traced again, and leaves no line.
     """
     lines: list[str] = []
     token = _recorded.set(lines)
@@ -65,7 +66,8 @@ class Impl[C, R]:
             can; it reads the types and shapes of arrays, not what they hold.
         batch_invariant: whether a row's result has the same bits whatever the other
             rows are, how many there are, and how wide their page tables.
-        on_demand: whether it serves only where it is forced, or where that is wanted.
+        on_demand: whether it serves only where `Op.using` forces it, and inside
+            `batch_invariant()`.
     """
 
     run: Callable[[C], R]
@@ -86,9 +88,10 @@ class Op[C, R]:
         reference: the definition.
         impls: the other implementations, in order of preference.
         order: names the implementations to try for a call, best first; what it leaves
-            out is not tried. The reference ends the list, there or not.
-        source: says by what a call is ordered, or cut up, for explanations.
-        batch_invariant: whether the definition is, as `Impl` says it.
+            out is not tried, but for the reference, which is always the last.
+        source: names what chose the order, or the launch config, of a call (a table,
+            a heuristic); `explain` puts it in parentheses.
+        batch_invariant: whether the reference is batch-invariant, as in `Impl`.
     """
 
     def __init__(
@@ -147,13 +150,13 @@ class Op[C, R]:
         """The name of the implementation that serves this call.
 
         Raises:
-            Unsupported: one is forced, and cannot; or none is `batch_invariant`, and
-                that is wanted.
+            Unsupported: the one that `using` forces refuses the call; or, inside
+                `batch_invariant()`, all do.
         """
         return self._choose(call)[0]
 
     def fast(self, call: C) -> bool:
-        """Whether another implementation than the definition serves this call.
+        """Whether another implementation than the reference serves this call.
 
         Raises:
             Unsupported: see `choice`.
@@ -161,7 +164,7 @@ class Op[C, R]:
         return self.choice(call) != REFERENCE
 
     def explain(self, call: C) -> str:
-        """One line: what serves this call, and why the ones before it do not."""
+        """One line: what serves this call, and why those tried before it do not."""
         return self._explanation(call, *self._find(call))
 
     def _choose(self, call: C) -> tuple[str, dict[str, str]]:
@@ -178,7 +181,7 @@ class Op[C, R]:
 
     def _explanation(self, call: C, name: str, refusals: Mapping[str, str]) -> str:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
-        # Neither what is forced nor what is left when all refuse is the order's choice.
+        # `source` chose neither what is forced, nor the reference after all refused.
         free = self._forced_name() is None and not _invariant.value
         chosen = free and not (name == REFERENCE and refusals)
         source = f" ({self._source(call)})" if chosen and self._source else ""
@@ -208,7 +211,7 @@ class Op[C, R]:
         return REFERENCE, refusals
 
     def _tried(self, call: C) -> Sequence[str]:
-        if _invariant.value:  # what calls are ordered by is speed alone
+        if _invariant.value:  # `order` is by speed, and may leave these out
             return self.names
         names = self._order(call) if self._order else self.names
         return [n for n in names if n == REFERENCE or not self._impls[n].on_demand]
@@ -221,7 +224,7 @@ class Op[C, R]:
     def _warn(self, refusals: dict[str, str], call: C) -> None:
         if not refusals or device.platform() != "gpu":
             return
-        if _recorded.get() is not None:  # where it has just been told
+        if _recorded.get() is not None:  # `recording` has just said so
             return
         # Shapes alone: the layers of a model differ in their static fields.
         signature = str([leaf.shape for leaf in jax.tree.leaves(call)])

@@ -8,7 +8,7 @@ from fdjax.kernels.activations import activation
 from fdjax.kernels.gated_activation import gated_activation
 from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.matmul import Product, matmul
+from fdjax.kernels.matmul import Matmul, matmul
 from fdjax.kernels.weight import Weight
 from fdjax.layers.linear import Linear
 from fdjax.notation import Array, Float
@@ -50,7 +50,7 @@ def gated(
     The definition of the one kernel keeps gate and up in float32: for a prefill, twice
     the bytes.
     """
-    call = Product(x, weight, bias, None, activation=activation, out_dtype=x.dtype)
+    call = Matmul(x, weight, bias, None, activation=activation, out_dtype=x.dtype)
     if GATED_MATMUL.fast(call):
         return gated_matmul(x, weight, bias, activation=activation)
     return gated_activation(matmul(x, weight, bias), activation=activation)

@@ -31,7 +31,7 @@ def rope_and_write(
     among rows, whose pages differ.
 
     Args:
-        qkv: heads in the order q, k, v, as one product makes them.
+        qkv: heads in the order q, k, v, as one linear map makes them.
         kv: a layer of a cache. Donate the cache's array under `jax.jit`, and it is
             updated in place.
         positions: of each token in its sequence.

@@ -50,7 +50,7 @@ def ragged_paged_attention(
         cu_q_lens: where the queries of each row begin, `[B + 1]`.
         distribution: the last of its three numbers says how many of the rows are
             there; the others are not needed.
-        sm_scale: factor of the products.
+        sm_scale: factor of the dot products.
         sliding_window: a query sees itself and the `sliding_window - 1` tokens before.
         soft_cap: as in `ScoreSpec`.
         sinks: of each query head the score of one more token without a value.

@@ -1,6 +1,6 @@
 // One warp, one tile: scores, weights, weighted values.
 //
-// Tokens are the rows of both products and query heads their columns, so a group of up
+// Tokens are the rows of both GEMMs and query heads their columns, so a group of up
 // to 8 heads fills an m16n8k16 that queries as rows would leave half empty:
 //     scores[16 tokens, 8 heads]  = keys[16, D] * queries^T[D, 8]
 //     out[16 dimensions, 8 heads] += values^T[16, 16 tokens] * weights[16 tokens, 8]
@@ -56,7 +56,7 @@ __device__ inline float column_sum(float x) {
   return x;
 }
 
-// 2^x as the product with the values will have it: what is rounded is also summed, so
+// 2^x as the GEMM with the values will have it: what is rounded is also summed, so
 // that the weights of a row add up to one.
 template <typename T>
 __device__ float weight(float x) {
@@ -139,7 +139,7 @@ __device__ void multiply_keys(uint32_t queries, uint32_t keys,
   // on, which is one XOR since lines lie at powers of two.
   keys += at_tile(lane % 16, lane / 16);
   queries += swizzled<G>(lane % 8, lane / 8 % 2);
-  // Two chains of dependent products at least: with one block of columns, half each.
+  // Two chains of dependent MMAs at least: with one block of columns, half each.
   constexpr int kChains = G::kBlocks == 1 ? 2 : 1;
   float sums[kChains][G::kBlocks][4] = {};
 #pragma unroll
@@ -248,7 +248,7 @@ __device__ inline float weight_of(float even, float odd, int token) {
 }
 
 // float16 does not hold exp(score - phi) over the range of the bounds; TF32 does, with
-// the same mantissa. A product's sum may take tokens in any order, so the pair of
+// the same mantissa. A GEMM's sum may take tokens in any order, so the pair of
 // tokens in a register becomes columns lane % 4 and lane % 4 + 4, and nothing moves.
 template <typename G>
 __device__ void multiply_values(GpuFloats::float16, uint32_t values,

@@ -12,8 +12,9 @@
 
 namespace fdjax::decode_attention {
 
-// How the work is cut; config.py says how it is chosen.
-struct Cut {
+// The launch config, which config.py chooses, and what the plan has room for: the
+// handlers' attributes.
+struct LaunchConfig {
   int64_t slots, splits, heads, warps, max_items, max_pieces;
 };
 
@@ -50,48 +51,49 @@ inline ffi::Error check_power(const char* name, int64_t value, int64_t high) {
 }
 
 // `integers`: of a plan.
-inline ffi::Error check_cut(const Cut& cut, const Dims& d, int64_t integers,
-                            ffi::Result<ffi::Buffer<ffi::F32>> records) {
-  FDJAX_RETURN_IF_ERROR(check_range("slots", cut.slots, 1, 65535));
-  FDJAX_RETURN_IF_ERROR(check_range("splits", cut.splits, 1, 8));
-  FDJAX_RETURN_IF_ERROR(check_power("warps", cut.warps, 16));
-  FDJAX_RETURN_IF_ERROR(check_power("heads", cut.heads, cut.splits == 1 ? 8 : 1));
-  if (cut.warps % cut.heads != 0 || *d.kv_heads % cut.heads != 0) {
-    return invalid("heads is " + std::to_string(cut.heads) +
-                   "; it must divide warps = " + std::to_string(cut.warps) +
+inline ffi::Error check_config(const LaunchConfig& config, const Dims& d,
+                               int64_t integers,
+                               ffi::Result<ffi::Buffer<ffi::F32>> records) {
+  FDJAX_RETURN_IF_ERROR(check_range("slots", config.slots, 1, 65535));
+  FDJAX_RETURN_IF_ERROR(check_range("splits", config.splits, 1, 8));
+  FDJAX_RETURN_IF_ERROR(check_power("warps", config.warps, 16));
+  FDJAX_RETURN_IF_ERROR(check_power("heads", config.heads, config.splits == 1 ? 8 : 1));
+  if (config.warps % config.heads != 0 || *d.kv_heads % config.heads != 0) {
+    return invalid("heads is " + std::to_string(config.heads) +
+                   "; it must divide warps = " + std::to_string(config.warps) +
                    " and Hkv = " + std::to_string(*d.kv_heads));
   }
-  FDJAX_RETURN_IF_ERROR(check_range("max_pieces", cut.max_pieces, 0, 1 << 11));
-  const int64_t whole = *d.rows * *d.kv_heads / cut.heads;
-  FDJAX_RETURN_IF_ERROR(
-      check_range("max_items", cut.max_items, std::max(whole, cut.slots), kInt32 / 8));
+  FDJAX_RETURN_IF_ERROR(check_range("max_pieces", config.max_pieces, 0, 1 << 11));
+  const int64_t whole = *d.rows * *d.kv_heads / config.heads;
+  FDJAX_RETURN_IF_ERROR(check_range("max_items", config.max_items,
+                                    std::max(whole, config.slots), kInt32 / 8));
   const int64_t planned =
-      attention_plan::plan_size(*d.rows, *d.kv_heads, cut.max_items);
+      attention_plan::plan_size(*d.rows, *d.kv_heads, config.max_items);
   FDJAX_RETURN_IF_ERROR(check_range("integers of a plan", integers, planned, planned));
   Dim floats("max_pieces * Hq / Hkv * (4 + D)",
-             cut.max_pieces * (*d.q_heads / *d.kv_heads) * (4 + *d.head_dim));
+             config.max_pieces * (*d.q_heads / *d.kv_heads) * (4 + *d.head_dim));
   return check_shape("records", records->dimensions(), {&floats});
 }
 
-inline ffi::Error check_cut(const Cut& cut, const Dims& d,
-                            const ffi::Buffer<ffi::S32>& plan,
-                            ffi::Result<ffi::Buffer<ffi::F32>> records) {
+inline ffi::Error check_config(const LaunchConfig& config, const Dims& d,
+                               const ffi::Buffer<ffi::S32>& plan,
+                               ffi::Result<ffi::Buffer<ffi::F32>> records) {
   Dim integers("integers of the plan");
   FDJAX_RETURN_IF_ERROR(check_shape("plan", plan.dimensions(), {&integers}));
-  return check_cut(cut, d, *integers, records);
+  return check_config(config, d, *integers, records);
 }
 
-inline Launch launch_of(const Cut& cut, bool programmatic) {
-  return {.slots = static_cast<int>(cut.slots),
-          .splits = static_cast<int>(cut.splits),
-          .heads = static_cast<int>(cut.heads),
-          .warps = static_cast<int>(cut.warps),
+inline Launch launch_of(const LaunchConfig& config, bool programmatic) {
+  return {.slots = static_cast<int>(config.slots),
+          .splits = static_cast<int>(config.splits),
+          .heads = static_cast<int>(config.heads),
+          .warps = static_cast<int>(config.warps),
           .programmatic = programmatic};
 }
 
-// The attributes of a cut, in the order of its fields.
+// The attributes of a LaunchConfig, in the order of its fields.
 template <typename Binding>
-auto bind_cut(Binding&& binding) {
+auto bind_config(Binding&& binding) {
   return std::forward<Binding>(binding)
       .template Attr<int64_t>("slots")
       .template Attr<int64_t>("splits")

@@ -5,15 +5,16 @@
 namespace fdjax::decode_attention {
 namespace {
 
-ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
-               const Arguments& arguments, const ffi::Buffer<ffi::S32>& plan,
+ffi::Error run(gpu_stream stream, const Attributes& attributes,
+               const LaunchConfig& config, const Arguments& arguments,
+               const ffi::Buffer<ffi::S32>& plan,
                ffi::Result<ffi::Buffer<ffi::F32>> records,
                ffi::Result<ffi::Buffer<ffi::F32>> about) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
   FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
   FDJAX_RETURN_IF_ERROR(check_kernel(d));
-  FDJAX_RETURN_IF_ERROR(check_cut(cut, d, plan, records));
+  FDJAX_RETURN_IF_ERROR(check_config(config, d, plan, records));
   const bool with_about = about->element_count() != 0;
   if (with_about) {
     Dim two{"2", 2};
@@ -25,7 +26,7 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes, const Cut& cut,
   p.plan = counters_of(plan);
   p.records = records->typed_data();
   p.about = with_about ? about->typed_data() : nullptr;
-  const Launch how = launch_of(cut, /*programmatic=*/false);
+  const Launch how = launch_of(config, /*programmatic=*/false);
   cudaError_t error;
   switch (const ffi::DataType dtype = arguments.in.q.element_type()) {
     case ffi::DataType::BF16:
@@ -67,7 +68,7 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_decode_attention_gpu, fdjax::decode_attention::handle,
     fdjax::decode_attention::bind_operands(
-        fdjax::decode_attention::bind_cut(fdjax::decode_attention::bind_attributes(
+        fdjax::decode_attention::bind_config(fdjax::decode_attention::bind_attributes(
             xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>())))
         .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
         .Ret<xla::ffi::AnyBuffer>()

@@ -24,8 +24,8 @@
 //   newest.cuh         before all that, if wanted: RoPE, and the newest token's page
 //   tiles.cuh          which tokens are whose, and where they lie in shared memory
 //   slots.cuh          where the page table says that a token lies
-//   tma_loader.cuh     pages -> shared memory by the copy engine, a ring a warp
-//   thread_loader.cuh  the same by threads, for what the copy engine does not take
+//   tma_loader.cuh     pages -> shared memory by TMA, a ring a warp
+//   thread_loader.cuh  the same by threads, for what TMA does not take
 //   attend.cuh         scores, the two schemes, weighted values
 //   combine.cuh        warps -> block -> cluster -> output
 //   inbox.cuh          how the blocks of a cluster send each other sums
@@ -193,7 +193,7 @@ __device__ bool prepare(const Params& p, const Block& block, const Schedule& sch
   if (p.newest.qkv == nullptr) {
     load_queries<G>(p, block, shared);
   } else {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // the chain's products need it
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // the chain's GEMMs need it
     Turner<G> turner(p, block, newest);
     turner.pad(shared);
     if (schedule.is_first()) {
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kLanes* kMaxCopyingWarps, 1)
   attend_to_items<G, ThreadLoader<G>>(p, {});
 }
 
-// The same, for what the copy engine can fetch. It is there since sm_90.
+// The same, for what TMA can fetch. It is there since sm_90.
 template <typename G>
 __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
     tma_kernel(FDJAX_GRID_CONSTANT const Params p,

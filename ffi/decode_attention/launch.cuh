@@ -20,7 +20,7 @@ inline bool has_clusters() {
   return yes != 0;
 }
 
-// What the copy engine, where there is one, must know of the KV array; false where it
+// What TMA, where there is one, must know of the KV array; false where it
 // cannot fetch tiles.
 template <typename G>
 bool encode_source(const Params& p, CUtensorMap* source) {

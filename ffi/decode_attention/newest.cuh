@@ -1,7 +1,7 @@
 // RoPE and the writing of keys and values as the first thing that attention does.
 //
 // In the chain of layer_program, where all rows decode, q, k and v would need a kernel
-// between the product and attention: 3 to 4 us a layer. But each query head is read by
+// between their GEMM and attention: 3 to 4 us a layer. But each query head is read by
 // the blocks of its group alone, and a row's newest key and value by one of them. That
 // block need not wait for its own writing: it copies the tile that has the newest slot
 // with the others, and puts the newest key and value over what came.
@@ -26,7 +26,7 @@ __device__ inline ChunkPair pair_of(const Newest& n, int unit, bool rotates) {
   return {2 * unit, 2 * unit + 1, rotated ? unit * 8 : -1};
 }
 
-// Head `head` of the product's row.
+// Head `head` of a row of qkv.
 template <typename G>
 __device__ const Vec<typename G::T, 8>* head_of(const Params& p, int row, int head) {
   const int64_t heads = p.kv_heads * (p.group + 2);
@@ -83,7 +83,7 @@ struct NewestSlot {
 };
 
 // Turns the block's queries, and the row's newest keys and values if they are its to
-// write: two chunks of a head at a time. What does not wait for the product's result is
+// write: two chunks of a head at a time. What does not wait for the GEMM's result is
 // found and fetched before it: the latency of a load is as long as all else together.
 template <typename G>
 class Turner {
@@ -107,7 +107,7 @@ class Turner {
     }
   }
 
-  // After the product.
+  // After the GEMM.
   __device__ void run(char* queries) {
     for (int i = threadIdx.x; i < total_;) {
       V first = source_[pair_.first], second = source_[pair_.second];
@@ -139,7 +139,7 @@ class Turner {
     rotation_.load(p_.newest, block_.row(), pair_.frequency);
   }
 
-  // In its place for the products.
+  // In its place for the MMAs.
   __device__ void keep_query(int query, char* queries, const V& first,
                              const V& second) const {
     const int head = quotient(query, p_.block.group);

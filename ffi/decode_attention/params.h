@@ -10,7 +10,7 @@ namespace fdjax::decode_attention {
 // What attention is to do before it attends, if anything: RoPE on q and k, and k and v
 // into their pages. Then q is not read.
 struct Newest {
-  // [rows, (group + 2) * kv_heads, head_dim]: q, k, v as their product left them;
+  // [rows, (group + 2) * kv_heads, head_dim]: q, k, v as their GEMM left them;
   // nullptr: q is ready, and the newest keys and values are in their pages.
   const void* qkv;
   void* kv;              // as Params::kv
@@ -21,8 +21,8 @@ struct Newest {
   bool interleaved;
 };
 
-// How the launch cuts the work, as a block wants it: without divisions (launch.cuh).
-struct BlockCut {
+// The launch config as the kernel wants it: without divisions (launch.cuh).
+struct KernelConfig {
   int heads = 0;         // of a block, at most
   int inbox_bytes = 0;   // apart from the rings; 0: what is received lies there
   int slots = 0;         // clusters of the grid
@@ -69,7 +69,7 @@ struct Params {
   // What the pieces of cut rows leave for merge.cuh to add, aligned to 16 bytes:
   // [max_pieces, group, 4 + head_dim].
   float* records = nullptr;
-  BlockCut block = {};
+  KernelConfig block = {};
   // On a CPU only, [rows]: the row of the page table that each row reads; nullptr: its
   // own.
   const int32_t* table_rows;
@@ -95,7 +95,7 @@ inline Params in_units_of_log2(Params p) {
   return p;
 }
 
-// How the work is cut; config.py says how it is chosen.
+// How the kernel is launched: the launch config, which config.py chooses, and when.
 struct Launch {
   int slots;      // clusters of the grid, those of the plan
   int splits;     // blocks of a cluster along its tokens, up to 8

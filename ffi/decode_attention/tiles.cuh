@@ -8,7 +8,7 @@
 // 64 elements of a row, a line of 128 bytes in memory, are one in shared memory, the
 // same columns of 16 rows one after the other, and the 16 byte chunks of row r trade
 // places with those of index XOR r % 8: any 8 rows of a column of matrices lie in
-// different banks. It is the layout in which the copy engine delivers. (Padding rows by
+// different banks. It is the layout in which TMA delivers. (Padding rows by
 // 16 bytes instead cuts lines and sectors in two on their way: 2.6 times the requests,
 // 1.5 times the sectors, 5 % of the speed at 256 x 1024 on an H200.)
 #pragma once
@@ -24,7 +24,7 @@ namespace fdjax::decode_attention {
 using attention_plan::Item, attention_plan::kTileTokens;
 
 inline constexpr int kLanes = 32;
-inline constexpr int kRingAlignment = 1024;  // that of the copy engine's layout
+inline constexpr int kRingAlignment = 1024;  // that of TMA's layout
 inline constexpr int kLineElements = 64;
 inline constexpr int kLineBytes = 2 * kLineElements;
 inline constexpr int kColumnBytes = kTileTokens * kLineBytes;  // a line of each row

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads)
 #endif
 }
 
-// Three blocks a multiprocessor, as their shared memory allows.
+// Three blocks an SM, as their shared memory allows.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 3)
     draw_rows(FDJAX_GRID_CONSTANT const Params p, const int blocks) {

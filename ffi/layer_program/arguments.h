@@ -18,7 +18,7 @@ struct Attributes {
   ffi::Span<const int64_t> program;
   int64_t q_heads;
   bool interleaved;
-  decode_attention::Cut cut;
+  decode_attention::LaunchConfig config;  // of rows with one token
 };
 
 // Rows of a call, as a PageView has them.
@@ -127,8 +127,8 @@ inline ffi::Error check_decoding(const Attributes& a, const Operands& in,
                      " frequencies; they must be a multiple of 8");
     }
   }
-  return decode_attention::check_cut(a.cut, d->decoding, *d->plan_size,
-                                     out.decode_records);
+  return decode_attention::check_config(a.config, d->decoding, *d->plan_size,
+                                        out.decode_records);
 }
 
 // Rows with any number of tokens.

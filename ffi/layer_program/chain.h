@@ -24,7 +24,7 @@ namespace fdjax::layer_program {
 // What all launches of attention have in common. Parameters are those of layer 0.
 struct Attention {
   decode_attention::Params decode;  // of rows with one token
-  decode_attention::Launch cut;
+  decode_attention::Launch decode_launch;
   prefill_attention::Params prefill;  // of rows with any number
   rope_kv_write::Params rotate;
   int64_t layers;
@@ -234,10 +234,10 @@ class Chain {
     p.newest.kv = keys;
     p.newest.qkv = rotates ? p.q : nullptr;
     p.recomputed += index * p.rows * p.kv_heads;
-    decode_attention::Launch cut = attention_.cut;
+    decode_attention::Launch how = attention_.decode_launch;
     // Without `rotates` the predecessors have written pages.
-    cut.programmatic = rotates;
-    return decode_attention::launch_decode_attention<T>(stream_, p, cut);
+    how.programmatic = rotates;
+    return decode_attention::launch_decode_attention<T>(stream_, p, how);
   }
 
   cudaError_t prefill() {

@@ -78,7 +78,7 @@ Attention attention_of(const Attributes& a, const Operands& in, const Results& o
                        const Dims& d) {
   const decode_attention::Dims& kv = d.decoding;
   return {.decode = decode_of(a, in, out, d),
-          .cut = decode_attention::launch_of(a.cut, /*programmatic=*/true),
+          .decode_launch = decode_attention::launch_of(a.config, /*programmatic=*/true),
           .prefill = prefill_of(in, out, d),
           .rotate = rotate_of(a, in, out, d),
           .layers = *kv.layers,
@@ -182,7 +182,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_layer_program_gpu, fdjax::layer_program::handle,
-    fdjax::decode_attention::bind_cut(
+    fdjax::decode_attention::bind_config(
         xla::ffi::Ffi::Bind()
             .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
             .Attr<xla::ffi::Span<const int64_t>>("program")

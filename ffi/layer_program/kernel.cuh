@@ -1,4 +1,4 @@
-// What a layer program does between products and attention, where add_norm does not.
+// What a layer program does between GEMMs and attention, where add_norm does not.
 //
 // Each kernel is as long as its bytes take: a thread moves 16 of them at a time, and
 // waits for its predecessor at once.

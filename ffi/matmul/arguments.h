@@ -65,7 +65,7 @@ inline ffi::Error read(const Arguments& a, Params* params) {
   if (a.rest.size() != size_t{a.has_bias} + size_t{a.has_residual}) {
     return invalid("the operands are not those that the attributes announce");
   }
-  if (a.gated && a.has_residual) return invalid("a gated product takes no residual");
+  if (a.gated && a.has_residual) return invalid("a gated GEMM takes no residual");
   *params = Params{.x = a.x.untyped_data(),
                    .weight = a.weight.untyped_data(),
                    .bias = nullptr,

@@ -37,7 +37,7 @@ __device__ void add(const void* source, int64_t offset, float (&sums)[kVec]) {
 
 // What is to be added to columns [column, column + kVec) of row `row`, if anything. A
 // kernel before makes it, so it is there long before the sums are: asked for early, its
-// latency is not the last thing that a product waits for.
+// latency is not the last thing that a GEMM waits for.
 template <typename T, int kVec>
 __device__ Vec<T, kVec> residual_of(const Params& p, int row, int column) {
   if (p.residual == nullptr) return {};
@@ -46,7 +46,7 @@ __device__ Vec<T, kVec> residual_of(const Params& p, int row, int column) {
 }
 
 // Finishes and writes columns [column, column + kVec) of row `row`. `second` holds the
-// sums of the up rows of a gated product, and nothing otherwise.
+// sums of the up rows of a gated GEMM, and nothing otherwise.
 template <typename T, int kVec>
 __device__ void finish(const Params& p, int row, int column, float (&sums)[kVec],
                        float (&second)[kVec], const Vec<T, kVec>& residual = {}) {

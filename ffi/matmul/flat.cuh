@@ -1,6 +1,6 @@
-// B: the flat product on Hopper's tensor cores, M up to 64.
+// The flat GEMM on Hopper's tensor cores, M up to 64.
 //
-// A flat product is bound by reading the weights once. The operands are swapped: weight
+// A flat GEMM is bound by reading the weights once. The operands are swapped: weight
 // rows take the 64 rows of a wgmma tile and the tokens, padded to kM = 8, 16, 32 or 64,
 // its columns: FlashDecoding++ (section 4) pads M to 8 for the same reason.
 //
@@ -8,15 +8,15 @@
 //   x      [M, K] --TMA-->          (from L2)                            |
 //                        y [M, N] <-- sums over the cluster <-- shared memory
 //
-// * One warp asks the copy engine for stages as fast as they become free; warpgroups of
-//   four warps multiply. The ring keeps some 100 to 200 KB of each multiprocessor in
-//   flight, which hides the latency of memory: the paper's double buffering, with more
-//   than two buffers.
-// * A block takes as many weight rows as give every multiprocessor the same work: tiles
-//   may have fewer than 64 rows. Where a whole K for each block would still leave
-//   multiprocessors idle, the blocks of a cluster share the K of one tile (split-K) and
-//   add their sums through distributed shared memory, in the order of their ranks: no
-//   workspace, no atomics, the same bits in every run.
+// * One warp starts TMA copies of stages as fast as these become free; warpgroups of
+//   four warps multiply. The ring keeps some 100 to 200 KB of each SM in flight, which
+//   hides the latency of memory: the paper's double buffering, with more than two
+//   buffers.
+// * A block takes as many weight rows as give every SM the same work: tiles may have
+//   fewer than 64 rows. Where a whole K for each block would still leave SMs idle, the
+//   blocks of a cluster share the K of one tile (split-K) and add their sums through
+//   distributed shared memory, in the order of their ranks: no workspace, no atomics,
+//   the same bits in every run.
 // * The weights do not depend on the kernel before: the ring is filled with them before
 //   `pdl_wait`.
 #pragma once
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
                                   Shape<kTiles, kM, kBoxes>::kLeastBlocks)
     flat(FDJAX_GRID_CONSTANT const CUtensorMap weights,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
-         FDJAX_GRID_CONSTANT const FlatCut cut) {
+         FDJAX_GRID_CONSTANT const FlatKernelConfig config) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using S = Shape<kTiles, kM, kBoxes>;
   extern __shared__ unsigned char dynamic[];
@@ -88,11 +88,11 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
   const Ring ring{.data = data,
                   .full = barriers,
                   .empty = barriers + kMaxStages,
-                  .stages = cut.stages,
-                  .stage_bytes = S::stage_bytes(cut.tile_rows),
-                  .tile_rows = cut.tile_rows};
-  const int rows = (p.gated ? kTiles / 2 : kTiles) * cut.tile_rows;
-  const Work work = work_of<S>(cut, rows);
+                  .stages = config.stages,
+                  .stage_bytes = S::stage_bytes(config.tile_rows),
+                  .tile_rows = config.tile_rows};
+  const int rows = (p.gated ? kTiles / 2 : kTiles) * config.tile_rows;
+  const Work work = work_of<S>(config, rows);
   const Producer<kTiles, kM, kBoxes> producer{&weights, &x, p, work, ring};
   const bool producing = threadIdx.x == S::kConsumers;
   if (producing) producer.start();
@@ -114,10 +114,10 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
   }
   __syncwarp();
   pdl_wait();  // the residual, and the buffer of y, belong to kernels before
-  Writer<T, kTiles, kM, kBoxes> writer(p, work, cut);
-  sync(cut.splits);
+  Writer<T, kTiles, kM, kBoxes> writer(p, work, config);
+  sync(config.splits);
   writer.run(shared);
-  if (cut.splits > 1) {  // no block leaves while another reads its sums
+  if (config.splits > 1) {  // no block leaves while another reads its sums
     cluster_arrive_relaxed();
     cluster_wait();
   }

@@ -1,4 +1,4 @@
-// B's producer: the warp that asks the copy engine for stages.
+// The flat GEMM's producer: the warp that starts the TMA copies of stages.
 #pragma once
 
 #include <cuda.h>
@@ -21,7 +21,7 @@ struct Producer {
   const Work& work;
   const Ring& ring;
 
-  // Tile t holds the next rows; of a gated product, the second half are up rows.
+  // Tile t holds the next rows; of a gated GEMM, the second half are up rows.
   __device__ int row_of(int t) const {
     constexpr int kHalf = kTiles / 2;
     if (!p.gated || t < kHalf) return work.row + t * ring.tile_rows;

@@ -1,4 +1,5 @@
-// B's cut of the work, and the ring of stages in shared memory that its warps share.
+// What each block of the flat GEMM computes, and the ring of stages in shared memory
+// that its warps share.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 namespace fdjax::matmul {
 
 inline constexpr int kTileRows = 64;      // of weights: the M of wgmma
-inline constexpr int kRegisters = 65536;  // of a multiprocessor
+inline constexpr int kRegisters = 65536;  // of an SM
 
 // Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes
 // times 64 columns of both. Every (tile, box) has a warpgroup of its own, so that as
@@ -22,8 +23,8 @@ struct Shape {
   static constexpr int kGroups = kTiles * kBoxes;
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kThreads = kConsumers + 32;  // and the producer's warp
-  // Registers leave room for so many blocks on a multiprocessor: of the largest, which
-  // a gated product takes, for the two whose rings fit (at 32 rows there was one:
+  // Registers leave room for so many blocks on an SM: of the largest, which a gated
+  // GEMM takes, for the two whose rings fit (at 32 rows there was one:
   // layers of Llama-3-8B took 5.08 ms instead of 4.88); of others, with some 64 a
   // thread, or 96 with 64 tokens.
   static constexpr int kLeastBlocks =
@@ -55,7 +56,7 @@ struct Shape {
 inline constexpr int kMaxSplits = 8;
 
 // A FlatConfig as the kernel wants it: without divisions at its start and its end.
-struct FlatCut {
+struct FlatKernelConfig {
   int stages, tile_rows, splits;
   int begins[kMaxSplits + 1];  // of each split of K and the one after, in stages
   int shares[kMaxSplits + 1];  // of the results that each split's block finishes
@@ -63,24 +64,24 @@ struct FlatCut {
 };
 
 template <typename S>
-FlatCut flat_cut(const Params& p, const FlatConfig& config) {
+FlatKernelConfig kernel_config(const Params& p, const FlatConfig& config) {
   const int depth = (p.k + S::kColumns - 1) / S::kColumns;
   const int tiles = p.gated ? S::kTiles / 2 : S::kTiles;
   const int units = tiles * config.tile_rows / 8;
-  FlatCut cut{.stages = config.stages,
-              .tile_rows = config.tile_rows,
-              .splits = config.splits,
-              .begins = {},
-              .shares = {},
-              .units = Divisor(units)};
+  FlatKernelConfig kernel{.stages = config.stages,
+                          .tile_rows = config.tile_rows,
+                          .splits = config.splits,
+                          .begins = {},
+                          .shares = {},
+                          .units = Divisor(units)};
   for (int rank = 0; rank <= config.splits; ++rank) {
-    cut.begins[rank] = depth * rank / config.splits;
-    cut.shares[rank] = units * p.m * rank / config.splits;
+    kernel.begins[rank] = depth * rank / config.splits;
+    kernel.shares[rank] = units * p.m * rank / config.splits;
   }
-  return cut;
+  return kernel;
 }
 
-// Which part of the product a block computes.
+// Which part of the GEMM a block computes.
 struct Work {
   int row;           // first weight row; of the gate, if gated
   int begin, count;  // stages along K
@@ -94,10 +95,10 @@ struct Work {
 };
 
 template <typename S>
-__device__ Work work_of(const FlatCut& cut, int rows) {
+__device__ Work work_of(const FlatKernelConfig& config, int rows) {
   constexpr uint32_t kGoldenRatio = 0x9E3779B9;  // of 2^32: spreads any number of tiles
   const int rank = blockIdx.x, tile = blockIdx.y;
-  const int begin = cut.begins[rank], count = cut.begins[rank + 1] - begin;
+  const int begin = config.begins[rank], count = config.begins[rank + 1] - begin;
   const int shift = S::kRotate ? __umulhi(tile * kGoldenRatio, count) : 0;
   return {tile * rows, begin, count, shift};
 }

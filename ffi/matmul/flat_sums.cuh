@@ -1,4 +1,4 @@
-// B's end: from the accumulators of all blocks of a cluster to rows of y.
+// The flat GEMM's end: from the accumulators of all blocks of a cluster to rows of y.
 #pragma once
 
 #include <cstdint>
@@ -61,22 +61,22 @@ template <typename T, int kTiles, int kM, int kBoxes>
 class Writer {
  public:
   // After the kernel before has ended: it makes the residual.
-  __device__ Writer(const Params& p, const Work& work, const FlatCut& cut)
-      : p_(p), work_(work), cut_(cut) {
-    end_ = cut.shares[blockIdx.x + 1];
-    find(cut.shares[blockIdx.x] + threadIdx.x);
+  __device__ Writer(const Params& p, const Work& work, const FlatKernelConfig& config)
+      : p_(p), work_(work), config_(config) {
+    end_ = config.shares[blockIdx.x + 1];
+    find(config.shares[blockIdx.x] + threadIdx.x);
   }
 
   // After all blocks of the cluster have stored their sums in `shared`.
   __device__ void run(const float* shared) {
-    for (int i = cut_.shares[blockIdx.x] + threadIdx.x; i < end_;) {
+    for (int i = config_.shares[blockIdx.x] + threadIdx.x; i < end_;) {
       float sums[kAtOnce][8], second[kAtOnce][8];
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {
         const float* source = shared + units_[u].source;
-        gather<S, kBoxes>(source, cut_.splits, sums[u]);
+        gather<S, kBoxes>(source, config_.splits, sums[u]);
         if (p_.gated) {
-          gather<S, kBoxes>(source + kTiles / 2 * kTileRows, cut_.splits, second[u]);
+          gather<S, kBoxes>(source + kTiles / 2 * kTileRows, config_.splits, second[u]);
         }
       }
 #pragma unroll
@@ -107,9 +107,9 @@ class Writer {
     for (int u = 0; u < kAtOnce; ++u) {
       const int at = u == 0 ? i : min(i + u * S::kThreads, end_ - 1);
       Unit& unit = units_[u];
-      unit.token = quotient(at, cut_.units);
-      const int row = (at - unit.token * static_cast<int>(cut_.units.value)) * 8;
-      const int beyond = row >= cut_.tile_rows ? kTileRows - cut_.tile_rows : 0;
+      unit.token = quotient(at, config_.units);
+      const int row = (at - unit.token * static_cast<int>(config_.units.value)) * 8;
+      const int beyond = row >= config_.tile_rows ? kTileRows - config_.tile_rows : 0;
       unit.column = work_.row + row;
       unit.source = unit.token * S::kPitch + row + beyond;  // rows beyond: of tile 1
       unit.wanted = unit.column < p_.columns && i + u * S::kThreads < end_;
@@ -122,7 +122,7 @@ class Writer {
 
   const Params& p_;
   const Work& work_;
-  const FlatCut& cut_;
+  const FlatKernelConfig& config_;
   int end_;
   Unit units_[kAtOnce];
 };

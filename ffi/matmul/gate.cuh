@@ -1,4 +1,4 @@
-// The gate of a product that is written whole, as the library's is.
+// The gate after a GEMM that writes all of its sums, as the library's does.
 #pragma once
 
 #include <cstdint>

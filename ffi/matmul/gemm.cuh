@@ -1,8 +1,7 @@
-// D: the product on Hopper's tensor cores for more tokens than B takes, up to 128.
+// The GEMM on Hopper's tensor cores for more tokens than flat.cuh takes, up to 128.
 //
 // Tokens take the 64 rows of a wgmma tile, a warpgroup for each 64 of them, and a block
-// multiplies all tokens with as many weight rows as give every multiprocessor the same
-// work:
+// multiplies all tokens with as many weight rows as give every SM the same work:
 //
 //   x      [M, K] --TMA--> ring of stages --wgmma, 64 tokens a warpgroup--> registers
 //   weight [N, K] --TMA-->    in shared memory                                  |
@@ -12,7 +11,7 @@
 //   its tokens for both. That is no faster by itself, but takes less power, which
 //   limits the clock.
 // * Where N alone gives too few blocks, those of a cluster share the K of a tile.
-// * A gated product's tile has half gate rows, half up rows, so that the gate needs no
+// * A gated GEMM's tile has half gate rows, half up rows, so that the gate needs no
 //   kernel of its own.
 // * Weights do not depend on the kernel before: the ring has them before `pdl_wait`.
 #pragma once

@@ -1,4 +1,4 @@
-// D's kernels, compiled beside the others.
+// The kernels of gemm.cuh, compiled beside the others.
 #include "matmul/gemm_launch.cuh"
 
 namespace fdjax::matmul {

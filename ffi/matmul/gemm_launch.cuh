@@ -1,4 +1,4 @@
-// From a product's sizes and a configuration to launches of D.
+// From the sizes of a GEMM and a config to a launch of gemm.cuh's kernel.
 #pragma once
 
 #include <type_traits>

@@ -1,4 +1,5 @@
-// D's cut of the work, and the ring of stages in shared memory that a block fills.
+// What each block of gemm.cuh computes, and the ring of stages in shared memory that it
+// fills.
 #pragma once
 
 #include <cuda.h>
@@ -23,7 +24,7 @@ struct GemmShape {
   static constexpr int kTokens = kMaxGemmTokens;
   static constexpr int kThreads = kTokens * 2;
   static constexpr int kXBytes = kTokens * kRowBytes;
-  static constexpr int kHalf = kN / 2;  // of a gated product: its gate rows, or up rows
+  static constexpr int kHalf = kN / 2;  // of a gated GEMM: its gate rows, or up rows
   static constexpr int kHalfBytes = kHalf * kRowBytes;
   static constexpr int kStageBytes = kXBytes + 2 * kHalfBytes;
   // Sums, [kTokens][kPitch] floats: a pitch of 8 or 24 modulo 32 spreads the
@@ -38,7 +39,7 @@ struct GemmShape {
   }
 };
 
-// Which part of the product a block computes. The kSplit blocks of a cluster share the
+// Which part of the GEMM a block computes. The kSplit blocks of a cluster share the
 // K of a tile; without a split (1) the two of a cluster are tiles side by side.
 struct GemmWork {
   int rank;          // in the cluster
@@ -64,7 +65,7 @@ struct GemmRing {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// What one thread does: it asks the copy engine for stages.
+// What one thread does: it starts the TMA copies of stages.
 template <int kN, int kSplit>
 struct GemmProducer {
   using S = GemmShape<kN>;
@@ -74,7 +75,7 @@ struct GemmProducer {
   const GemmWork& work;
   const GemmRing& ring;
 
-  // Half of a tile's rows, then the others; of a gated product gate rows, then up rows.
+  // Half of a tile's rows, then the others; of a gated GEMM gate rows, then up rows.
   __device__ void load_weights(int stage, int depth) const {
     unsigned char* target = ring.data + stage * S::kStageBytes + S::kXBytes;
     const int first = work.tile * (p.gated ? S::kHalf : kN);

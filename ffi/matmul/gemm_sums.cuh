@@ -1,4 +1,4 @@
-// D's end: from the accumulators of all blocks of a cluster to rows of y.
+// The end of gemm.cuh: from the accumulators of all blocks of a cluster to rows of y.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A: the product on CUDA cores, M up to 4.
+// The GEMV on CUDA cores, M up to 4.
 //
 // With so few tokens a tensor core would mostly multiply padding (FlashDecoding++
 // section 5 takes CUDA cores there). A block computes kRows weight rows for all tokens:
@@ -23,7 +23,7 @@ inline constexpr int kGemvWarps = kGemvThreads / 32;
 inline constexpr int kElements = 8;                     // of one access
 inline constexpr int kStep = kGemvThreads * kElements;  // along K
 // Rows of a block for M = 1, 2, 4: the fastest of 2, 4 and 8. More rows reuse x better,
-// but leave fewer blocks on a multiprocessor.
+// but leave fewer blocks on an SM.
 inline constexpr int gemv_rows(int m) { return m == 2 ? 2 : 4; }
 
 __device__ inline void widen(uint32_t pair, float& low, float& high,
@@ -57,7 +57,7 @@ __device__ inline uint4 load_weight(const void* pointer) {
   return v;
 }
 
-// The block's rows; of a gated product, half are gate rows and half the matching up
+// The block's rows; of a gated GEMM, half are gate rows and half the matching up
 // rows.
 template <typename T, int kRows>
 struct Rows {

@@ -1,10 +1,10 @@
-// matmul on a CPU: checks, and blocks of the product over threads.
+// matmul on a CPU: checks, and blocks of the result over threads.
 #include <cstdint>
 
 #include "fdjax/check.h"
 #include "fdjax/dispatch.h"
 #include "fdjax/host_parallel.h"
-#include "matmul/host_product.h"
+#include "matmul/host_matmul.h"
 
 namespace fdjax::matmul {
 namespace {
@@ -13,20 +13,20 @@ namespace {
 constexpr int64_t kParallelWork = 1 << 17;
 
 template <typename T>
-using Compute = void (*)(const HostProduct<T>&, int64_t block);
+using Compute = void (*)(const HostMatmul<T>&, int64_t block);
 
 template <typename T>
-void compute_narrow(const HostProduct<T>& p, int64_t block) {
+void compute_narrow(const HostMatmul<T>& p, int64_t block) {
   compute_block<Lanes4>(p, block);
 }
 
 template <typename T>
-FDJAX_WIDE void compute_wide(const HostProduct<T>& p, int64_t block) {
+FDJAX_WIDE void compute_wide(const HostMatmul<T>& p, int64_t block) {
   compute_block<Lanes8>(p, block);
 }
 
 template <typename T>
-void run(ffi::ThreadPool& pool, const HostProduct<T>& p) {
+void run(ffi::ThreadPool& pool, const HostMatmul<T>& p) {
   const Compute<T> compute = has_wide_vectors() ? compute_wide<T> : compute_narrow<T>;
   const int64_t count = blocks(p.m, p.n);
   const auto body = [&p, compute](int64_t block) { compute(p, block); };
@@ -49,9 +49,9 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
     return ffi::Error::InvalidArgument("x has no columns; K must be above 0");
   return dispatch_float<HostFloats>("x", x.element_type(), [&](auto type) {
     using T = typename decltype(type)::type;
-    run(pool, HostProduct<T>{static_cast<const T*>(x.untyped_data()),
-                             static_cast<const T*>(weight.untyped_data()),
-                             y->typed_data(), *m, *n, *k});
+    run(pool, HostMatmul<T>{static_cast<const T*>(x.untyped_data()),
+                            static_cast<const T*>(weight.untyped_data()),
+                            y->typed_data(), *m, *n, *k});
     return ffi::Error::Success();
   });
 }

@@ -1,4 +1,4 @@
-// From a product's sizes and a configuration to a launch, for the handler of matmul and
+// From the sizes of a GEMM and a config to a launch, for the handler of matmul and
 // for handlers that chain kernels.
 #pragma once
 
@@ -62,7 +62,8 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How&
                  .shared_bytes = shared_bytes,
                  .cluster = config.splits,
                  .programmatic = how.programmatic},
-                flat<T, kTiles, kM, kBoxes>, weights, x, p, flat_cut<S>(p, config));
+                flat<T, kTiles, kM, kBoxes>, weights, x, p,
+                kernel_config<S>(p, config));
 }
 
 template <typename T, int kTiles, int kBoxes>

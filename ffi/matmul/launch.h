@@ -18,8 +18,8 @@ cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& ho
 template <typename T>
 cudaError_t launch_gemm(const Params& p, const GemmConfig& config, const How& how);
 
-// y = activation(gate) * up of a product x [m, n] that stands in memory: gate columns,
-// then up columns. `columns` is a multiple of 8, weight and k are not read.
+// y = activation(gate) * up of x [m, n], which a GEMM has written: gate columns, then
+// up columns. `columns` is a multiple of 8, weight and k are not read.
 template <typename T>
 cudaError_t launch_gate(const Params& p, const How& how);
 

@@ -116,15 +116,15 @@ OwnedOperation operation_of(const Params& p) {
   return OwnedOperation(operation);
 }
 
-// A product in the library's terms.
-struct Product {
+// A GEMM in the library's terms.
+struct Gemm {
   OwnedOperation operation;
   OwnedLayout weight, x, y;
 };
 
-// A candidate of the heuristic's for products without workspace, its last if it has
+// A candidate of the heuristic's for GEMMs without workspace, its last if it has
 // fewer. It computes on the host alone.
-bool choose(Handle handle, const Product& product, const Key& key, int candidate,
+bool choose(Handle handle, const Gemm& gemm, const Key& key, int candidate,
             Algorithm* chosen) {
   const std::lock_guard lock(made().mutex);
   if (const auto found = made().algorithms.find(key);
@@ -142,9 +142,9 @@ bool choose(Handle handle, const Product& product, const Key& key, int candidate
   Heuristic candidates[kMaxCandidates];
   int found = 0;
   const int status = call.MatmulAlgoGetHeuristic(
-      handle, product.operation.get(), product.weight.get(), product.x.get(),
-      product.y.get(), product.y.get(), preference.get(),
-      std::min(candidate + 1, kMaxCandidates), candidates, &found);
+      handle, gemm.operation.get(), gemm.weight.get(), gemm.x.get(), gemm.y.get(),
+      gemm.y.get(), preference.get(), std::min(candidate + 1, kMaxCandidates),
+      candidates, &found);
   if (status != kSuccess || found == 0) return false;
   *chosen = made().algorithms[key] = candidates[found - 1].algorithm;
   return true;
@@ -178,19 +178,19 @@ cudaError_t launch_library(const Params& p, int candidate, cudaStream_t stream) 
   const cudaDataType_t type =
       std::is_same_v<T, GpuFloats::bfloat16> ? CUDA_R_16BF : CUDA_R_16F;
   const cudaDataType_t y_type = p.float32 ? CUDA_R_32F : type;
-  const Product product{operation_of(p), layout_of(type, p.n, p.k),
-                        layout_of(type, p.m, p.k), layout_of(y_type, p.m, p.n)};
+  const Gemm gemm{operation_of(p), layout_of(type, p.n, p.k), layout_of(type, p.m, p.k),
+                  layout_of(y_type, p.m, p.n)};
   Algorithm algorithm;
   const Key key{device, type, y_type, p.bias != nullptr, p.m, p.n, p.k, candidate};
-  if (!choose(handle, product, key, candidate, &algorithm)) {
+  if (!choose(handle, gemm, key, candidate, &algorithm)) {
     return cudaErrorNotSupported;
   }
   const float one = 1.0f, beta = p.residual == nullptr ? 0.0f : 1.0f;
   const void* const added = p.residual == nullptr ? p.y : p.residual;
-  const int status = library().call.Matmul(
-      handle, product.operation.get(), &one, p.weight, product.weight.get(), p.x,
-      product.x.get(), &beta, added, product.y.get(), p.y, product.y.get(), &algorithm,
-      nullptr, 0, stream);
+  const int status = library().call.Matmul(handle, gemm.operation.get(), &one, p.weight,
+                                           gemm.weight.get(), p.x, gemm.x.get(), &beta,
+                                           added, gemm.y.get(), p.y, gemm.y.get(),
+                                           &algorithm, nullptr, 0, stream);
   return status == kSuccess ? cudaSuccess : cudaErrorLaunchFailure;
 }
 

@@ -1,8 +1,8 @@
-// cuBLASLt's products, for more rows than the package's kernels take.
+// GEMMs by a library, cuBLASLt, for more rows than the package's kernels take.
 //
-// Called by a handler, a product adds its bias and its residual, and there is no
-// autotuning and no workspace: the program's own choice, made without a look at what
-// follows, splits K and adds the parts with another kernel.
+// Called by a handler, a GEMM adds its bias and its residual, and there is no
+// autotuning and no workspace: XLA's own choice, made without a look at what follows,
+// splits K and adds the parts with another kernel.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ void prepare_library(int device);
 std::string library_problem(int device);
 
 // y = x * weight^T + bias + residual, in 16 bits, or x * weight^T in float32; without a
-// gate. Any m. `candidate`
-// counts what the library's heuristic proposes, the best by its own estimate first.
+// gate. Any m. `candidate` counts what the library's heuristic proposes, the best by
+// its own estimate first.
 template <typename T>
 cudaError_t launch_library(const Params& p, int candidate, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// What the kernels of matmul are given. Sizes are in elements.
+// One call of matmul, as its GPU kernels get it, and their launch configs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,56 +10,66 @@ namespace fdjax::matmul {
 // In the order of fdjax/kernels/activations.py.
 enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu };
 
-// y = x * weight^T + bias + residual, or, gated, with the two halves of the product:
-// y = activation(gate) * up.
+// y = x * weight^T + bias + residual; or, if gated, y = activation(gate) * up, where
+// gate and up are the two halves of the columns of x * weight^T + bias. All matrices
+// are row-major without padding, in bfloat16 or float16 (a template parameter of the
+// kernels); sums are float32. Sizes are in elements.
 struct Params {
   const void* x;         // [m, k]
   const void* weight;    // [n, k]; gated: gate rows, then up rows
   const void* bias;      // [n] or nullptr
   const void* residual;  // [m, columns] or nullptr; never with a gate
   void* y;               // [m, columns]
-  int m;
-  int n;
-  int k;
-  int columns;  // of y: n, or n / 2 if gated
+  int m;                 // tokens: rows of x and y
+  int n;                 // rows of the weight
+  int k;                 // what is summed over: columns of x and of the weight
+  int columns;           // of y: n, or n / 2 if gated
   bool gated;
-  bool float32;  // y is float32 instead of x's type
-  Activation activation;
+  bool float32;           // y is float32 instead of x's type
+  Activation activation;  // of the gate; without one not read
 };
 
-// How B cuts a product up. A block computes `tiles * tile_rows` weight rows (of a gated
-// product, half of them are up rows), 64 * boxes columns at a time.
+// The launch config of the flat GEMM (flat.cuh). A block computes all tokens of
+// `tiles * tile_rows` rows of the weight. It walks along K in steps of 64 * boxes
+// columns, and a ring of stages in shared memory holds the next steps' operands.
 struct FlatConfig {
-  int tiles;      // 1 or 2; gated: 2; or kByGemv, kByLibrary or kByGemm
-  int boxes;      // 1 or 2
-  int tile_rows;  // a multiple of 8 up to 64
-  int splits;     // of K, over the blocks of a cluster
-  int stages;     // of the ring
+  int tiles;      // 1 or 2; gated: 2, one of gate rows and one of up rows
+  int boxes;      // 1 or 2: how often 64 columns of K a stage holds
+  int tile_rows;  // weight rows of a tile: a multiple of 8 up to 64
+  int splits;     // blocks of a cluster, each with a part of K (split-K), up to 8
+  int stages;     // of the ring: 1 to 16, as far as shared memory has room
 };
 
-// What else may multiply, as a number of tiles. For the library, `boxes` is the
-// candidate that library.h counts; for D, `tile_rows`, `splits` and `stages` are
-// GemmConfig's.
+// Other kernels are asked for by these, in the place of FlatConfig::tiles. kByGemv
+// (gemv.cuh) reads no other field. kByLibrary (library.h) takes `boxes` for the number
+// of cuBLASLt's candidate. kByGemm (gemm.cuh) takes `tile_rows`, `splits` and `stages`
+// for the fields of a GemmConfig.
 inline constexpr int kByGemm = -2;
 inline constexpr int kByLibrary = -1;
 inline constexpr int kByGemv = 0;
 
+// The most tokens that gemm.cuh takes.
 inline constexpr int kMaxGemmTokens = 128;
 
-// How D cuts a product up; which of them there are is in gemm_launch.cuh.
+// The launch config of gemm.cuh; gemm_launch.cuh lists the pairs of `rows` and `split`
+// that are compiled.
 struct GemmConfig {
-  int rows;    // weight rows of a block; of a gated product, half of them are up rows
-  int split;   // of K, over the blocks of a cluster
-  int stages;  // of the ring
+  int rows;    // weight rows of a block; gated: half of them are up rows
+  int split;   // blocks of a cluster, each with a part of K (split-K); 1: all of K
+  int stages;  // of the ring in shared memory, 64 columns of K each
 };
 
+// From the fields of a FlatConfig whose `tiles` is kByGemm.
 inline GemmConfig gemm_from(const FlatConfig& numbers) {
   return {numbers.tile_rows, numbers.splits, numbers.stages};
 }
 
+// Where, and how early, a kernel is launched.
 struct How {
   cudaStream_t stream;
-  bool programmatic;  // may start before the kernel before has ended (pdl.cuh)
+  // Programmatic dependent launch (pdl.cuh): the kernel may start before the one before
+  // it in the stream has ended.
+  bool programmatic;
 };
 
 }  // namespace fdjax::matmul

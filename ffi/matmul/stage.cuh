@@ -1,5 +1,5 @@
-// What B and D share: a stage of the ring is 64 columns of K, a row of which is a row
-// of the 128 byte swizzle, and how a warpgroup multiplies one.
+// What flat.cuh and gemm.cuh share: a stage of the ring is 64 columns of K, a row of
+// which is a row of the 128 byte swizzle, and how a warpgroup multiplies one.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ inline constexpr int kTileColumns = 64;  // along K
 inline constexpr int kRowBytes = kTileColumns * 2;
 inline constexpr int kMaxStages = 16;
 
-// Adds the products of a stage, [64, 64] times [kN, 64]^T, to `sums`. Those of the
-// stage before are finished when it returns, its own need not be.
+// Adds what a stage contributes, [64, 64] times [kN, 64]^T, to `sums`. What the stage
+// before contributes is there when it returns, its own need not be.
 template <typename T, int kN>
 __device__ __forceinline__ void add_stage(float (&sums)[kN / 2], uint64_t a,
                                           uint64_t b) {

@@ -24,7 +24,7 @@ cudaError_t launch_mma(cudaStream_t stream, const Params& p) {
   return fdjax::launch(how, mma_kernel<G>, p);
 }
 
-// What the copy engine must know; false where it cannot fetch tiles.
+// What TMA must know; false where it cannot fetch tiles.
 template <typename G>
 bool encode_sources(const Params& p, Sources* sources) {
   const decode_attention::Params& a = p.attention;
@@ -52,14 +52,13 @@ bool encode_sources(const Params& p, Sources* sources) {
 
 template <typename G>
 cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& sources) {
-  int device, multiprocessors;
+  int device, sms;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
-  error =
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   const fdjax::Launch how{.stream = stream,
-                          .grid = dim3(std::min(most_items(p), multiprocessors)),
+                          .grid = dim3(std::min(most_items(p), sms)),
                           .threads = G::kThreads,
                           .shared_bytes = G::kSharedBytes};
   return fdjax::launch(how, wgmma_kernel<G>, p, sources);

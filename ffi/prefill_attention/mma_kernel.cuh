@@ -1,10 +1,10 @@
-// Attention of many new tokens a sequence, with the products that every GPU since sm_80
+// Attention of many new tokens a sequence, with the MMAs that every GPU since sm_80
 // has (mma.sync): FlashAttention-2's loop.
 //
-// Queries are the rows of both products:
+// Queries are the rows of both GEMMs:
 //     scores[16, 8 keys]  = queries[16, D] * keys^T[D, 8]
 //     out[16, 8 dimensions] += weights[16, 16 keys] * values[16 keys, 8]
-// What a thread holds of the scores is what the second product wants of the weights.
+// What a thread holds of the scores is what the second GEMM wants of the weights.
 //
 // All threads load and multiply; keys and values come 64 (or 32) at a time into two
 // buffers: one is read while the other fills.
@@ -22,13 +22,13 @@ struct MmaGeometry {
   using T = Element;
   static constexpr int kHeadDim = kHeadDimension;
   // Each key that a warp reads from shared memory serves all of its rows; with 16 rows
-  // those reads, and not the products, would be the bound. Heads of 256 leave registers
+  // those reads, and not the MMAs, would be the bound. Heads of 256 leave registers
   // for no more.
   static constexpr int kWarpRows = kHeadDim <= 128 ? 32 : 16;
   static constexpr int kLoaders = kTileRows / kWarpRows;  // all warps
   static constexpr int kThreads = kLoaders * kLanes;
   static constexpr int kTileKeys = kHeadDim <= 128 ? 64 : 32;
-  static constexpr int kRowTiles = kWarpRows / 16;  // of a warp's products
+  static constexpr int kRowTiles = kWarpRows / 16;  // of a warp's MMAs
   static constexpr int kKeyTiles = kTileKeys / 8;
   static constexpr int kRowBytes = kHeadDim * 2;
   static constexpr int kQueryBytes = kTileRows * kRowBytes;

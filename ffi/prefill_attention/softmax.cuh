@@ -172,7 +172,7 @@ __device__ inline uint32_t packed(GpuFloats::float16, float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Weights of 16 keys as the left operand of the second product: `[m]` of block m, keys
+// Weights of 16 keys as the left operand of the second GEMM: `[m]` of block m, keys
 // from `16 * k` on.
 template <typename G>
 __device__ void pack(const Scores<G>& weights, int m, int k, uint32_t (&a)[4]) {

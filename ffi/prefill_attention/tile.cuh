@@ -1,6 +1,6 @@
 // What a block works on: a tile of queries, one key/value head at a time.
 //
-// A tile is 128 rows of the products: as many neighbouring tokens of one sequence as
+// A tile is 128 rows of the GEMMs: as many neighbouring tokens of one sequence as
 // fit, each with all query heads of one key/value head. Heads that share keys read them
 // once (FlashInfer, section 3.2.1 fuses them the same way), and a tile of few tokens
 // wastes less of the diagonal.

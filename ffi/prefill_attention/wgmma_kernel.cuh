@@ -65,7 +65,7 @@ class Consumer {
   using Weights = uint32_t[G::kTileKeys / 16][4];
 
   // ptxas moves the exponentials behind the second wait. To keep them before it, beside
-  // the product of values, is 3 % slower: the card is at its power limit
+  // the GEMM with the values, is 3 % slower: the card is at its power limit
   // (docs/kernels).
   __device__ void attend(Rows<G>& rows) {
     Scores<G> scores;

@@ -1,7 +1,7 @@
 // Hopper's kernel: what lies where in shared memory, who waits for whom, and the
 // producer, which fills it.
 //
-// A warp asks the copy engine for what two warpgroups multiply, one tile of queries
+// A warp starts TMA copies of what two warpgroups multiply, one tile of queries
 // after the other. Queries, keys and values have two buffers each, and every buffer a
 // barrier that says full and one that says empty.
 #pragma once
@@ -42,7 +42,7 @@ struct WgmmaGeometry {
       kQueryStages * kQueryBytes + 2 * kStages * kKeyBytes + kAlignment;
 };
 
-// What the copy engine knows of queries and of keys and values.
+// What TMA knows of queries and of keys and values.
 struct Sources {
   CUtensorMap queries;  // [lines of a head, queries, heads, 64]
   CUtensorMap slots;  // [lines of a slot, slots, 64], from this layer's keys in page 0

@@ -1,4 +1,4 @@
-// RoPE on q and k, and k and v into their page, reading the fused product once.
+// RoPE on q and k, and k and v into their page, reading the fused QKV once.
 //
 // A head is cut into units of 2 * kVec elements: two 16 byte accesses, or two scalars
 // where sizes or addresses do not allow those. A unit of rotated dimensions holds both
@@ -39,7 +39,7 @@ __device__ inline Token locate(const Params& p, int token) {
   return {token, slot / p.page_size * p.page_stride + row};
 }
 
-// Where head `head` of the product goes.
+// Where head `head` of q, k and v goes.
 template <typename T>
 __device__ T* target_of(const Params& p, Token token, int head) {
   const int64_t head_dim = p.head_dim;

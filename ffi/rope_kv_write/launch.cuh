@@ -10,7 +10,7 @@
 
 namespace fdjax::rope_kv_write {
 
-// Blocks worth launching: a few for each multiprocessor of any GPU. With fewer tokens,
+// Blocks worth launching: a few for each SM of any GPU. With fewer tokens,
 // a token's heads are spread over several blocks.
 inline constexpr int kBlocks = 1024;
 

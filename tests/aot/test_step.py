@@ -34,7 +34,7 @@ pytestmark = [
 
 MODEL = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
 BATCH, WIDTH, PAGE_SIZE, NUM_PAGES, PROMPT = 64, 80, 16, 5120, 128
-MANY = 256  # rows, more than the products of the package take
+MANY = 256  # rows, more than the GEMMs of the package take
 TOKENS = 8 * PROMPT
 TOKEN_BYTES = 45_056  # of the three buffers, see docs/layer-program.md
 MIB = 2**20

@@ -87,7 +87,7 @@ def test_every_kind_of_layer_is_explained(
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        (LLAMA, "layer_program: cuda (products by the tuned table"),
+        (LLAMA, "layer_program: cuda (GEMMs by the tuned table"),
         (
             FIXTURES / "qwen3" / "config.json",
             "layer_program: reference; not cuda: a weight is [24, 1024]; it takes",

@@ -8,7 +8,7 @@ import pytest
 from fdjax.kernels.matmul import OP, cases, table, timing
 from tests.cli.conftest import Invoke
 from tests.support import h200
-from tests.support.product_times import MadeUpTimes
+from tests.support.matmul_times import MadeUpTimes
 
 MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
 LLAMA3, LLAMA2 = str(MODELS / "llama3-8b.json"), str(MODELS / "llama2-7b.json")
@@ -36,7 +36,7 @@ def test_tables_a_file_and_a_picture(
     for text in (
         "qkv [6144, 4096]",
         "head [128256, 4096]",
-        "M = 1, B up to 64, C",
+        "M = 1, flat up to 64, XLA's dot",
     ):
         assert text in result.stdout
     assert f"5 shapes written to {user}" in result.stderr.replace("\n", "")

@@ -23,7 +23,7 @@ STEPS = {
     "extend": (steps.extend, (TOKENS, ROWS, TABLE, ROWS)),
 }
 # The embedding and the chain, or for each layer: two norms, RoPE and KV write,
-# attention, and products of ours.
+# attention, and GEMMs of ours.
 WAYS = {
     "one_chain": ("decode", "cuda", 2),
     "one_chain_of_prompts": ("extend", "cuda", 2),

@@ -134,7 +134,7 @@ def test_the_last_layer_goes_on_with_one_token_a_row(
         functools.partial(steps.prefill),
         *(tiny_model(), empty(), tokens[:, :width], jnp.minimum(lengths, width), table),
     )
-    before, last = rows[:-3], rows[-3:]  # the last layer's output, up and down product
+    before, last = rows[:-3], rows[-3:]  # the last layer's output, up and down linear
     assert set(before) == {len(PROMPTS) * width}
     assert last == [len(PROMPTS)] * 3
 

@@ -19,7 +19,7 @@ from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
 from fdjax.kernels.gated_matmul import reference as gated_reference
 from fdjax.kernels.matmul import OP as MATMUL
-from fdjax.kernels.matmul import Product, matmul, reference
+from fdjax.kernels.matmul import Matmul, matmul, reference
 from fdjax.kernels.row_sum import OP as ROW_SUM
 from fdjax.kernels.row_sum import RowSum, row_sum
 from fdjax.kernels.weight import Dense
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.cpu
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 # Below, at and above three rows of a tile, 48 of a block, and 4,096 elements in all.
 ROWS = (1, 2, 3, 4, 5, 16, 47, 49, 96)
-# Columns of x, and of the product: no lane full, some left over, two partial sums.
+# Columns of x, and of the result: no lane full, some left over, two partial sums.
 SIZES = ((5, 3), (80, 33), (97, 130), (1031, 64))
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -60,13 +60,13 @@ def _assert_rows_are_their_own(
 
 
 @each_size
-def test_products(size: int, columns: int):
+def test_linear_maps(size: int, columns: int):
     weight, bias = Dense(_draw(columns, size, seed=1)), _draw(columns, seed=2)
     x, residual = _draw(100, size), _draw(100, columns, seed=3)
     _assert_rows_are_their_own(lambda x, r: matmul(x, weight, bias, r), x, residual)
 
 
-def test_gated_products():
+def test_gated_linear_maps():
     x, weight = _draw(100, 97), Dense(_draw(66, 97, seed=1))
     _assert_rows_are_their_own(lambda x: gated_matmul(x, weight, activation="silu"), x)
     _assert_rows_are_their_own(
@@ -96,9 +96,9 @@ def test_sums(size: int):
 
 @each_dtype
 @each_size
-def test_products_agree_with_the_definition(size: int, columns: int, dtype: Any):
+def test_linear_maps_agree_with_the_definition(size: int, columns: int, dtype: Any):
     x, weight = _draw(7, size, dtype=dtype), _draw(columns, size, dtype=dtype, seed=1)
-    call = Product(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
+    call = Matmul(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
     with MATMUL.using("cpu"):
         actual = MATMUL(call)
     assert_close(actual, reference.matmul(call), reduction=size)
@@ -145,7 +145,7 @@ def test_sums_agree_with_the_definition():
 
 def test_they_serve_only_where_they_are_wanted():
     x, weight = _draw(2, 8), _draw(4, 8)
-    call = Product(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
+    call = Matmul(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
     assert MATMUL.choice(call) == "reference"
     assert ROW_SUM.choice(RowSum(x)) == "reference"
     with op.batch_invariant():
@@ -157,7 +157,7 @@ def test_they_serve_only_where_they_are_wanted():
 
 def test_what_they_do_not_take_is_named():
     x, weight = _draw(2, 8), _draw(4, 8, dtype=jnp.bfloat16)
-    call = Product(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
+    call = Matmul(x, Dense(weight), None, None, activation=None, out_dtype=jnp.float32)
     with op.batch_invariant(), pytest.raises(Unsupported, match="weight bfloat16"):
         MATMUL.choice(call)
     with pytest.raises(ValueError, match="x is bfloat16; it must be float32"):

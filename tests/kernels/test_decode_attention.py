@@ -17,7 +17,7 @@ from fdjax.kernels.decode_attention import (
     decode_attention,
 )
 from fdjax.kernels.decode_attention.pallas import call as pallas
-from fdjax.kernels.hopper import CLUSTERS, MULTIPROCESSORS
+from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
 from fdjax.kernels.paged import KVCache, PageView
 from tests.support.decode_calls import WIDE, structs
 from tests.support.dense_attention import dense_attention, scatter_pages
@@ -179,24 +179,24 @@ def test_the_heuristic_is_a_candidate(rows: int, kv_heads: int, tokens: int):
 @pytest.mark.parametrize("rows", range(1, 17))
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 8])
 def test_clusters_of_long_rows_run_at_once(rows: int, num_kv_heads: int):
-    cut = config.heuristic(config.Call(rows, num_kv_heads, 32768))
-    assert cut.slots <= CLUSTERS.get(cut.splits, MULTIPROCESSORS)
-    assert cut.slots * cut.splits >= 117
+    chosen = config.heuristic(config.Call(rows, num_kv_heads, 32768))
+    assert chosen.slots <= CLUSTERS.get(chosen.splits, NUM_SMS)
+    assert chosen.slots * chosen.splits >= 117
 
 
 @pytest.mark.parametrize(
-    ("rows", "tokens", "cut"),
+    ("rows", "tokens", "expected"),
     [
-        (8, 1088, config.Config(3, 1, 8, 78)),
-        (8, 2048, config.Config(2, 1, 16, 66)),
-        (5, 2048, config.Config(5, 1, 8, 40)),
-        (9, 2048, config.Config(3, 1, 8, 78)),
+        (8, 1088, config.LaunchConfig(3, 1, 8, 78)),
+        (8, 2048, config.LaunchConfig(2, 1, 16, 66)),
+        (5, 2048, config.LaunchConfig(5, 1, 8, 40)),
+        (9, 2048, config.LaunchConfig(3, 1, 8, 78)),
     ],
 )
 def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
-    rows: int, tokens: int, cut: config.Config
+    rows: int, tokens: int, expected: config.LaunchConfig
 ):
-    assert config.heuristic(config.Call(rows, 8, tokens)) == cut
+    assert config.heuristic(config.Call(rows, 8, tokens)) == expected
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_blocks_of_8_warps_at_most_are_cut_as_before(
 
 
 def test_pieces_have_room_for_what_they_leave():
-    shape = config.Config(2, 1, 16, 66).plan_shape(1, 8)
+    shape = config.LaunchConfig(2, 1, 16, 66).plan_shape(1, 8)
     assert shape.max_pieces == 132
     assert shape.record_floats(4, 128) == 132 * 4 * 132
 

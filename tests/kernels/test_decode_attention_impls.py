@@ -119,12 +119,12 @@ def test_agrees_with_the_definition(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["llama3_8b", "gemma2_9b", "chatglm2_6b_float16"])
-def test_every_cut_agrees(model: str, monkeypatch: pytest.MonkeyPatch):
+def test_every_launch_config_agrees(model: str, monkeypatch: pytest.MonkeyPatch):
     skip_without(handler.NAME, "gpu")
     call = poisoned(cases.arguments(next(c for c in CI if c.name == model), seed=1))
     call = _with(call, unified=_gap(_highest(call)))
     heads = call.kv.cache.num_kv_heads
-    cuts = tuple(config.candidates(config.Call(1, heads, 1)))
+    every = tuple(config.candidates(config.Call(1, heads, 1)))
     step = 2 if model == "llama3_8b" else 5
     chosen = (
         config.heuristic(config.Call(rows, heads, tokens))
@@ -132,9 +132,9 @@ def test_every_cut_agrees(model: str, monkeypatch: pytest.MonkeyPatch):
         for tokens in (128, 1088, 4096, 32_768)
     )
     # With few slots a cluster has several items; with many, rows are cut.
-    few = tuple(dataclasses.replace(cut, slots=3) for cut in cuts[1::step])
-    for cut in dict.fromkeys((*chosen, *cuts[::step], *few)):
-        monkeypatch.setattr(config, "heuristic", lambda _, cut=cut: cut)
+    few = tuple(dataclasses.replace(one, slots=3) for one in every[1::step])
+    for one in dict.fromkeys((*chosen, *every[::step], *few)):
+        monkeypatch.setattr(config, "heuristic", lambda _, one=one: one)
         _compare("cuda", call)
 
 
@@ -174,7 +174,7 @@ def _half_pages(call: DecodeAttention) -> DecodeAttention:
 def test_copy_engine_and_threads_agree_bit_for_bit(
     head_dim: int, dtype: Any, window: int | None, unified: UnifiedMax | None
 ):
-    """Pages of 16 tokens come by the copy engine, those of 8 by threads."""
+    """Pages of 16 tokens come by TMA, those of 8 by threads."""
     case = cases._case(
         "pages", rows=3, q_heads=8, kv_heads=2, head_dim=head_dim, tokens=700,
         page_size=16, window=window, dtype=dtype,

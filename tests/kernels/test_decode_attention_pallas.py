@@ -19,7 +19,12 @@ from fdjax.kernels.decode_attention import (
     reference,
 )
 from fdjax.kernels.decode_attention.arguments import Attended
-from fdjax.kernels.decode_attention.pallas import Cut, ScoreFn, attend_with_scores, call
+from fdjax.kernels.decode_attention.pallas import (
+    LaunchConfig,
+    ScoreFn,
+    attend_with_scores,
+    call,
+)
 from fdjax.notation import Array
 from tests.support.decode_calls import WIDE, poisoned, shuffled_table, with_pages
 from tests.support.numerics import assert_close
@@ -52,12 +57,15 @@ def no_races(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 
 
 def interpreted(
-    plain: DecodeAttention, cut: Cut, *parameters: Array, score: ScoreFn | None = None
+    plain: DecodeAttention,
+    config: LaunchConfig,
+    *parameters: Array,
+    score: ScoreFn | None = None,
 ) -> Attended:
     """The kernel on the CPU, which also looks for races; `plain` has its own scores."""
     found = attended(
         plain,
-        cut,
+        config,
         *parameters,
         score=score,
         interpret=plgpu.InterpretGPUParams(detect_races=True),
@@ -66,9 +74,9 @@ def interpreted(
 
 
 def attended(
-    plain: DecodeAttention, cut: Cut, *parameters: Array, **options: Any
+    plain: DecodeAttention, config: LaunchConfig, *parameters: Array, **options: Any
 ) -> Attended:
-    """The kernel, cut as told, with a score function and its parameters."""
+    """The kernel, launched as told, with a score function and its parameters."""
     return attend_with_scores(
         plain.q,
         plain.kv,
@@ -77,20 +85,24 @@ def attended(
         scale=plain.scores.scale,
         window=plain.scores.window,
         unified=plain.unified,
-        cut=cut,
+        launch_config=config,
         **options,
     )
 
 
 def check(
-    case: Case[DecodeAttention], cut: Cut, unified: UnifiedMax | None, *, seed: int = 0
+    case: Case[DecodeAttention],
+    config: LaunchConfig,
+    unified: UnifiedMax | None,
+    *,
+    seed: int = 0,
 ) -> Attended:
     """Asserts that the interpreted kernel is the definition; returns its results."""
     drawn = poisoned(cases.arguments(case, seed=seed))
     drawn = dataclasses.replace(drawn, unified=unified)
     score, parameters = call.score_of(drawn.scores.soft_cap, drawn.scores.slopes)
     expected, counts = reference.decode_attention(drawn)
-    actual, recomputed = interpreted(drawn, cut, *parameters, score=score)
+    actual, recomputed = interpreted(drawn, config, *parameters, score=score)
     assert_close(actual, expected, reduction=drawn.max_tokens)
     np.testing.assert_array_equal(np.asarray(recomputed), np.asarray(counts))
     return actual, recomputed
@@ -102,7 +114,7 @@ def check(
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("splits", [1, 2])
 def test_agrees_with_the_definition(scheme: str, splits: int):
-    _, recomputed = check(small(), Cut(64, 2, splits), SCHEMES[scheme])
+    _, recomputed = check(small(), LaunchConfig(64, 2, splits), SCHEMES[scheme])
     if scheme == "some_recomputed":
         assert 0 < int(recomputed.sum()) < 16
 
@@ -127,7 +139,7 @@ def test_agrees_with_the_definition(scheme: str, splits: int):
 def test_every_kind_of_call_agrees(changes: dict[str, Any]):
     changes = {"tokens": 80, **changes}
     tile = changes.pop("tile", 64)
-    check(small(**changes), Cut(tile, 2, 1), NARROW, seed=1)
+    check(small(**changes), LaunchConfig(tile, 2, 1), NARROW, seed=1)
 
 
 def test_what_has_no_room_for_two_tiles_is_refused():
@@ -146,7 +158,7 @@ def test_lengths_around_a_page_and_a_tile():
     table = shuffled_table(drawn)
     drawn = poisoned(with_pages(drawn, table, lengths))
     expected, _ = reference.decode_attention(drawn)
-    actual, _ = interpreted(drawn, Cut(64, 2, 2))
+    actual, _ = interpreted(drawn, LaunchConfig(64, 2, 2))
     assert_close(actual, expected, reduction=150)
     assert not np.asarray(actual[0], np.float32).any()
 
@@ -159,7 +171,7 @@ def test_a_score_function_of_ones_own():
     def near(scores: Array, query: Array, keys: Array, reach: Array) -> Array:
         return jnp.where((query - keys).astype(jnp.float32) < reach, scores, -1e30)
 
-    actual, _ = interpreted(drawn, Cut(64, 2, 1), reach, score=near)
+    actual, _ = interpreted(drawn, LaunchConfig(64, 2, 1), reach, score=near)
     for head, window in enumerate(reach.astype(int).tolist()):
         spec = dataclasses.replace(drawn.scores, window=window)
         expected, _ = reference.decode_attention(
@@ -187,11 +199,13 @@ def test_agrees_with_the_definition_on_a_gpu(case: Case[DecodeAttention], scheme
 @pytest.mark.gpu
 @pytest.mark.hopper
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("cut", [(64, 2, 1), (64, 6, 3), (128, 3, 1), (128, 2, 2)])
-def test_every_cut_agrees_on_a_gpu(cut: tuple[int, int, int], scheme: str):
+@pytest.mark.parametrize("config", [(64, 2, 1), (64, 6, 3), (128, 3, 1), (128, 2, 2)])
+def test_every_launch_config_agrees_on_a_gpu(config: tuple[int, int, int], scheme: str):
     drawn = poisoned(cases.arguments(LLAMA))
     drawn = dataclasses.replace(drawn, unified=SCHEMES[scheme])
     expected, counts = reference.decode_attention(drawn)
-    actual, recomputed = jax.jit(functools.partial(attended, cut=Cut(*cut)))(drawn)
+    actual, recomputed = jax.jit(
+        functools.partial(attended, config=LaunchConfig(*config))
+    )(drawn)
     assert_close(actual, expected, reduction=200)
     np.testing.assert_array_equal(np.asarray(recomputed), np.asarray(counts))

@@ -192,8 +192,8 @@ def test_attention_has_room_beside_the_product_before_it():
 @pytest.mark.usefixtures("on_h200")
 def test_what_cuts_the_products_is_said():
     shapes = ((208, 104), (304, 104))
-    assert config.source(1, shapes) == "products by gemv, for one row"
-    assert config.source(65, shapes) == "products by gemm, for more than 64 rows"
-    assert config.source(129, shapes) == "products by cuBLASLt, for more than 128 rows"
+    assert config.source(1, shapes) == "GEMMs by gemv, for one row"
+    assert config.source(65, shapes) == "GEMMs by gemm, for more than 64 rows"
+    assert config.source(129, shapes) == "GEMMs by cuBLASLt, for more than 128 rows"
     told = config.source(2, shapes)
-    assert told.startswith("products by a heuristic: no table of NVIDIA H200 has [208")
+    assert told.startswith("GEMMs by a heuristic: no table of NVIDIA H200 has [208")

@@ -1,4 +1,4 @@
-"""Flat products: every implementation against the definition."""
+"""Flat GEMMs: every implementation against the definition."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from fdjax.kernels.gated_matmul import gated_matmul
 from fdjax.kernels.gated_matmul import reference as gated_reference
 from fdjax.kernels.matmul import (
     OP,
-    Product,
+    Matmul,
     cases,
     config,
     gemm,
@@ -60,7 +60,7 @@ def _handler(request: pytest.FixtureRequest) -> None:
         skip_without(handler.NAME, "gpu")
 
 
-def _numpy(call: Product) -> np.ndarray:
+def _numpy(call: Matmul) -> np.ndarray:
     total = (
         np.asarray(call.x, np.float64) @ np.asarray(call.weight.values, np.float64).T
     )
@@ -74,7 +74,7 @@ def _numpy(call: Product) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CI, ids=lambda case: case.name)
-def test_the_definition_is_the_formula(case: Case[Product]):
+def test_the_definition_is_the_formula(case: Case[Matmul]):
     call = cases.arguments(case)
     actual = OP(call)
     assert actual.dtype == call.out_dtype
@@ -82,11 +82,11 @@ def test_the_definition_is_the_formula(case: Case[Product]):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_gated_definition_is_two_products(activation: str):
+def test_the_gated_definition_is_two_linear_maps(activation: str):
     call = _gated(5, 48, 32, activation)
     x, weight, bias = call.x, call.weight, call.bias
-    product = matmul(x, weight, bias, out_dtype=jnp.float32)
-    expected = ACTIVATIONS[activation](product[:, :24]) * product[:, 24:]
+    wide = matmul(x, weight, bias, out_dtype=jnp.float32)
+    expected = ACTIVATIONS[activation](wide[:, :24]) * wide[:, 24:]
     actual = gated_matmul(x, weight, bias, activation=activation)
     assert_close(actual, expected, reduction=32)
 
@@ -100,7 +100,7 @@ def test_the_gated_definition_is_two_products(activation: str):
     _taken(cases.CASES, lambda case: case.call.x.shape[0]),
     ids=lambda value: getattr(value, "name", value),
 )
-def test_agrees_with_the_definition(name: str, case: Case[Product]):
+def test_agrees_with_the_definition(name: str, case: Case[Matmul]):
     if name == "gemm":  # it writes 16 bits
         case = dataclasses.replace(
             case, call=dataclasses.replace(case.call, out_dtype=case.call.x.dtype)
@@ -169,7 +169,7 @@ CONFIGS = [
 @pytest.mark.parametrize("flat", CONFIGS, ids=str)
 @pytest.mark.parametrize("m", [1, 8, 13, 32, 64])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_every_way_to_cut_a_product_up(flat: config.FlatConfig, m: int, dtype: Any):
+def test_every_launch_config_of_flat(flat: config.FlatConfig, m: int, dtype: Any):
     case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
     call = cases.arguments(case, seed=m)
     assert_close(handler.run(call, flat), _numpy(call), reduction=712)
@@ -180,7 +180,7 @@ def test_every_way_to_cut_a_product_up(flat: config.FlatConfig, m: int, dtype: A
 @pytest.mark.parametrize("way", gemm.CONFIGS, ids=str)
 @pytest.mark.parametrize("m", [1, 65, 100, 128])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_every_way_to_cut_a_large_product_up(way: gemm.GemmConfig, m: int, dtype: Any):
+def test_every_launch_config_of_gemm(way: gemm.GemmConfig, m: int, dtype: Any):
     case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
     call = cases.arguments(case, seed=m)
     assert_close(handler.run(call, way.numbers()), _numpy(call), reduction=712)
@@ -200,7 +200,7 @@ def test_more_rows_than_a_wave_of_blocks_takes(m: int):
     assert_close(actual, gated_reference.gated_matmul(call), reduction=136)
 
 
-def _gated(m: int, n: int, k: int, activation: str) -> Product:
+def _gated(m: int, n: int, k: int, activation: str) -> Matmul:
     case = cases._case("gated", m=m, n=n, k=k, bias=True)
     return dataclasses.replace(cases.arguments(case, seed=m), activation=activation)
 
@@ -227,7 +227,7 @@ def test_writes_every_element_and_no_other(name: str):
     call = cases.arguments(case)
     poison = jnp.full((3, 1032), jnp.nan, jnp.bfloat16)
 
-    def step(poison: Array, call: Product) -> Array:
+    def step(poison: Array, call: Matmul) -> Array:
         return jnp.where(jnp.isnan(poison), OP(call), poison)
 
     with OP.using(name):

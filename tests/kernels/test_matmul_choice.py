@@ -1,4 +1,4 @@
-"""Flat products: refusals, errors, the choice among implementations, and the tables."""
+"""Flat GEMMs: refusals, errors, the choice among implementations, and the tables."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,8 +10,8 @@ import pytest
 from fdjax.kernels.cases import struct, tagged
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
-from fdjax.kernels.matmul import OP, Product, cases, config, gemm, matmul, table
+from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
+from fdjax.kernels.matmul import OP, Matmul, cases, config, gemm, matmul, table
 from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
@@ -34,7 +34,7 @@ def _refusal(
     bias: Any = jnp.bfloat16,
     out: Any = jnp.bfloat16,
 ) -> str:
-    call = Product(
+    call = Matmul(
         struct(m, k, dtype=x),
         Dense(struct(n, k, dtype=weight)),
         struct(n, dtype=bias),
@@ -64,7 +64,7 @@ def test_refuses_what_the_handler_does_not_take(name: str, limit: int):
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_a_gated_product_needs_whole_tiles_of_both_halves():
+def test_a_gated_gemm_needs_whole_tiles_of_both_halves():
     call = cases._case("gated", m=1, n=24, k=64).call
     assert OP.refuse("flat", call) is None
     gated = dataclasses.replace(call, activation="silu")
@@ -92,7 +92,7 @@ def _weight(n: int, k: int) -> Dense:
         (lambda: matmul(_zeros(2, 8), _weight(16, 8), _zeros(8)), r"\(8,\), weight 16"),
         (
             lambda: matmul(_zeros(2, 8), _weight(16, 8), None, _zeros(1, 16)),
-            r"residual has shape \(1, 16\), the product \(2, 16\)",
+            r"residual has shape \(1, 16\), the result \(2, 16\)",
         ),
         (
             lambda: gated_matmul(_zeros(2, 8), _weight(15, 8), activation="silu"),
@@ -134,7 +134,7 @@ SHAPES = [(n, k) for _, n, k, _ in cases.LLAMA3_8B] + [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32, 33, 64])
-def test_the_heuristic_fits_a_multiprocessor(m: int, shape: tuple[int, int]):
+def test_the_heuristic_fits_an_sm(m: int, shape: tuple[int, int]):
     _check_config(config.heuristic(m, *shape), m)
 
 
@@ -144,14 +144,14 @@ def _check_config(flat: config.FlatConfig, m: int) -> None:
 
 
 @pytest.mark.parametrize("m", [1, 16, 64])
-def test_a_gated_product_gets_tiles_of_both_halves(m: int):
+def test_a_gated_gemm_gets_tiles_of_both_halves(m: int):
     flat = config.flat_config(m, 2048, 4096, gated=True)
     assert flat.tiles == 2
     _check_config(flat, m)
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_small_m_takes_a_then_b_then_c():
+def test_as_m_rises_gemv_then_flat_then_xlas_dot_serve():
     def chosen(m: int) -> str:
         return OP.explain(cases._case("square", m=m, n=4096, k=4096).call)
 
@@ -200,7 +200,7 @@ def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
     assert config.flat_config(9, 64, 64, gated=False) == config.heuristic(9, 64, 64)
 
 
-# --- Large products -------------------------------------------------------------------
+# --- Large GEMMs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
         (4096, 14336, 144, 4),
     ],
 )
-def test_llama3_8bs_large_products_are_one_wave(n: int, k: int, rows: int, split: int):
+def test_llama3_8bs_large_gemms_are_one_wave(n: int, k: int, rows: int, split: int):
     assert gemm.choose(n, k) == gemm.GemmConfig(rows, split)
-    assert 100 <= -(-n // rows) * split <= MULTIPROCESSORS
+    assert 100 <= -(-n // rows) * split <= NUM_SMS
 
 
 @pytest.mark.parametrize("way", gemm.CONFIGS, ids=str)
-def test_large_products_fit_a_multiprocessor(way: gemm.GemmConfig):
+def test_large_gemms_fit_an_sm(way: gemm.GemmConfig):
     sums = gemm.MAX_GEMM_M * (way.rows + 8) * 4
     assert way.stages >= 2
     assert max(way.stages * way.stage_bytes, sums) + 1024 <= SHARED_BYTES

@@ -101,7 +101,7 @@ def test_the_table_of_another_device_is_refused(tmp_path: pathlib.Path):
         ({"flat_up_to": 65}, "flat_up_to is 65"),
         ({"flat_up_to": True}, "flat_up_to is True"),
         ({"flat": []}, "flat is no object"),
-        ({"flat": {"7": FLAT}}, "flat has M = '7'; B pads to (8, 16, 32, 64)"),
+        ({"flat": {"7": FLAT}}, "flat has M = '7'; it pads to (8, 16, 32, 64)"),
         ({"flat": {"8": {**FLAT, "tiles": 3}}}, "flat[8]: tiles is 3; it takes 1 to 2"),
         ({"flat": {"8": {**FLAT, "tile_rows": 50}}}, "8 to 64 in steps of 8"),
         ({"flat": {"8": {**FLAT, "stages": 16}}}, "stages is 16, which takes 247808"),

@@ -1,4 +1,4 @@
-"""Inflection points, profiles with made-up times, and the timing of products."""
+"""Inflection points, profiles with made-up times, and the timing of GEMMs."""
 
 import json
 import pathlib
@@ -9,51 +9,53 @@ import pytest
 
 from fdjax.kernels.matmul import config, table, timing, tuning
 from fdjax.kernels.matmul.tuning import Point, WeightSpec, inflection_points
-from tests.support.product_times import BEST, QUICK_AND_WRONG, MadeUpTimes
+from tests.support.matmul_times import BEST, QUICK_AND_WRONG, MadeUpTimes
 
 M = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-def _points(a: Sequence[float], b: Sequence[float], c: Sequence[float]) -> list[Point]:
-    """A serves up to 4, B up to 64; shorter lists serve no more."""
-    curves = dict(zip(tuning.WAYS, (a, b, c), strict=True))
+def _points(
+    gemv: Sequence[float], flat: Sequence[float], xla: Sequence[float]
+) -> list[Point]:
+    """`gemv` serves up to 4, `flat` up to 64; shorter lists serve no more."""
+    curves = dict(zip(tuning.WAYS, (gemv, flat, xla), strict=True))
     return [
         Point(m, {way: us[i] for way, us in curves.items() if i < len(us)})
-        for i, m in enumerate(M[: len(c)])
+        for i, m in enumerate(M[: len(xla)])
     ]
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "c", "expected"),
+    ("gemv", "flat", "xla", "expected"),
     [
         # One crossing each.
         ([10, 12, 20], [11] * 7, [14] * 5 + [10.5] * 3, (1, 16)),
         ([10, 10.5, 20], [11] * 7, [14] * 8, (2, 64)),
-        # A is never best; always.
+        # gemv is never best; always.
         ([12, 12, 12], [11] * 7, [14] * 8, (0, 64)),
         ([10, 10, 10], [11] * 7, [14] * 8, (4, 64)),
-        # C is best everywhere; B nowhere between A and C.
+        # XLA's dot is best everywhere; flat nowhere between gemv and it.
         ([12, 12, 12], [11] * 7, [9] * 8, (0, 0)),
         ([10, 13, 13], [11] * 7, [12] + [9] * 7, (1, 1)),
-        # Ties go to the earlier letter.
+        # Ties go to gemv before flat, and to flat before XLA's dot.
         ([11, 11, 11], [11] * 7, [11] * 8, (4, 64)),
         ([11, 12, 12], [11] * 7, [11] * 8, (1, 64)),
-        # A wins again later by a little, and C once below: noise.
+        # gemv wins again later by a little, and XLA's dot once below: noise.
         ([10, 12, 10.9], [11] * 7, [14] * 8, (1, 64)),
         ([12] * 3, [11, 11, 11, 11.1, 11, 11, 11], [14] * 3 + [11] + [14] * 4, (0, 64)),
-        # B loses once by a little, and the whole beyond is C's.
+        # flat loses once by a little, and the whole beyond is XLA's dot's.
         ([12] * 3, [11] * 7, [14] * 4 + [10] * 4, (0, 8)),
-        # Another device: no B, or neither.
+        # Another device: no flat, or neither.
         ([10, 12, 20], [], [11] * 8, (1, 1)),
         ([], [], [11] * 8, (0, 0)),
-        # Fewer M than B serves.
+        # Fewer M than flat serves.
         ([12, 12], [11] * 3, [14] * 3, (0, 4)),
     ],
 )
 def test_inflection_points(
-    a: list[float], b: list[float], c: list[float], expected: tuple[int, int]
+    gemv: list[float], flat: list[float], xla: list[float], expected: tuple[int, int]
 ):
-    assert inflection_points(_points(a, b, c)) == expected
+    assert inflection_points(_points(gemv, flat, xla)) == expected
 
 
 def test_the_points_choose():

@@ -42,7 +42,7 @@ def test_positions_begin_at_the_offset():
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("cap", [None, 3.0])
-def test_the_head_is_a_product(tied: bool, bias: bool, cap: float | None):
+def test_the_head_is_a_linear_map(tied: bool, bias: bool, cap: float | None):
     spec = Embedding(VOCABULARY, tied=tied, head_bias=bias, soft_cap=cap)
     head = head_of(spec)
     x, table = drawn(5, HIDDEN, seed=3), Dense(drawn(VOCABULARY, HIDDEN, seed=4))

@@ -136,7 +136,7 @@ def test_nothing_a_model_needs_is_ignored(family: str):
 
 @pytest.mark.parametrize("shape", [(3 * 2 * 4,), (3 * 2 * 4, 5)])
 def test_bloom_heads_are_split_as_the_class_views_them(shape: tuple[int, ...]):
-    """BloomAttention views the fused product as [heads, 3, head_dim]."""
+    """BloomAttention views the fused QKV as [heads, 3, head_dim]."""
     fused = np.arange(np.prod(shape)).reshape(shape)
     viewed = fused.reshape(2, 3, 4, *shape[1:])
     parts = [viewed[:, part].reshape(-1, *shape[1:]) for part in range(3)]

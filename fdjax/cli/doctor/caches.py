@@ -27,7 +27,7 @@ class Kept:
 
 
 def kept(kind: str | None) -> list[Kept]:
-    """Compiled programs, models of the hub, and tables of products.
+    """Compiled programs, models of the hub, and tables of GEMMs.
 
     Args:
         kind: the device's name, whose table is looked for; `None` where there is none.
@@ -66,7 +66,7 @@ def _models() -> Kept:
 def _table(kind: str) -> Kept:
     from fdjax.kernels.matmul import table
 
-    what = "table of products"
+    what = "table of GEMMs"
     try:
         place = table.user_path(kind)
     except ConfigError as error:

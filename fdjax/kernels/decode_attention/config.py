@@ -1,4 +1,10 @@
-"""How the CUDA kernel cuts its work: pure Python."""
+"""The launch config of the CUDA kernel for a call, from its static sizes alone.
+
+The kernel works off a plan (`fdjax.kernels.attention_plan`), which the GPU makes from
+the lengths of the rows: a list of items, each some key/value heads of a row or of a
+piece of one. A cluster of `splits` blocks takes one item after the other; the launch
+config says how many clusters there are, and how large.
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -6,34 +12,36 @@ from collections.abc import Iterator
 import numpy as np
 
 from fdjax.kernels.attention_plan.shape import PlanShape, plan_shape
-from fdjax.kernels.hopper import CLUSTERS, MULTIPROCESSORS
+from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
 
-# What each warp takes at a time.
+# Tokens that a warp takes at a time.
 TILE_TOKENS = 16
-# A cluster of 8 is what every device with clusters can launch.
+# The largest cluster that every GPU with clusters can launch.
 MAX_SPLITS = 8
+# What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
-# From how much room on a row counts as long: where two blocks of 16 warps for each row
-# and head fill the machine, and elsewhere.
-LONG_FOR_TWO_TOKENS = 1500
+# Rows with room for so many tokens count as long, and take blocks of 16 warps; the
+# first where two such blocks for each row and key/value head fill the GPU's SMs.
+LONG_TOKENS_IF_TWO_FILL = 1500
 LONG_TOKENS = 8192
-# Blocks of 8 warps that run at once, where two fit a multiprocessor. 8 fewer than fit:
-# 256 x 1024 takes 246.2 us with 256, 250.3 with 264, of which 8 have nothing to do.
-PAIRS_OF_BLOCKS = 256
+# Blocks of 8 warps that the grid has where two of them fit an SM. 264 would fit; but
+# 256 rows of 1,024 tokens take 246.2 us with 256 blocks, and 250.3 with 264, of which
+# 8 have nothing to do.
+BLOCKS_TWO_AN_SM = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Launch parameters.
+class LaunchConfig:
+    """How the CUDA kernel is launched.
 
     Attributes:
-        splits: blocks along the tokens of an item of the plan. They are one cluster and
-            add their partial results through shared memory.
-        heads: key/value heads that a block serves at most; they share its warps. 1
-            where there are several splits.
+        splits: blocks of a cluster, which share the tokens of an item of the plan and
+            add their partial results through distributed shared memory.
+        heads: key/value heads that an item has at most; they share the warps of a
+            block. 1 where there are several splits.
         warps: of a block.
-        slots: clusters of the grid, among which the plan shares the items out.
+        slots: clusters of the grid; the plan deals the items out to them.
     """
 
     splits: int
@@ -42,11 +50,11 @@ class Config:
     slots: int
 
     def plan_shape(self, rows: int, num_kv_heads: int) -> PlanShape:
-        """Of the plan that the kernel needs."""
+        """The shape of the plan that the kernel needs with this launch config."""
         return plan_shape(rows, num_kv_heads, slots=self.slots, heads=self.heads)
 
     def attributes(self, shape: PlanShape) -> dict[str, np.int64]:
-        """What a handler is told of it, and of the plan's room."""
+        """This launch config and the plan's room, as attributes of the FFI handler."""
         return {
             "slots": np.int64(self.slots),
             "splits": np.int64(self.splits),
@@ -64,8 +72,9 @@ class Call:
     Attributes:
         rows: `B`.
         num_kv_heads: `Hkv`.
-        max_tokens: what the page table has room for; lengths are data.
-        max_warps: what a block may have, see `max_warps`.
+        max_tokens: of a row, as many as its page table has room for. How long rows are
+            is data: only the plan knows it.
+        max_warps: of a block at most (the function `max_warps`).
     """
 
     rows: int
@@ -75,23 +84,28 @@ class Call:
 
     @property
     def pairs(self) -> int:
-        """Rows and key/value heads."""
+        """Pairs of a row and a key/value head: `B * Hkv`, at least 1."""
         return max(1, self.rows * self.num_kv_heads)
 
 
 def max_warps(head_dim: int, group: int, page_size: int) -> int:
-    """The most warps of a block; it takes no more if told.
+    """The most warps that a block of this kernel has; told more, it launches so many.
 
-    16 where 128 registers are enough for a thread (`Geometry` in tiles.cuh): with few
-    numbers a warp, and pages that the copy engine fetches.
+    16 where 128 registers are enough for a thread (`Geometry` in tiles.cuh): where a
+    warp holds few numbers, and TMA loads the pages. Else 8.
+
+    Args:
+        head_dim: `D`.
+        group: query heads of a key/value head.
+        page_size: `Z`.
     """
     columns = -(-group // 8) * 8
     few = head_dim in (64, 128) and head_dim * columns <= 1024
     return 16 if few and page_size % TILE_TOKENS == 0 else 8
 
 
-def candidates(call: Call) -> Iterator[Config]:
-    """Every configuration that can serve a call."""
+def candidates(call: Call) -> Iterator[LaunchConfig]:
+    """Every launch config that can serve a call."""
     for warps in WARPS:
         for heads in HEADS:
             if call.num_kv_heads % heads == 0 and warps % heads == 0:
@@ -100,22 +114,24 @@ def candidates(call: Call) -> Iterator[Config]:
             yield _config(call, splits, 1, warps)
 
 
-def heuristic(call: Call) -> Config:
-    """A configuration by rule; the measurements are of an H200, 132 multiprocessors.
+def heuristic(call: Call) -> LaunchConfig:
+    """The launch config by rule; the measurements are of an H200, which has 132 SMs.
 
-    It knows no lengths: the plan cuts rows that are longer than others, and parts heads
-    where rows are few. Two blocks of 8 warps fit a multiprocessor. Placement decides
-    more than anything: a cluster needs room in one group of some 16 multiprocessors, so
-    larger clusters leave more of them idle (8 x 32768: 246 us with 2 splits, 258 with
-    3, 277 with 8).
+    `8 x 1024` is 8 rows of 1,024 tokens with the heads of Llama-3-8B.
+
+    The rule knows no lengths: the plan cuts rows that are longer than others, and parts
+    heads where rows are few. Two blocks of 8 warps fit an SM. What matters most is
+    where clusters find room: all blocks of one run in one group of some 16 SMs, so
+    larger clusters leave more SMs idle (8 x 32768: 246 us with 2 splits, 258 with 3,
+    277 with 8).
     """
-    if call.pairs >= PAIRS_OF_BLOCKS:
+    if call.pairs >= BLOCKS_TWO_AN_SM:
         # Several heads in a block read whole slots: 256 x 1024 takes 246.9 us with 8,
         # 250.0 with 2.
         heads = max(h for h in HEADS if call.num_kv_heads % h == 0)
         return _config(call, 1, heads, 8)
-    two_fill = MULTIPROCESSORS // call.pairs == 2 and call.max_warps == 16
-    if call.max_tokens >= (LONG_FOR_TWO_TOKENS if two_fill else LONG_TOKENS):
+    two_fill = NUM_SMS // call.pairs == 2 and call.max_warps == 16
+    if call.max_tokens >= (LONG_TOKENS_IF_TWO_FILL if two_fill else LONG_TOKENS):
         return _config(call, _long_splits(call.pairs), 1, 16)
     wanted = -(-192 // call.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     useful = max(1, -(-call.max_tokens // (8 * TILE_TOKENS)))
@@ -123,26 +139,26 @@ def heuristic(call: Call) -> Config:
 
 
 def _long_splits(pairs: int) -> int:
-    """For long rows: a block on every multiprocessor, 16 warps to hide arithmetic.
+    """Splits for long rows: a block of 16 warps on every SM, to hide arithmetic.
 
-    2 splits of 16 warps and 3 of 8, layers of Llama-3-8B, ms: 4.11 and 4.14 at 8 x
-    1500, 4.26 and 4.29 at 2048, 4.73 and 4.79 at 4096; the step of 8 x 1024 takes 4.09
-    and 4.07: 65 tiles are one more than 32 warps take in two turns.
+    With 2 splits of 16 warps, and with 3 of 8, all layers of Llama-3-8B take 4.11 and
+    4.14 ms at 8 x 1500, 4.26 and 4.29 at 8 x 2048, 4.73 and 4.79 at 8 x 4096; but 4.09
+    and 4.07 at 8 x 1024, where 65 tiles are one more than 32 warps take in two turns.
 
-    Clusters of 4 blocks and more do not all run at once (`hopper.CLUSTERS`): beyond 3
-    blocks a row and head the plan cuts rows for clusters of 2.
+    Clusters of 4 blocks and more leave SMs idle (`hopper.CLUSTERS`): where there are
+    SMs for 4 blocks a row and head, clusters have 2 and the plan cuts the rows.
     """
-    wanted = max(1, MULTIPROCESSORS // pairs)
+    wanted = max(1, NUM_SMS // pairs)
     if wanted < 4:
         return min(wanted, 3 if pairs <= CLUSTERS[3] else 2)
     return 2
 
 
-def _config(call: Call, splits: int, heads: int, warps: int) -> Config:
-    """With as many slots as clusters run at once, if it is known how many."""
+def _config(call: Call, splits: int, heads: int, warps: int) -> LaunchConfig:
+    """A launch config with as many slots as such clusters run at once, if known."""
     two_fit = warps <= 8 and call.max_warps == 16
     if splits == 1:
-        slots = PAIRS_OF_BLOCKS if two_fit else MULTIPROCESSORS
+        slots = BLOCKS_TWO_AN_SM if two_fit else NUM_SMS
     else:
         slots = CLUSTERS.get(splits, 0) * (2 if two_fit else 1)
-    return Config(splits, heads, warps, slots or call.pairs)
+    return LaunchConfig(splits, heads, warps, slots or call.pairs)

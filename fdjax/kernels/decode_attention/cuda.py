@@ -46,8 +46,8 @@ def _attend(
     call: DecodeAttention, *, with_about: bool
 ) -> tuple[Array, Array, Float[Array, "B Hq 2"]]:
     rows, num_heads, head_dim = call.q.shape
-    cut = config.heuristic(config_call(call))
-    shape = cut.plan_shape(rows, call.kv.cache.num_kv_heads)
+    chosen = config.heuristic(config_call(call))
+    shape = chosen.plan_shape(rows, call.kv.cache.num_kv_heads)
     floats = shape.record_floats(call.group, head_dim)
     about = (rows, num_heads, 2) if with_about else (0,)
     out, recomputed, _, about = handler.run_with(
@@ -57,13 +57,13 @@ def _attend(
             jax.ShapeDtypeStruct((floats,), jnp.float32),
             jax.ShapeDtypeStruct(about, jnp.float32),
         ),
-        **cut.attributes(shape),
+        **chosen.attributes(shape),
     )
     return out, recomputed, about
 
 
 def config_call(call: DecodeAttention) -> config.Call:
-    """What the choice of a cut depends on."""
+    """What the choice of a launch config depends on."""
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
     warps = config.max_warps(head_dim, call.group, cache.page_size)

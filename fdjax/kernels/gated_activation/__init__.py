@@ -13,7 +13,7 @@ OP = Op("gated_activation", reference.gated_activation, batch_invariant=True)
 def gated_activation(
     gate_up: Float[Array, "T F2"], *, activation: str
 ) -> Float[Array, "T F"]:
-    """Computes `activation(gate) * up` of a fused gate and up product.
+    """Computes `activation(gate) * up` of a fused gate and up linear map.
 
     The arguments are the fields of `GatedActivation`.
 

@@ -9,7 +9,7 @@ class GatedActivation:
     """One call of `gated_activation`.
 
     Attributes:
-        gate_up: the fused product `[T, 2 F]`, gate first.
+        gate_up: gate and up by one linear map, `[T, 2 F]`, gate first.
         activation: a name of `fdjax.kernels.activations`.
     """
 

@@ -1,8 +1,8 @@
-"""The fused gate and up product of a feed-forward part, and its gate."""
+"""The fused gate and up linear map of a feed-forward part, and its gate."""
 
 from fdjax.kernels.activations import activation as named_activation
 from fdjax.kernels.gated_matmul import cpu, reference
-from fdjax.kernels.matmul import Product, flat, gemm, gemv, handler
+from fdjax.kernels.matmul import Matmul, flat, gemm, gemv, handler
 from fdjax.kernels.op import Op
 from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float
@@ -25,10 +25,9 @@ def gated_matmul(
 ) -> Float[Array, "M F"]:
     """Computes `activation(gate) * up` where `[gate, up] = x @ weight.T + bias`.
 
-    The product itself is never written: a block computes gate and up of the same
-    columns.
+    Gate and up themselves are never written: a block computes both of the same columns.
 
-    The arguments are fields of `fdjax.kernels.matmul.Product`.
+    The arguments are fields of `fdjax.kernels.matmul.Matmul`.
 
     Raises:
         ValueError: shapes do not fit together, or the activation is unknown.
@@ -47,4 +46,4 @@ def gated_matmul(
             f"gated_matmul: bias has shape {bias.shape}, weight {weight.shape[0]} rows"
         )
     named_activation(activation)
-    return OP(Product(x, weight, bias, None, activation=activation, out_dtype=x.dtype))
+    return OP(Matmul(x, weight, bias, None, activation=activation, out_dtype=x.dtype))

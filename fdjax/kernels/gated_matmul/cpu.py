@@ -1,12 +1,12 @@
-"""The gate over the batch-invariant product of a CPU."""
+"""The gate over the batch-invariant `matmul` of a CPU."""
 
 from fdjax.kernels.gated_matmul import reference
-from fdjax.kernels.matmul import Product, cpu
+from fdjax.kernels.matmul import Matmul, cpu
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
 
-def run(call: Product) -> Float[Array, "M F"]:
+def run(call: Matmul) -> Float[Array, "M F"]:
     """See `fdjax.kernels.gated_matmul.gated_matmul`."""
     return reference.gated(call, cpu.run)
 

@@ -160,14 +160,14 @@ def angles(
 
 def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
     if not calls:
-        cut = decode_config.Config(splits=0, heads=1, warps=0, slots=0)
-        shape = cut.plan_shape(0, kv.num_kv_heads)
+        config = decode_config.LaunchConfig(splits=0, heads=1, warps=0, slots=0)
+        shape = config.plan_shape(0, kv.num_kv_heads)
         page_table, lengths = _no_rows()
         plans, floats = jnp.zeros((1, 0), jnp.int32), 0
     else:
         first = calls[0]
-        cut = decode_config.heuristic(decode_cuda.config_call(first))
-        shape = cut.plan_shape(first.pages.num_rows, kv.num_kv_heads)
+        config = decode_config.heuristic(decode_cuda.config_call(first))
+        shape = config.plan_shape(first.pages.num_rows, kv.num_kv_heads)
         page_table, lengths = first.pages.page_table, first.pages.lengths
         plans = jnp.stack([decode_cuda.plan_for(call, shape) for call in calls])
         floats = shape.record_floats(first.group, kv.head_dim)
@@ -178,7 +178,7 @@ def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
         plans,
         jax.ShapeDtypeStruct(counts, jnp.int32),
         jax.ShapeDtypeStruct((floats,), jnp.float32),
-        cut.attributes(shape),
+        config.attributes(shape),
     )
 
 

@@ -84,7 +84,7 @@ class Linear:
         k: columns of `x`.
         gated: whether `y` is `activation(gate) * up`, of half as many columns.
         activation: its place among `fdjax.kernels.activations`.
-        config: which kernel multiplies, and how it cuts the work.
+        config: which kernel serves, and its launch config.
         slice_rows: rows of which the library writes gate and up at a time; else 0.
         wide: where to.
     """
@@ -133,7 +133,7 @@ class Decode:
         soft_cap: of the scores; 0: none.
         unified: whether the softmax has a unified maximum: `phi`, `low` and `high`.
         plan: which one.
-        rotates: `q` is `qkv` as its product left it: attention rotates and writes.
+        rotates: `q` is `qkv` as its GEMM left it: attention rotates and writes.
     """
 
     layer: int

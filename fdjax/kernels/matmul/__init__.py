@@ -1,14 +1,14 @@
-"""The product of activations with a weight stored `[N, K]`, its bias and a residual."""
+"""A linear map with a weight stored `[N, K]`, its bias and a residual."""
 
 import jax
 
 from fdjax.kernels.matmul import cpu, flat, gemm, gemv, handler, library, reference
-from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.op import Op
 from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float
 
-__all__ = ["OP", "Product", "matmul"]
+__all__ = ["OP", "Matmul", "matmul"]
 
 OP = Op(
     "matmul",
@@ -36,9 +36,9 @@ def matmul(
     """Computes `x @ weight.T + bias + residual`, accumulating in float32.
 
     Weights are `[N, K]`, as checkpoints hold them: a row is contiguous, so a
-    flat product (small M) streams it once, coalesced (FlashDecoding++ section 4).
+    flat GEMM (small M) streams it once, coalesced (FlashDecoding++ section 4).
 
-    The arguments are fields of `Product`; `out_dtype` is that of `x` by default.
+    The arguments are fields of `Matmul`; `out_dtype` is that of `x` by default.
 
     Raises:
         ValueError: shapes do not fit together.
@@ -54,7 +54,7 @@ def matmul(
     shape = (x.shape[0], weight.shape[0])
     if residual is not None and residual.shape != shape:
         raise ValueError(
-            f"matmul: residual has shape {residual.shape}, the product {shape}"
+            f"matmul: residual has shape {residual.shape}, the result {shape}"
         )
     out_dtype = out_dtype or x.dtype
-    return OP(Product(x, weight, bias, residual, activation=None, out_dtype=out_dtype))
+    return OP(Matmul(x, weight, bias, residual, activation=None, out_dtype=out_dtype))

@@ -8,17 +8,17 @@ from fdjax.pytree import pytree, static
 
 
 @pytree
-class Product:
+class Matmul:
     """One call of `matmul`, or of `gated_matmul`: the same kernels serve both.
 
     Attributes:
         x: activations.
         weight: `[N, K]`; if gated, gate rows, then as many up rows: `N = 2 F`.
-        bias: added to every row of the product, or `None`.
-        residual: added to the product, before it is rounded, or `None`; always `None`
+        bias: added to every row of `x weight^T`, or `None`.
+        residual: added to the sums, before they are rounded, or `None`; always `None`
             if gated.
-        activation: of the gate, a name of `fdjax.kernels.activations`; `None`: the
-            product itself is the result.
+        activation: of the gate, a name of `fdjax.kernels.activations`; `None`: not
+            gated.
         out_dtype: type of the result; that of `x` if gated.
     """
 
@@ -31,5 +31,5 @@ class Product:
 
     @property
     def gated(self) -> bool:
-        """Whether the two halves of the product become one."""
+        """Whether the weight's rows are a gate's and as many `up` rows."""
         return self.activation is not None

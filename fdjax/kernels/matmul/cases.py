@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels.cases import Case, Tag, noise, struct
-from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
-# The products of a Llama-3-8B decode step: name, [N, K], whether the result is float32.
+# The GEMMs of a Llama-3-8B decode step: name, [N, K], whether the result is float32.
 LLAMA3_8B = (
     ("qkv", 6144, 4096, False),
     ("out", 4096, 4096, False),
@@ -30,8 +30,8 @@ def _case(
     residual: bool = False,
     float32: bool = False,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
-) -> Case[Product]:
-    call = Product(
+) -> Case[Matmul]:
+    call = Matmul(
         struct(m, k, dtype=dtype),
         Dense(struct(n, k, dtype=dtype)),
         struct(n, dtype=dtype) if bias else None,
@@ -43,7 +43,7 @@ def _case(
 
 
 # fmt: off
-CASES: tuple[Case[Product], ...] = (
+CASES: tuple[Case[Matmul], ...] = (
     *(_case(f"llama3_8b_{name}_m{m}", "tune", "bench", m=m, n=n, k=k, float32=float32)
       for name, n, k, float32 in LLAMA3_8B for m in BENCH_M),
     _case("llama3_8b_qkv", m=5, n=6144, k=4096),
@@ -63,7 +63,7 @@ CASES: tuple[Case[Product], ...] = (
 # fmt: on
 
 
-def arguments(case: Case[Product], *, seed: int = 0) -> Product:
+def arguments(case: Case[Matmul], *, seed: int = 0) -> Matmul:
     """A case's call with normal numbers, so that results are of the size of one."""
     random = np.random.default_rng(seed)
     k = case.call.x.shape[1]

@@ -1,14 +1,14 @@
-"""Which implementation of `matmul` serves a product, and how it is cut up.
+"""Which implementation of `matmul` serves a GEMM, and its launch config.
 
-The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a weight, A
-(`gemv`) serves M up to an inflection point M1, B (`flat`) up to M2, and C (XLA's dot,
-the reference) above. The table of the device says where those lie and how B cuts the
-product up; for a shape that no table has, the heuristic below does. M is static, so the
-choice costs nothing at run time. (D, `gemm`, serves in the chain of `layer_program`
+The heuristic dataflow of FlashDecoding++ (section 5): for the `[N, K]` of a weight,
+`gemv` serves M up to an inflection point M1, `flat` up to M2, and XLA's dot (the
+reference) above. The table of the device says where those lie, and has the launch
+config of `flat`; for a shape that no table has, the heuristic below does. M is static,
+so the choice costs nothing at run time. (`gemm` serves in the chain of `layer_program`
 alone: called by itself, XLA's dot is as fast.)
 """
 
-from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
+from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import table
 from fdjax.kernels.matmul.params import (
     MAX_FLAT_M,
@@ -33,9 +33,9 @@ __all__ = [
 
 
 def choose(m: int, n: int, k: int) -> tuple[str, ...]:
-    """The implementations to try for a product, best first.
+    """The implementations to try for a GEMM, best first.
 
-    The reference stands for C; what is not named is not tried.
+    The reference is XLA's dot; what is not named is not tried.
     """
     choice, _ = table.find(n, k)
     gemv_up_to = _gemv_up_to(n, k) if choice is None else choice.gemv_up_to
@@ -53,13 +53,13 @@ def source_of(n: int, k: int) -> str:
 
 
 def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
-    """B's configuration: the table's, else the heuristic's.
+    """The launch config of `flat`: the table's, else the heuristic's.
 
     Args:
         m: rows of x.
         n: rows of the weight.
         k: columns of both.
-        gated: whether the two halves of the product become one.
+        gated: whether the weight's rows are a gate's and as many `up` rows.
     """
     choice, _ = table.find(n, k)
     if choice is not None and padded_m(m) in choice.flat:
@@ -72,34 +72,34 @@ def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
 
 
 def heuristic(m: int, n: int, k: int) -> FlatConfig:
-    """B's configuration where nothing was measured.
+    """The launch config of `flat` where nothing was measured.
 
-    The thresholds are those that fit Llama-3-8B's five products on an H200 best; see
+    The thresholds are those that fit Llama-3-8B's five GEMMs on an H200 best; see
     docs/kernels/matmul.md.
     """
     del k
     boxes = 2 if m <= 16 else 1  # more tokens leave less room for the ring
-    if n >= 4 * 128 * MULTIPROCESSORS:
-        # Many waves of blocks: three small ones a multiprocessor, so that the start and
+    if n >= 4 * 128 * NUM_SMS:
+        # Many waves of blocks: three small ones an SM, so that the start and
         # the end of one hide behind the others. With M = 64, x takes much of a stage
         # unless more rows share it.
         if m <= 32:
             return _with_stages(m, 1, boxes, 64, 1, 3)
         return _with_stages(m, 2, 1, 64, 1, 2)
-    if n > 64 * MULTIPROCESSORS:
-        # One wave of two blocks on every multiprocessor: 112 rows instead of 128 fill
+    if n > 64 * NUM_SMS:
+        # One wave of two blocks on every SM: 112 rows instead of 128 fill
         # it better where N = 28672.
         return _with_stages(m, 2, boxes, 56, 1, 2)
-    if n > 32 * MULTIPROCESSORS:
+    if n > 32 * NUM_SMS:
         return _with_stages(m, 1, boxes, 48 if m <= 16 else 56, 1, 1)
-    # Fewer tiles than multiprocessors: two blocks share the K of each.
+    # Fewer tiles than SMs: two blocks share the K of each.
     return _with_stages(m, 1, boxes, 64, 2, 1)
 
 
 def candidates(m: int) -> tuple[FlatConfig, ...]:
-    """What a search for B's configuration tries."""
+    """What a search for the launch config of `flat` tries."""
     shapes = (
-        # tiles, tile_rows, splits, blocks on a multiprocessor
+        # tiles, tile_rows, splits, blocks on an SM
         (1, 48, 1, 1),
         (1, 48, 1, 2),
         (1, 56, 1, 1),
@@ -113,17 +113,17 @@ def candidates(m: int) -> tuple[FlatConfig, ...]:
         (2, 64, 1, 2),
     )
     return tuple(
-        _with_stages(m, tiles, boxes, tile_rows, splits, per_multiprocessor)
+        _with_stages(m, tiles, boxes, tile_rows, splits, per_sm)
         for boxes in (1, 2)
-        for tiles, tile_rows, splits, per_multiprocessor in shapes
+        for tiles, tile_rows, splits, per_sm in shapes
     )
 
 
 def _with_stages(
-    m: int, tiles: int, boxes: int, tile_rows: int, splits: int, per_multiprocessor: int
+    m: int, tiles: int, boxes: int, tile_rows: int, splits: int, per_sm: int
 ) -> FlatConfig:
-    """As many stages as fit when so many blocks share a multiprocessor."""
-    room = SHARED_BYTES // per_multiprocessor - 1024
+    """As many stages as fit when so many blocks share an SM."""
+    room = SHARED_BYTES // per_sm - 1024
     stages = 1
     for more in range(2, MAX_STAGES + 1):
         if FlatConfig(tiles, boxes, tile_rows, splits, more).shared_bytes(m) <= room:
@@ -134,7 +134,8 @@ def _with_stages(
 def _gemv_up_to(n: int, k: int) -> int:
     """M1 where nothing was measured.
 
-    A reads a small weight faster than B, whose blocks take longer to start and to end
-    (1 us of 10); from M = 3 on, and at M = 2 of a large weight, its arithmetic shows.
+    `gemv` reads a small weight faster than `flat`, whose blocks take longer to start
+    and to end (1 us of 10); from M = 3 on, and at M = 2 of a large weight, its
+    arithmetic shows.
     """
     return 2 if n * k < 100_000_000 else 1

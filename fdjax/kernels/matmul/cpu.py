@@ -1,4 +1,4 @@
-"""Products in C++ on a CPU: the order of each element's sum is that of K alone.
+"""GEMMs in C++ on a CPU: the order of each element's sum is that of K alone.
 
 XLA's dots are other loops for other M, and their sums have other bits.
 """
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fdjax.kernels import ffi
 from fdjax.kernels.matmul import reference
-from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.handler import NAME
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
@@ -16,7 +16,7 @@ from fdjax.notation import Array, Float
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 
 
-def run(call: Product) -> Float[Array, "M N"]:
+def run(call: Matmul) -> Float[Array, "M N"]:
     """See `fdjax.kernels.matmul.matmul`."""
     shape = (call.x.shape[0], call.weight.shape[0])
     handler = jax.ffi.ffi_call(
@@ -27,12 +27,12 @@ def run(call: Product) -> Float[Array, "M N"]:
     return reference.finished(handler(call.x, call.weight.values), call)
 
 
-def refuse(call: Product) -> str | None:
+def refuse(call: Matmul) -> str | None:
     """Why the CPU handler cannot serve this call, or `None`."""
     return ffi.refuse(NAME, platform="cpu") or _refuse_arguments(call)
 
 
-def _refuse_arguments(call: Product) -> str | None:
+def _refuse_arguments(call: Matmul) -> str | None:
     x, weight = call.x, call.weight
     if x.dtype not in DTYPES or weight.dtype != x.dtype:
         return (

@@ -1,4 +1,4 @@
-"""The FFI call behind the flat products, gated and not, and what it takes."""
+"""The FFI call behind the GPU's kernels, gated and not, and what it takes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS, place
-from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.config import FlatConfig, choose, source_of
 from fdjax.notation import Array, Float
 
@@ -15,12 +15,12 @@ DTYPES = (jnp.bfloat16, jnp.float16)
 GEMV = FlatConfig(tiles=0, boxes=0, tile_rows=0, splits=0, stages=0)
 
 
-def run(call: Product, config: FlatConfig) -> Float[Array, "M columns"]:
+def run(call: Matmul, config: FlatConfig) -> Float[Array, "M columns"]:
     """The handler's result.
 
     Args:
-        call: the product, gated or not.
-        config: how B cuts the product up; `GEMV` asks for A.
+        call: the GEMM, gated or not.
+        config: the launch config of `flat`; `GEMV` asks for `gemv`.
     """
     columns = call.weight.shape[0] // (2 if call.gated else 1)
     handler = jax.ffi.ffi_call(
@@ -42,27 +42,27 @@ def run(call: Product, config: FlatConfig) -> Float[Array, "M columns"]:
     )
 
 
-def order(call: Product) -> tuple[str, ...]:
+def order(call: Matmul) -> tuple[str, ...]:
     """The implementations by the inflection points of `[N, K]`.
 
-    Logits are by the library, where neither A nor B is faster.
+    Logits are by the library, where neither `gemv` nor `flat` is faster.
     """
     chosen = choose(call.x.shape[0], *call.weight.shape)
     widens = jnp.dtype(call.out_dtype) != call.x.dtype
     return ("library",) if widens and chosen == ("reference",) else chosen
 
 
-def source(call: Product) -> str:
+def source(call: Matmul) -> str:
     """Where those inflection points come from, in words."""
     return source_of(*call.weight.shape)
 
 
-def refuse(call: Product, *, max_m: int) -> str | None:
-    """Why the handler cannot serve a product of `max_m` rows at most, or `None`."""
+def refuse(call: Matmul, *, max_m: int) -> str | None:
+    """Why the handler cannot serve a GEMM of `max_m` rows at most, or `None`."""
     return ffi.refuse(NAME, platform="gpu") or _refuse_arguments(call, max_m)
 
 
-def _refuse_arguments(call: Product, max_m: int) -> str | None:
+def _refuse_arguments(call: Matmul, max_m: int) -> str | None:
     (m, k), n = call.x.shape, call.weight.shape[0]
     multiple = 16 if call.gated else 8  # whole tiles of both halves
     if call.activation not in (None, *ACTIVATIONS):

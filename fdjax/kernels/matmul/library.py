@@ -1,13 +1,13 @@
-"""Products by cuBLASLt, called by the handler: no operand or memory of XLA's for them.
+"""GEMMs by cuBLASLt, called by the handler: no operand or memory of XLA's for them.
 
-XLA times candidates for a product while it compiles, on operands and results of its
+XLA times candidates for a GEMM while it compiles, on operands and results of its
 own: for the head of a large vocabulary more than a gigabyte that nothing else may use.
 """
 
 import jax.numpy as jnp
 
 from fdjax.kernels.matmul import handler
-from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
@@ -25,12 +25,12 @@ def config(candidate: int) -> FlatConfig:
     return FlatConfig(TILES, candidate, 0, 0, 0)
 
 
-def run(call: Product) -> Float[Array, "M columns"]:
+def run(call: Matmul) -> Float[Array, "M columns"]:
     """See `fdjax.kernels.matmul.matmul`."""
     return handler.run(call, config(0))
 
 
-def refuse(call: Product) -> str | None:
+def refuse(call: Matmul) -> str | None:
     """Why the library cannot serve this call, or `None`."""
     if call.gated:
         return "it has no gate"

@@ -1,4 +1,4 @@
-"""How B is launched: `FlatConfig`, as in ffi/matmul/params.h, and its limits."""
+"""The launch config of `flat`, as in ffi/matmul/params.h, and its limits."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class FlatConfig:
-    """How B cuts a product up (`FlatConfig` in params.h).
+    """The launch config of `flat` (`FlatConfig` in params.h).
 
     Attributes:
         tiles: tiles of weight rows in a block.
-        boxes: 64 columns each, of a stage.
+        boxes: how often 64 columns of K a stage holds.
         tile_rows: weight rows of a tile.
-        splits: blocks of a cluster that share K.
-        stages: of the ring in shared memory.
+        splits: blocks of a cluster that share K (split-K).
+        stages: of the ring in shared memory: steps along K that are loaded ahead.
     """
 
     tiles: int
@@ -63,5 +63,5 @@ class FlatConfig:
 
 
 def padded_m(m: int) -> int:
-    """M as B pads it: to 8, 16, 32 or 64."""
+    """M as `flat` pads it: to 8, 16, 32 or 64."""
     return next(size for size in PADDED_M if m <= size)

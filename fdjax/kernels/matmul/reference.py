@@ -3,15 +3,15 @@
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.kernels.matmul.arguments import Product
+from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.notation import Array, Float
 
 
-def matmul(call: Product) -> Float[Array, "M N"]:
+def matmul(call: Matmul) -> Float[Array, "M N"]:
     """See `fdjax.kernels.matmul.matmul`."""
     x = call.x
     exact = lax.Precision.HIGHEST if x.dtype == jnp.float32 else lax.Precision.DEFAULT
-    product = lax.dot_general(
+    dot = lax.dot_general(
         x,
         call.weight.values,
         (((1,), (1,)), ((), ())),
@@ -20,14 +20,14 @@ def matmul(call: Product) -> Float[Array, "M N"]:
         # another kernel to XLA: 10 us for 256 x 28672 on an H200, 3 % of a step.
         preferred_element_type=jnp.float32 if _terms(call) else call.out_dtype,
     )
-    return finished(product, call)
+    return finished(dot, call)
 
 
-def finished(product: Float[Array, "M N"], call: Product) -> Float[Array, "M N"]:
-    """The result of a call from the product itself: its terms added, then rounded."""
-    return sum(_terms(call), start=product).astype(call.out_dtype)
+def finished(dot: Float[Array, "M N"], call: Matmul) -> Float[Array, "M N"]:
+    """The result of a call from `x weight^T`: its terms added, then rounded."""
+    return sum(_terms(call), start=dot).astype(call.out_dtype)
 
 
-def _terms(call: Product) -> list[Array]:
+def _terms(call: Matmul) -> list[Array]:
     terms = (call.bias, call.residual)
     return [term.astype(jnp.float32) for term in terms if term is not None]

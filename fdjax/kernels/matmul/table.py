@@ -25,9 +25,9 @@ class Choice:
     """The inflection points of one `[N, K]`.
 
     Attributes:
-        gemv_up_to: M1: A serves M up to here; 0: never.
-        flat_up_to: M2: B serves M from M1 + 1 up to here.
-        flat: B's configuration by padded M.
+        gemv_up_to: M1: `gemv` serves M up to here; 0: never.
+        flat_up_to: M2: `flat` serves M from M1 + 1 up to here.
+        flat: the launch config of `flat` by padded M.
     """
 
     gemv_up_to: int
@@ -166,7 +166,7 @@ def _choice(row: Any) -> Choice:
 
 def _flat(m: str, fields: Any) -> FlatConfig:
     if m not in map(str, PADDED_M):
-        raise ValueError(f"flat has M = {m!r}; B pads to {PADDED_M}")
+        raise ValueError(f"flat has M = {m!r}; it pads to {PADDED_M}")
     try:
         config = FlatConfig(**{name: _integer(fields, name, 0) for name in fields})
     except (TypeError, ValueError) as error:

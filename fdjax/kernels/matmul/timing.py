@@ -1,6 +1,6 @@
-"""Times of one product: over copies of the weight that the L2 cache does not hold.
+"""Times of one GEMM: over copies of the weight that the L2 cache does not hold.
 
-The products stand one after the other in a loop inside one jitted call, whose body is
+The GEMMs stand one after the other in a loop inside one jitted call, whose body is
 one CUDA graph. They depend on nothing that the loop changes: a barrier forbids XLA to
 compute them before it. (Chained through the residual, XLA's dots would not wait for
 each other: it computes all, and then their sums in one kernel.) Results have x's type.
@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.kernels.matmul import OP, Product, handler
+from fdjax.kernels.matmul import OP, Matmul, handler
 from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.kernels.op import REFERENCE
 from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
 type Way = str | FlatConfig
-"""An implementation by its name, or B with one configuration."""
+"""An implementation by its name, or `flat` with one launch config."""
 
 # Measured on one H200: 12 GiB read by 1,056 blocks.
 READ_CEILING_GB_S = 4669.0
@@ -34,7 +34,7 @@ MIN_CALLS, MAX_COPIES = 6, 32
 RUN_US, LEAST_US = 5_000, 2.0  # no kernel is shorter
 
 OPTIONS = {
-    # Products that share x are not to become one,
+    # Dots that share x are not to become one,
     "xla_gpu_dot_merger_threshold_mb": 0,
     # and each waits for the one before it, as in a step.
     "xla_gpu_command_buffer_scheduling_mode": "SERIALIZE",
@@ -42,7 +42,7 @@ OPTIONS = {
 
 
 class Stopwatch:
-    """Times products with one weight; holds its copies on the device.
+    """Times GEMMs with one weight; holds its copies on the device.
 
     Args:
         n: rows of the weight.
@@ -58,13 +58,13 @@ class Stopwatch:
     def microseconds(
         self, ways: Sequence[Way], m: int, *, repeats: int = 5, launches: int = 3
     ) -> list[float]:
-        """Medians of one product, in the order of `ways`.
+        """Medians of one GEMM, in the order of `ways`.
 
         Programs are compiled before any is timed: ours together, then XLA's, for which
         it times candidates of its own.
 
         Args:
-            ways: what computes the product.
+            ways: what computes the GEMM.
             m: rows of x.
             repeats: timings of which the median is taken.
             launches: loops of a timing, of `RUN_US` or more each.
@@ -101,17 +101,17 @@ class Stopwatch:
 
 
 def loop(way: Way, *, rounds: int) -> Callable[[Array, Sequence[Array]], Array]:
-    """A program of products with each of several weights, over and over.
+    """A program of GEMMs with each of several weights, over and over.
 
-    What it returns is of no use, and small: the products' results stay at one address,
+    What it returns is of no use, and small: the GEMMs' results stay at one address,
     so that their graph need not be changed between two launches.
     """
-    product = _product(way)
+    gemm = _gemm(way)
 
     def run(x: Array, weights: Sequence[Array]) -> Array:
         def one_round(_: Any, carry: Any) -> Any:
             x, _ = carry
-            ys = [product(x, weight) for weight in weights]
+            ys = [gemm(x, weight) for weight in weights]
             return jax.lax.optimization_barrier((x, ys))
 
         ys = [jnp.zeros((x.shape[0], weight.shape[0]), x.dtype) for weight in weights]
@@ -122,7 +122,7 @@ def loop(way: Way, *, rounds: int) -> Callable[[Array, Sequence[Array]], Array]:
 
 
 def refuse(way: Way, m: int, n: int, k: int, dtype: jax.typing.DTypeLike) -> str | None:
-    """Why a product cannot be computed this way here, or `None`."""
+    """Why a GEMM cannot be computed this way here, or `None`."""
     struct = jax.ShapeDtypeStruct
     name = way if isinstance(way, str) else "flat"
     return OP.refuse(name, _call(struct((m, k), dtype), struct((n, k), dtype)))
@@ -139,25 +139,25 @@ def num_copies(n: int, k: int, itemsize: int = 2) -> int:
 
 
 def num_rounds(n: int, k: int, calls: int) -> int:
-    """Rounds over `calls` products that take `RUN_US` or more."""
+    """Rounds over `calls` GEMMs that take `RUN_US` or more."""
     return math.ceil(RUN_US / max(floor_us(n, k), LEAST_US) / calls)
 
 
-def _product(way: Way) -> Callable[[Array, Array], Array]:
+def _gemm(way: Way) -> Callable[[Array, Array], Array]:
     """`matmul`, computed in one way."""
 
-    def product(x: Array, weight: Array) -> Array:
+    def gemm(x: Array, weight: Array) -> Array:
         if isinstance(way, FlatConfig):
             return handler.run(_call(x, weight), way)
         with OP.using(way):
             return OP(_call(x, weight))
 
-    return product
+    return gemm
 
 
-def _call(x: Any, weight: Any) -> Product:
+def _call(x: Any, weight: Any) -> Matmul:
     operands = x, Dense(weight), None, None
-    return Product(*operands, activation=None, out_dtype=x.dtype)
+    return Matmul(*operands, activation=None, out_dtype=x.dtype)
 
 
 def _copies(n: int, k: int, dtype: np.dtype) -> list[Array]:

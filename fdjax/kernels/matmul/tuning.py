@@ -1,4 +1,4 @@
-"""Profiles of A, B and C for one weight, and the inflection points they have.
+"""Profiles of `gemv`, `flat` and XLA's dot for one weight, and where they cross.
 
 FlashDecoding++, section 5: an LLM has only few `[N, K]`, so each is measured once for
 several M, and the choice at trace time is a look into a table.
@@ -29,11 +29,11 @@ class WeightSpec:
     """A weight of a model, without its values.
 
     Attributes:
-        name: its product's: qkv, out, gate_up, up, down or head.
+        name: of its linear map: qkv, out, gate_up, up, down or head.
         n: rows.
         k: columns.
         dtype: of weight and activations.
-        gated: its rows are a gate's and as many of the up product.
+        gated: its rows are a gate's and as many `up` rows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class WeightSpec:
 
 @dataclass(frozen=True)
 class Point:
-    """Microseconds of one product of M rows, by the implementations that serve it."""
+    """Microseconds of one GEMM of M rows, by the implementations that serve it."""
 
     m: int
     us: Mapping[str, float]
@@ -58,7 +58,7 @@ class Profile:
     Attributes:
         weight: the weight.
         points: by M, rising.
-        flat: B's fastest configuration by padded M.
+        flat: the fastest launch config of `flat` by padded M.
         searched: microseconds of every configuration tried, by padded M.
     """
 
@@ -108,12 +108,12 @@ class Times(Protocol):
     def microseconds(
         self, ways: Sequence[Way], m: int, *, repeats: int = 5, launches: int = 3
     ) -> list[float]:
-        """Medians of one product, in the order of `ways`."""
+        """Medians of one GEMM, in the order of `ways`."""
         ...
 
 
 def refusals(weight: WeightSpec, ms: Sequence[int]) -> dict[str, str]:
-    """Why A or B serves a weight for no M of these, by implementation."""
+    """Why `gemv` or `flat` serves a weight for no M of these, by implementation."""
     found: dict[str, str] = {}
     for way in (GEMV, FLAT):
         reasons = [timing.refuse(way, m, *_sizes(weight)) for m in ms]
@@ -129,7 +129,7 @@ def profile(
     times: Callable[[int, int, jax.typing.DTypeLike], Times],
     on_point: Callable[[], None] = lambda: None,
 ) -> Profile:
-    """Measures A, B's candidates and C.
+    """Measures `gemv`, the candidates of `flat`, and XLA's dot.
 
     Args:
         weight: what to measure; its copies are made, and gone at the end.
@@ -153,14 +153,14 @@ def profile(
 
 
 def inflection_points(points: Sequence[Point]) -> tuple[int, int]:
-    """M1 and M2: A serves M up to M1, B above it up to M2, C above both.
+    """M1 and M2: `gemv` serves up to M1, `flat` above it up to M2, then XLA's dot.
 
     Where the curves of two implementations cross once, these are the crossings, and at
-    a tie the earlier letter serves. Measured curves may cross several times by noise:
-    then M1 and M2 lose least time in all, as a share of the best at every M.
+    a tie the one named first here serves. Measured curves may cross several times by
+    noise: then M1 and M2 lose least time in all, as a share of the best at every M.
 
     Args:
-        points: by M, rising; C serves all.
+        points: by M, rising; XLA's dot serves all.
     """
     found = ((0, 0), _loss(points, 0, 0))
     for gemv_up_to in (0, *_served(points, GEMV)):
@@ -168,7 +168,7 @@ def inflection_points(points: Sequence[Point]) -> tuple[int, int]:
             if flat_up_to < gemv_up_to:
                 continue
             loss = _loss(points, gemv_up_to, flat_up_to)
-            # Of equals, the one in which A, then B, serves longer.
+            # Of equals, the one in which `gemv`, then `flat`, serves longer.
             if loss <= found[1]:
                 found = ((gemv_up_to, flat_up_to), loss)
     return found[0]
@@ -195,7 +195,7 @@ def _served(points: Sequence[Point], way: str) -> list[int]:
 def _search(
     weight: WeightSpec, m: int, watch: Times
 ) -> tuple[FlatConfig, dict[FlatConfig, float]]:
-    """B's fastest candidate, and the time of each."""
+    """The fastest launch config of `flat`, and the time of each."""
     tried = _candidates(weight, m)
     us = watch.microseconds(tried, m, repeats=3, launches=1)
     found = dict(zip(tried, us, strict=True))

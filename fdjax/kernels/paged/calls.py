@@ -11,11 +11,11 @@ from fdjax.pytree import pytree, static
 
 @pytree
 class ScoreSpec:
-    """What becomes of the products of queries and keys before the softmax.
+    """What becomes of the dot products of queries and keys before the softmax.
 
     Attributes:
         slopes: ALiBi slope of each query head, or `None`.
-        scale: factor of the products.
+        scale: factor of the dot products.
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`, unless `None`.
         window: a query sees itself and the `window - 1` tokens before it; all of them
             if `None`.

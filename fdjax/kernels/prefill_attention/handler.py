@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
-from fdjax.kernels.hopper import MULTIPROCESSORS
+from fdjax.kernels.hopper import NUM_SMS
 from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import attributes, by_head, handlers_window
@@ -38,7 +38,7 @@ def run_on_gpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
 def room_on_gpu(call: PrefillAttention) -> Room:
     """What the blocks of a GPU have room for."""
     tiles = most_tiles(call.q.shape[0], call.pages.num_rows, _tile_tokens(call))
-    return room_of(tiles, call.kv.cache.num_kv_heads, MULTIPROCESSORS)
+    return room_of(tiles, call.kv.cache.num_kv_heads, NUM_SMS)
 
 
 def records_of(call: PrefillAttention, room: Room) -> jax.ShapeDtypeStruct:

@@ -26,10 +26,10 @@ def rope_kv_write(
     *,
     interleaved: bool,
 ) -> Written:
-    """Rotates q and k of a fused QKV product and writes k and v into their pages.
+    """Rotates q and k of a fused QKV GEMM and writes k and v into their pages.
 
     One of the nine operations of a layer in the Intel paper (section 3.1): q, k and v
-    are read once, and nothing between the product and the attention is materialised
+    are read once, and nothing between the GEMM and the attention is materialised
     but the rotated queries.
 
     The arguments are the fields of `RopeKVWrite`.
@@ -58,7 +58,7 @@ def _check(call: RopeKVWrite) -> None:
     if heads <= 2 * num_kv_heads:
         raise ValueError(
             f"rope_kv_write: qkv has {heads} heads, but kv has {num_kv_heads} "
-            f"key/value heads; a fused product needs more than {2 * num_kv_heads}"
+            f"key/value heads; a fused QKV needs more than {2 * num_kv_heads}"
         )
     if head_dim != cache.head_dim:
         raise ValueError(

@@ -13,7 +13,7 @@ class RopeKVWrite:
     """One call of `rope_kv_write`.
 
     Attributes:
-        qkv: the fused product, heads in the order q, k, v; `H = Hq + 2 * Hkv`.
+        qkv: of a fused QKV GEMM, heads in the order q, k, v; `H = Hq + 2 * Hkv`.
         kv: the layer to write to. Donate its cache, and it is updated in place.
         positions: position of each token in its sequence.
         slots: where each token goes, `page * Z + slot`; negative writes nothing

@@ -1,4 +1,4 @@
-"""Sums as batch-invariant products with ones, on a CPU.
+"""Sums as batch-invariant GEMMs with ones, on a CPU.
 
 XLA's own sums over rows have one order below 4,096 elements in all, another above.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fdjax.kernels.matmul import Product, cpu
+from fdjax.kernels.matmul import Matmul, cpu
 from fdjax.kernels.op import Impl
 from fdjax.kernels.row_sum.arguments import RowSum
 from fdjax.kernels.weight import Dense
@@ -21,7 +21,7 @@ def run(call: RowSum) -> Float[Array, "*T 1"]:
     x = call.x
     rows = x.reshape(_shape(x))
     ones = jnp.ones((1, x.shape[-1]), x.dtype)
-    return cpu.run(_product(rows, ones)).reshape(*x.shape[:-1], 1)
+    return cpu.run(_matmul(rows, ones)).reshape(*x.shape[:-1], 1)
 
 
 def refuse(call: RowSum) -> str | None:
@@ -29,7 +29,7 @@ def refuse(call: RowSum) -> str | None:
     x = call.x
     rows = jax.ShapeDtypeStruct(_shape(x), x.dtype)
     ones = jax.ShapeDtypeStruct((1, x.shape[-1]), x.dtype)
-    return cpu.refuse(_product(rows, ones))
+    return cpu.refuse(_matmul(rows, ones))
 
 
 def _shape(x: Array) -> tuple[int, int]:
@@ -37,9 +37,9 @@ def _shape(x: Array) -> tuple[int, int]:
     return math.prod(x.shape[:-1]), x.shape[-1]
 
 
-def _product(rows: Any, ones: Any) -> Product:
+def _matmul(rows: Any, ones: Any) -> Matmul:
     operands = rows, Dense(ones), None, None
-    return Product(*operands, activation=None, out_dtype=jnp.float32)
+    return Matmul(*operands, activation=None, out_dtype=jnp.float32)
 
 
 IMPL = Impl(run, refuse, batch_invariant=True, on_demand=True)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fdjax.kernels.hopper import MULTIPROCESSORS
+from fdjax.kernels.hopper import NUM_SMS
 from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.prefill_attention.tiles import KEY_TILE, Room, pieces_of
 from fdjax.kernels.shared_prefix.groups import MAX_LEVELS, Group
@@ -19,7 +19,7 @@ NONE = -1  # the record of a row that belongs to no group
 
 def room_for(rows: int, num_kv_heads: int, group: int) -> int:
     """Pieces that a batch has room for: its tiles, half of them of groups' ends."""
-    blocks = MULTIPROCESSORS / num_kv_heads
+    blocks = NUM_SMS / num_kv_heads
     return MAX_LEVELS * -(-rows // (TILE_ROWS // group)) + int(3 * blocks)
 
 
@@ -44,7 +44,7 @@ def plan_prefixes(
     place[order] = np.arange(rows, dtype=np.int32)
     tiles = [tile for one in kept for tile in _tiles(one, place, tile_tokens)]
     sizes = np.array([-(-t[4] // KEY_TILE) - t[3] // KEY_TILE for t in tiles], np.int32)
-    blocks = MULTIPROCESSORS / num_kv_heads
+    blocks = NUM_SMS / num_kv_heads
     spare = max(room - len(tiles), 0)
     pieces = pieces_of(sizes, Room(blocks, spare)) if tiles else sizes
     work: list[tuple[int, ...]] = []

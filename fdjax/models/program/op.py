@@ -9,7 +9,7 @@ from fdjax.models.program.run import run_layers
 
 
 def _source(call: LayerProgram) -> str:
-    """What chose how products are cut."""
+    """What chose the kernels of the GEMMs and their launch configs."""
     shapes = (each.shape for each in call.parameters if isinstance(each, Dense))
     return config.source(call.x.shape[0], tuple(dict.fromkeys(shapes)))
 

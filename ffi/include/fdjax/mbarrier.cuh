@@ -22,7 +22,7 @@ __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
                : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine and to the cluster.
+// Makes initialised barriers visible to TMA and to the cluster.
 __device__ inline void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

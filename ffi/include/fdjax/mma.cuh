@@ -1,4 +1,4 @@
-// Asynchronous copies, matrices in registers and products of tensor cores, for every
+// Asynchronous copies, matrices in registers and MMAs of tensor cores, for every
 // GPU since sm_80: the instructions that C++ has no words for, one function each.
 #pragma once
 

@@ -2,7 +2,7 @@
 //
 // With the launch attribute (launch.h), the blocks of a kernel start as soon as every
 // block of the kernel before it has called `pdl_release` (or has ended) and there is
-// room on the multiprocessors. Whatever does not depend on the predecessor, such as
+// room on the SMs. Whatever does not depend on the predecessor, such as
 // weights, may be read at once; everything else after `pdl_wait`, which returns when
 // the predecessor has ended and its writes are visible. Nothing may be *written* before
 // `pdl_wait` either: the predecessor may still read the buffer that our result reuses.

@@ -1,4 +1,4 @@
-// Tensor maps: what the copy engine must know of a matrix in global memory.
+// Tensor maps: what TMA must know of a matrix in global memory.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// TMA: one thread asks the copy engine for a tile of a matrix in global memory.
+// TMA: one thread starts a copy of a tile of a matrix in global memory.
 //
 // The tensor map (tensor_map.h) knows the matrix and the tile's size; coordinates
 // outside the matrix read as zero, so edges need no special case. Bytes are counted on

@@ -77,7 +77,7 @@ __device__ inline void wgmma_pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// A product of a group, kN columns of D at a time.
+// The wgmma of a warpgroup, kN columns of D at a time.
 //   add        D += A * B^T
 //   set        D = A * B^T
 //   add_rows   D += A * B, with B as `wgmma_rows`; A comes from registers: as D's, two

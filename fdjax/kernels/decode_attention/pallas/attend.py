@@ -1,6 +1,6 @@
 """A block's tiles, one after the other: scores, weights, weighted values.
 
-Tokens are the rows of both products and query heads their columns, as in the CUDA
+Tokens are the rows of both GEMMs and query heads their columns, as in the CUDA
 kernel: `scores[T, N] = keys[T, D] queries[N, D]^T` and `out[D, N] += values[T, D]^T
 weights[T, N]`, where `N` is 8 for groups of up to 8. Queries as rows would be padded to
 the 64 of Hopper's tensor core.
@@ -120,11 +120,11 @@ def attend(
         work: the tokens.
         queries: `[N, D]` in shared memory.
         weights: `[2, N, T]` in shared memory. Two, so that a warp can write the next
-            ones while another's product still reads these.
+            ones while another's wgmma still reads these.
         ready: called when the copies are under way: waits for the queries, and returns
             the score function's parameters, `[N]` each.
     """
-    tokens, columns = problem.cut.tile_tokens, problem.columns
+    tokens, columns = problem.config.tile_tokens, problem.columns
     dim = problem.head_dim
     ids = ring.start(work)
     parameters = ready()
@@ -136,7 +136,7 @@ def attend(
         start = (work.first_page + tile * problem.tile_pages) * problem.page_size
 
         plgpu.barrier_wait(ring.keys_here.at[slot])
-        scores = product(
+        scores = multiply(
             ring.keys.at[slot], queries.transpose((1, 0)), (tokens, columns)
         )
         scores = masked(problem, scores, place + start, work, parameters)
@@ -152,13 +152,13 @@ def attend(
         # Also a barrier of the warps: behind it, all have read the tile before.
         plgpu.commit_smem()
         ring.refill(work, tile, ids)
-        ids = ring.ids(work, tile + problem.cut.stages)
+        ids = ring.ids(work, tile + problem.config.stages)
 
         plgpu.barrier_wait(ring.values_here.at[slot])
         clear_beyond(ring.values.at[slot], start, work, (tokens, dim))
         values = ring.values.at[slot].transpose((1, 0))
         transposed = weights.at[side].transpose((1, 0))
-        out = out + product(values, transposed, (dim, columns))
+        out = out + multiply(values, transposed, (dim, columns))
         return out, total, highest, ids
 
     out, total, highest, _ = lax.fori_loop(
@@ -175,31 +175,29 @@ def attend(
     return Partial(out, jnp.sum(total, axis=0), scheme.end(highest))
 
 
-def product(a: Any, b: Any, shape: tuple[int, int]) -> Array:
+def multiply(a: Any, b: Any, shape: tuple[int, int]) -> Array:
     """`a @ b` of two operands in shared memory, in float32."""
 
-    def multiply(accumulator: Any) -> Array:
+    def accumulate(accumulator: Any) -> Array:
         plgpu.wgmma(accumulator, a, b)
         return accumulator[...]
 
-    return pl.run_scoped(multiply, plgpu.WGMMAAccumulatorRef(shape, jnp.float32))
+    return pl.run_scoped(accumulate, plgpu.WGMMAAccumulatorRef(shape, jnp.float32))
 
 
 def masked(
     problem: Problem,
-    products: Array,
+    raw: Array,
     positions: Array,
     work: Span,
     parameters: tuple[Array, ...],
 ) -> Array:
     """Scores in base 2; -inf where a key is not seen, whatever it holds."""
     if problem.score is None:
-        scores = products * (problem.scale * LOG2_E)
+        scores = raw * (problem.scale * LOG2_E)
     else:
-        wide = tuple(spread(p, products.shape[0]) for p in parameters)
-        scores = problem.score(
-            products * problem.scale, work.length - 1, positions, *wide
-        )
+        wide = tuple(spread(p, raw.shape[0]) for p in parameters)
+        scores = problem.score(raw * problem.scale, work.length - 1, positions, *wide)
         scores = scores * LOG2_E
     seen = positions < work.length
     if problem.window is not None:

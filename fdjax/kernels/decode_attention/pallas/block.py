@@ -50,7 +50,7 @@ def scratch(problem: Problem) -> dict[str, Any]:
     """Shared memory of every kernel, by the names that `Block` uses."""
     columns, dim, dtype = problem.columns, problem.head_dim, problem.dtype
     tiled, float32 = pages.swizzled(dtype), jnp.float32
-    weights = (2, columns, problem.cut.tile_tokens)
+    weights = (2, columns, problem.config.tile_tokens)
     return {
         **pages.scratch(problem),
         "queries": plgpu.SMEM((columns, dim), dtype, transforms=tiled),

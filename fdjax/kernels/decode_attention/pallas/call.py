@@ -35,7 +35,7 @@ def attend_with_scores(
     score: ScoreFn | None = None,
     window: int | None = None,
     unified: UnifiedMax | None = None,
-    cut: config.Cut | None = None,
+    launch_config: config.LaunchConfig | None = None,
     interpret: Any = None,
 ) -> Attended:
     """Decode attention with a score function of one's own.
@@ -51,7 +51,7 @@ def attend_with_scores(
         window: only the last `window` tokens are seen.
         unified: the asynchronous scheme with this maximum; `None` is the synchronised
             one. float16 is always computed by the synchronised one.
-        cut: launch parameters instead of the heuristic's.
+        launch_config: instead of the heuristic's.
         interpret: `InterpretGPUParams` runs the kernel on a CPU.
 
     Returns:
@@ -82,7 +82,7 @@ def attend_with_scores(
         num_parameters=len(parameters),
         window=window,
         unified=unified,
-        cut=cut or config.heuristic(_sizes(q, cache, pages)),
+        config=launch_config or config.heuristic(_sizes(q, cache, pages)),
     )
     table = [_padded(p.astype(jnp.float32), num_kv_heads, wide) for p in parameters]
     empty = jnp.zeros((1, max(8, wide)), jnp.float32)

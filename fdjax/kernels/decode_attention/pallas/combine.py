@@ -22,7 +22,7 @@ def added(problem: Problem, outs: Any, sums: Any) -> Partial:
         outs: `[splits, D, N]` in global memory.
         sums: `[splits, 2, N]` in shared memory.
     """
-    splits, dim = problem.cut.splits, problem.head_dim
+    splits, dim = problem.config.splits, problem.head_dim
     running = isinstance(scheme_of(problem), inner.Running)
     column = functools.partial(plgpu.load, layout=inner.COLUMNS)
     highest = column(sums.at[0, 1])

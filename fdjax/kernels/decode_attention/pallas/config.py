@@ -1,11 +1,11 @@
-"""How the Pallas kernel cuts its work: pure Python."""
+"""Launch configs of the Pallas kernel, and which to take: pure Python."""
 
 import dataclasses
 from collections.abc import Iterator
 
-from fdjax.kernels.hopper import MULTIPROCESSORS, SHARED_BYTES
+from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 
-# Rows of Hopper's tensor core product; tokens are its rows.
+# Rows of a wgmma, Hopper's tensor core instruction: tokens are its rows.
 TENSOR_CORE_ROWS = 64
 TILES = (64, 128)
 STAGES = (2, 3, 4, 6)
@@ -13,8 +13,8 @@ MAX_SPLITS = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """Launch parameters.
+class LaunchConfig:
+    """How the Pallas kernel is launched.
 
     Attributes:
         tile_tokens: tokens of a pipeline stage; a multiple of 64 and of the page size.
@@ -48,33 +48,33 @@ class Call:
     max_tokens: int
 
 
-def shared_bytes(call: Call, cut: Cut) -> int:
+def shared_bytes(call: Call, config: LaunchConfig) -> int:
     """Shared memory of a block, in bytes; an upper bound.
 
     The ring, and beside it queries, weights, results, scratch of reductions, barriers
     and alignment.
     """
     row = 2 * call.head_dim
-    ring = cut.stages * cut.tile_tokens * 2 * row
+    ring = config.stages * config.tile_tokens * 2 * row
     queries_and_results = 2 * call.columns * row
-    weights = 2 * 2 * call.columns * cut.tile_tokens
-    scores = 2 * 4 * call.columns * (cut.splits + 1)
+    weights = 2 * 2 * call.columns * config.tile_tokens
+    scores = 2 * 4 * call.columns * (config.splits + 1)
     return ring + queries_and_results + weights + scores + 8 * 1024
 
 
-def fits(call: Call, cut: Cut) -> bool:
-    """Whether a cut can serve a call."""
+def fits(call: Call, config: LaunchConfig) -> bool:
+    """Whether a launch config can serve a call."""
     return (
-        cut.tile_tokens % TENSOR_CORE_ROWS == 0
-        and cut.tile_tokens % call.page_size == 0
-        and shared_bytes(call, cut) <= SHARED_BYTES
+        config.tile_tokens % TENSOR_CORE_ROWS == 0
+        and config.tile_tokens % call.page_size == 0
+        and shared_bytes(call, config) <= SHARED_BYTES
     )
 
 
 def refuse(call: Call) -> str | None:
-    """Why no cut can serve a call, or `None`."""
+    """Why no launch config can serve a call, or `None`."""
     tile = max(TENSOR_CORE_ROWS, call.page_size)
-    if fits(call, Cut(tile, min(STAGES), 1)):
+    if fits(call, LaunchConfig(tile, min(STAGES), 1)):
         return None
     return (
         f"pages of {call.page_size} tokens and heads of {call.head_dim}: "
@@ -82,25 +82,25 @@ def refuse(call: Call) -> str | None:
     )
 
 
-def candidates(call: Call) -> Iterator[Cut]:
-    """Every cut that can serve a call."""
+def candidates(call: Call) -> Iterator[LaunchConfig]:
+    """Every launch config that can serve a call."""
     for tile in TILES:
         for stages in STAGES:
             for splits in range(1, MAX_SPLITS + 1):
-                cut = Cut(tile, stages, splits)
-                if fits(call, cut):
-                    yield cut
+                config = LaunchConfig(tile, stages, splits)
+                if fits(call, config):
+                    yield config
 
 
-def heuristic(call: Call) -> Cut:
-    """A cut by rule.
+def heuristic(call: Call) -> LaunchConfig:
+    """A launch config by rule.
 
-    Two or three blocks share a multiprocessor, so that one block's start and end hide
+    Two or three blocks share an SM, so that one block's start and end hide
     behind the others' reading.
     """
     tile = max(TENSOR_CORE_ROWS, call.page_size)
-    stages = next(s for s in (3, 2) if fits(call, Cut(tile, s, 1)))
+    stages = next(s for s in (3, 2) if fits(call, LaunchConfig(tile, s, 1)))
     pairs = max(1, call.rows * call.num_kv_heads)
     tiles = max(1, -(-call.max_tokens // tile))
-    splits = min(-(-2 * MULTIPROCESSORS // pairs), tiles, MAX_SPLITS)
-    return Cut(tile, stages, splits if pairs < 2 * MULTIPROCESSORS else 1)
+    splits = min(-(-2 * NUM_SMS // pairs), tiles, MAX_SPLITS)
+    return LaunchConfig(tile, stages, splits if pairs < 2 * NUM_SMS else 1)

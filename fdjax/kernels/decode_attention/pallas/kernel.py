@@ -45,7 +45,7 @@ def _part(
     """A block does a split of its row's tokens, and leaves its sums."""
     block = Block(problem, operands, room)
     split = lax.axis_index("split")
-    partial = block.first_pass(split, problem.cut.splits)
+    partial = block.first_pass(split, problem.config.splits)
     outs[block.row, block.head, split] = partial.out
     room["sums"][0] = partial.total
     room["sums"][1] = partial.highest
@@ -123,7 +123,7 @@ def run(
     """
     struct = jax.ShapeDtypeStruct
     rows, heads, columns = problem.rows, problem.num_kv_heads, problem.columns
-    splits, dim = problem.cut.splits, problem.head_dim
+    splits, dim = problem.config.splits, problem.head_dim
     final = (
         struct((rows * heads * problem.group, dim), problem.dtype),
         struct((rows, heads, columns), jnp.float32),

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fdjax.kernels.decode_attention.pallas.config import Cut
+from fdjax.kernels.decode_attention.pallas.config import LaunchConfig
 from fdjax.kernels.decode_attention.pallas.scores import ScoreFn
 from fdjax.kernels.decode_attention.unified import UnifiedMax
 
@@ -27,7 +27,7 @@ class Problem:
         num_parameters: how many parameters `score` takes.
         window: only the last `window` tokens are seen.
         unified: the asynchronous scheme's constant and bounds, or `None`.
-        cut: tiles, stages and splits.
+        config: tiles, stages and splits.
     """
 
     rows: int
@@ -42,7 +42,7 @@ class Problem:
     num_parameters: int
     window: int | None
     unified: UnifiedMax | None
-    cut: Cut
+    config: LaunchConfig
 
     @property
     def columns(self) -> int:
@@ -61,4 +61,4 @@ class Problem:
     @property
     def tile_pages(self) -> int:
         """Pages of a tile."""
-        return self.cut.tile_tokens // self.page_size
+        return self.config.tile_tokens // self.page_size

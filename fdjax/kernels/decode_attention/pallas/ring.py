@@ -62,7 +62,7 @@ class Ring:
     """Keys and values of up to `stages` tiles, and the barriers they arrive at.
 
     One copy a page and half: a page's tokens of one head are rows `Hkv * D` apart,
-    which the copy engine gathers, swizzles and lays down as the tensor core reads them.
+    which TMA gathers, swizzles and lays down as the tensor core reads them.
     Page ids are asked for a tile ahead of their use, so that no copy waits for them.
 
     Attributes:
@@ -89,7 +89,7 @@ class Ring:
 
     def slot(self, tile: Array) -> Array:
         """Where a tile lies in the ring."""
-        return lax.rem(tile, jnp.int32(self.problem.cut.stages))
+        return lax.rem(tile, jnp.int32(self.problem.config.stages))
 
     def ids(self, work: Span, tile: Array) -> PageIds:
         """The pages of a tile."""
@@ -127,7 +127,7 @@ class Ring:
 
         All ids are asked for before any is used: they arrive together.
         """
-        stages = self.problem.cut.stages
+        stages = self.problem.config.stages
         ids = [self.ids(work, jnp.int32(tile)) for tile in range(stages + 1)]
         for tile in range(stages):
             pl.when(tile < work.tiles)(
@@ -137,7 +137,7 @@ class Ring:
 
     def refill(self, work: Span, tile: Array, ids: PageIds) -> None:
         """Sends for the tile that takes the place of the one before `tile`."""
-        follower = tile - 1 + self.problem.cut.stages
+        follower = tile - 1 + self.problem.config.stages
         pl.when((tile > 0) & (follower < work.tiles))(lambda: self.fetch(follower, ids))
 
 
@@ -162,10 +162,10 @@ def clear_beyond(values: Any, start: Array, work: Span, shape: tuple[int, int]) 
 
 def scratch(problem: Problem) -> dict[str, Any]:
     """The ring's shared memory and barriers."""
-    cut = problem.cut
+    config = problem.config
     tiled = swizzled(problem.dtype)
-    shape = (cut.stages, cut.tile_tokens, problem.head_dim)
-    barrier = plgpu.Barrier(num_arrivals=problem.tile_pages, num_barriers=cut.stages)
+    shape = (config.stages, config.tile_tokens, problem.head_dim)
+    barrier = plgpu.Barrier(num_arrivals=problem.tile_pages, num_barriers=config.stages)
     return {
         "keys": plgpu.SMEM(shape, problem.dtype, transforms=tiled),
         "values": plgpu.SMEM(shape, problem.dtype, transforms=tiled),

@@ -1,4 +1,4 @@
-// Products on a CPU whose elements do not depend on how many there are: each is a sum
+// GEMMs on a CPU whose elements do not depend on how many there are: each is a sum
 // in an order that K alone decides, and computed by the same instructions in any tile.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace fdjax::matmul {
 
-// x is [M, K], the weight [N, K], y their product [M, N].
+// x is [M, K], the weight [N, K], y = x weight^T [M, N].
 template <typename T>
-struct HostProduct {
+struct HostMatmul {
   const T* x;
   const T* weight;
   float* y;
@@ -28,7 +28,7 @@ inline constexpr int64_t kDepth = 1024;
 // Adds the terms `begin` to `end` to a tile of y, or begins it with them. A tile beyond
 // the last row or column has the last one again, and does not store it.
 template <typename V, typename T>
-FDJAX_INLINE void add_tile(const HostProduct<T>& p, int64_t row, int64_t column,
+FDJAX_INLINE void add_tile(const HostMatmul<T>& p, int64_t row, int64_t column,
                            int64_t begin, int64_t end) {
   const T *x[kTileRows], *weight[kTileColumns];
   for (int64_t i = 0; i < kTileRows; ++i) x[i] = p.x + std::min(row + i, p.m - 1) * p.k;
@@ -70,7 +70,7 @@ inline int64_t blocks(int64_t m, int64_t n) {
 
 // One of the `blocks` of y; neighbours read the same columns of the weight.
 template <typename V, typename T>
-FDJAX_INLINE void compute_block(const HostProduct<T>& p, int64_t block) {
+FDJAX_INLINE void compute_block(const HostMatmul<T>& p, int64_t block) {
   const int64_t first_row = block % block_rows(p.m) * kBlockRows;
   const int64_t first_column = block / block_rows(p.m) * kBlockColumns;
   const int64_t rows = std::min(first_row + kBlockRows, p.m);

@@ -1,4 +1,4 @@
-"""Times of products by a formula, in the place of `timing.Stopwatch`."""
+"""Times of GEMMs by a formula, in the place of `timing.Stopwatch`."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ BEST = config.candidates(8)[5]
 
 
 class MadeUpTimes:
-    """A is fastest for M = 1 and C from M = 128 on, of every weight."""
+    """`gemv` is fastest for M = 1, XLA's dot from M = 128 on, of every weight."""
 
     def __init__(self, n: int, k: int, dtype: jax.typing.DTypeLike) -> None:
         del n, k, dtype
