@@ -97,7 +97,7 @@ def test_heads_outside_the_bounds_are_counted():
         call = call_of(config_of("llama", unified=bounds), kind, 6, dtype="bfloat16")
         with OP.using("cuda"):
             _, _, recomputed = jax.jit(OP)(call)
-        assert 0 < int(recomputed.sum()) < recomputed.size * 8
+        assert 0 < int(recomputed.sum()) <= recomputed.size * 8
 
 
 def _widened(leaf: Any) -> Any:
