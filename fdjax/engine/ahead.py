@@ -53,7 +53,14 @@ def default_threads() -> int:
 def compile_all(
     lowerings: Sequence[Callable[[], jax.stages.Lowered]], threads: int
 ) -> None:
-    """Compiles programs; jit finds them when it is called with the same operands."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
-        for done in [pool.submit(lambda one=one: one().compile()) for one in lowerings]:
+    """Compiles programs; jit finds them when it is called with the same operands.
+
+    They are traced in the calling thread, whose contexts say which implementations
+    serve. When one fails, or the caller is interrupted, those not begun are left out.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
+    try:
+        for done in [pool.submit(lower().compile) for lower in lowerings]:
             done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)

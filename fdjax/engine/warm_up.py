@@ -70,7 +70,9 @@ def warm_up(
             reads = executor.shared_reads
             calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
     threads = default_threads() if threads is None else threads
-    if threads > 1 and not tunes_gemms(executor.programs.model.config, layout, buckets):
+    # Rows that share prefixes run layer by layer, by GEMMs that XLA times.
+    config, by_layer = executor.programs.model.config, executor.shared_reads is not None
+    if threads > 1 and not by_layer and not tunes_gemms(config, layout, buckets):
         _compile_ahead(executor, calls, threads)
     for done, call in enumerate(calls):
         if on_progress is not None:

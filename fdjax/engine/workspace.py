@@ -114,21 +114,14 @@ def tuning_bytes(
     if device.platform() != "gpu":
         return 0
     size, itemsize = config.hidden_size, jnp.dtype(dtype).itemsize
-    vocabulary = config.embedding.vocab_size
-    head = Matmul(
-        _struct((num_rows, size), dtype),
-        Dense(_struct((vocabulary, size), dtype)),
-        _struct((vocabulary,), dtype) if config.embedding.head_bias else None,
-        None,
-        activation=None,
-        out_dtype=jnp.float32,
-    )
+    head = _head(config, dtype, num_rows)
+    head_sizes = num_rows, size, config.embedding.vocab_size, FLOAT32_BYTES
     up = max(kind.mlp.up_size for kind in config.kinds)
     down = max(kind.mlp.size for kind in config.kinds)
     gemms = (
         (num_tokens, size, up, itemsize),
         (num_tokens, down, size, itemsize),
-        *(() if MATMUL.fast(head) else ((num_rows, size, vocabulary, FLOAT32_BYTES),)),
+        *(() if MATMUL.fast(head) else (head_sizes,)),
     )
     return max(
         (m * k + n * k) * itemsize + 2 * m * n * out_itemsize
@@ -147,7 +140,21 @@ def tunes_gemms(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> bool
         num_rows=buckets.rows[-1],
         max_model_len=buckets.widths[-1] * layout.page_size,
     )
-    return not LAYER_PROGRAM.fast(call)
+    head = _head(config, layout.dtype, buckets.rows[-1])
+    return not (LAYER_PROGRAM.fast(call) and MATMUL.fast(head))
+
+
+def _head(config: ModelConfig, dtype: jax.typing.DTypeLike, num_rows: int) -> Matmul:
+    """The GEMM that makes logits."""
+    size, vocabulary = config.hidden_size, config.embedding.vocab_size
+    return Matmul(
+        _struct((num_rows, size), dtype),
+        Dense(_struct((vocabulary, size), dtype)),
+        _struct((vocabulary,), dtype) if config.embedding.head_bias else None,
+        None,
+        activation=None,
+        out_dtype=jnp.float32,
+    )
 
 
 def largest_call(

@@ -3,8 +3,8 @@
 //
 // Where a kernel may start before its predecessor has ended (pdl.cuh), it does: it
 // loads weights or pages, which nothing in the chain writes, and waits before it reads
-// what the predecessor makes. The kernels of prompts' attention start after it, and so
-// does what follows them.
+// what the predecessor makes. Rotation, prompts' attention, attention that does not
+// rotate and the library's GEMMs start when all before them has ended.
 #pragma once
 
 #include <algorithm>

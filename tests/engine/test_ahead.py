@@ -40,12 +40,14 @@ def test_a_collected_call_does_not_run_and_then_does_not_compile(
     assert len(compilations) == 1
 
 
-def test_an_error_while_compiling_is_told():
+def test_an_error_while_compiling_is_told_and_ends_the_others(compilations: list[str]):
     def broken() -> jax.stages.Lowered:
         raise RuntimeError("no room")
 
+    lowered = jax.jit(lambda x: x + 1).lower(1.0)
     with pytest.raises(RuntimeError, match="no room"):
-        compile_all([broken], threads=2)
+        compile_all([lambda: lowered, broken, lambda: lowered], threads=2)
+    assert len(compilations) <= 1
 
 
 @pytest.mark.parametrize("cores", [(1, 0), (2, 1), (16, 8), (64, 8), (None, 0)])

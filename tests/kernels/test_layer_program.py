@@ -13,7 +13,7 @@ from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program import config
-from fdjax.kernels.layer_program.launches import Decode, Launch
+from fdjax.kernels.layer_program.launches import Decode, Launch, Linear
 from fdjax.kernels.matmul import gemm, handler, library
 from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.models.families import FAMILIES
@@ -26,7 +26,7 @@ from tests.support.numerics import assert_close
 from tests.support.programs import INTERMEDIATE, call_of, config_of
 
 KINDS = {"decode": 5, "prefill": 0, "mixed": 6, "chunks": 2}
-each_family = pytest.mark.parametrize("name", FAMILIES)
+MANY = 130  # rows, more than the kernels of the package multiply
 
 
 def assert_agree(actual: Any, expected: Any) -> None:
@@ -36,22 +36,29 @@ def assert_agree(actual: Any, expected: Any) -> None:
     assert actual[2].shape == expected[2].shape
 
 
-@each_family
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "kind", "rows"),
+    [
+        *((name, *each) for name in FAMILIES for each in KINDS.items()),
+        *(("llama", "decode", MANY), ("opt", "mixed", MANY)),
+    ],
+)
 def test_launches_do_what_the_instructions_say(
-    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Regions hold NaN at first, and the library's gate and up columns are none."""
+    """Regions hold NaN at first; what a kernel writes is apart from what it reads."""
+    slices: list[int] = []
 
-    def simulated(*operands: Any, **options: Any) -> Any:
-        return Simulation(*operands, **options).run()
+    def simulated(launches: Any, *operands: Any, **options: Any) -> Any:
+        slices.extend(one.slice_rows for one in launches if isinstance(one, Linear))
+        return Simulation(launches, *operands, **options).run()
 
     monkeypatch.setattr(layer_program, "run", simulated)
     monkeypatch.setattr(lower, "SLICE_ROWS", 64)
-    call = call_of(config_of(name), kind, KINDS[kind])
-    hidden, kv, recomputed = cuda.run(call)
-    expected = run_layers(call)
-    assert_agree((hidden, kv, recomputed), expected)
+    call = call_of(config_of(name), kind, rows)
+    actual = cuda.run(call)
+    assert_agree(actual, run_layers(call))
+    assert (64 in slices) == (name == "llama" and rows == MANY)
 
 
 CASES = [
@@ -69,9 +76,10 @@ CASES = [
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "kind", "rows", "dtype"), CASES)
 def test_the_chain_agrees_with_the_definition(
-    name: str, kind: str, rows: int, dtype: str
+    name: str, kind: str, rows: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ):
     skip_without("layer_program", "gpu")
+    monkeypatch.setattr(lower, "SLICE_ROWS", 64)  # several
     call = call_of(config_of(name), kind, rows, dtype=dtype)
 
     @jax.jit
@@ -142,6 +150,10 @@ def _beams(call: LayerProgram) -> LayerProgram:
     return replace(call, batch=replace(call.batch, beams=view))
 
 
+def _narrowed(parameters: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), parameters)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -154,10 +166,18 @@ def _beams(call: LayerProgram) -> LayerProgram:
         (_beams, "rows are beams"),
         (
             lambda call: replace(call, x=call.x.astype(jnp.bfloat16)),
-            "layers.0.attention_norm.scale is float32, and x bfloat16",
+            "the KV array is float32, and x bfloat16",
+        ),
+        (
+            lambda call: replace(call, parameters=_narrowed(call.parameters)),
+            "layers.0.attention_norm.scale is bfloat16, and x float32",
+        ),
+        (
+            lambda call: replace(call, batch=replace(call.batch, wanted=jnp.arange(0))),
+            "0 of 2 tokens are wanted",
         ),
     ],
-    ids=["dtype", "odd", "scale", "beams", "mixed_dtypes"],
+    ids=["dtype", "odd", "scale", "beams", "kv", "weights", "nothing"],
 )
 def test_what_it_cannot_serve_is_named(change: Any, reason: str):
     call = change(call_of(config_of("llama"), "decode", 2))

@@ -71,6 +71,15 @@ class Simulation:
     def read(self, operand: Operand | None, *shape: int) -> Any:
         return None if operand is None else jnp.array(self.view(operand, *shape))
 
+    def _apart(self, *operands: tuple[Operand | None, int]) -> None:
+        """What lies at the first, of so many elements, and at the others is apart."""
+        (target, size), *others = operands
+        assert target is not None
+        for other, extent in others:
+            if other is not None and other.region == target.region:
+                begin, end = other.offset, other.offset + extent
+                assert end <= target.offset or target.offset + size <= begin
+
     def norm(self, one: do.Norm) -> None:
         shape = one.rows, one.columns
         normal, total = add_norm(
@@ -103,6 +112,9 @@ class Simulation:
         self.view(one.out, *shape)[:] = x
 
     def linear(self, one: do.Linear) -> None:
+        of_y = one.m * (one.n // 2 if one.gated else one.n)
+        wide = one.wide, one.slice_rows * one.n
+        self._apart((one.y, of_y), (one.x, one.m * one.k), wide)
         y = self.read(one.x, one.m, one.k) @ self.read(one.weight, one.n, one.k).T
         if one.bias is not None:
             y = y + self.read(one.bias, one.n)
@@ -137,6 +149,8 @@ class Simulation:
 
     def rotate(self, one: do.Rotate) -> None:
         q = self._rotate(one.layer, one.qkv, self.tokens.x.shape[0])
+        heads = self.num_heads + 2 * self.kv.num_kv_heads
+        self._apart((one.query, q.size), (one.qkv, q.size // self.num_heads * heads))
         self.view(one.query, *q.shape)[:] = q
 
     def _terms(self, one: do.Decode | do.Prefill) -> tuple[Any, dict[str, Any]]:
@@ -153,6 +167,8 @@ class Simulation:
         rows, head_dim = call.pages.num_rows, self.kv.head_dim
         if one.rotates:
             q = self._rotate(one.layer, one.q, rows)
+            heads = self.num_heads + 2 * self.kv.num_kv_heads
+            self._apart((one.out, q.size), (one.q, q.size // self.num_heads * heads))
         else:
             q = self.read(one.q, rows, self.num_heads, head_dim)
         slopes, options = self._terms(one)
@@ -183,6 +199,8 @@ class Simulation:
 
     def gather(self, one: do.Gather) -> None:
         places = self._places(decoding=one.decoding).clip(0, one.rows - 1)
+        size = len(places) * one.columns
+        self._apart((one.out, size), (one.x, one.rows * one.columns))
         x = np.asarray(self.read(one.x, one.rows, one.columns))
         self.view(one.out, len(places), one.columns)[:] = x[places]
 

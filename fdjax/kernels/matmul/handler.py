@@ -48,8 +48,12 @@ def order(call: Matmul) -> tuple[str, ...]:
     Logits are by the library, where neither `gemv` nor `flat` is faster.
     """
     chosen = choose(call.x.shape[0], *call.weight.shape)
-    widens = jnp.dtype(call.out_dtype) != call.x.dtype
-    return ("library",) if widens and chosen == ("reference",) else chosen
+    makes_logits = (
+        jnp.dtype(call.out_dtype) != call.x.dtype
+        and call.bias is None
+        and _refuse_arguments(call, call.x.shape[0]) is None
+    )
+    return ("library",) if makes_logits and chosen == ("reference",) else chosen
 
 
 def source(call: Matmul) -> str:

@@ -93,6 +93,11 @@ def refuse_arguments(call: LayerProgram) -> str | None:
         return "rows are beams"
     if batch.pages.prefixes is not None:
         return "rows share prefixes"
+    if call.kv.dtype != call.x.dtype:
+        return f"the KV array is {call.kv.dtype}, and x {call.x.dtype}"
+    tokens, wanted = call.x.shape[0], batch.wanted
+    if wanted is not None and not 0 < wanted.shape[0] <= tokens:
+        return f"{wanted.shape[0]} of {tokens} tokens are wanted"
     return _refuse_attention(call) or _refuse_parameters(call) or _refuse_rows(call)
 
 
