@@ -58,7 +58,8 @@ class Memory:
     """The memory plan; sizes in bytes.
 
     Where the budget is too small, `missing_bytes` says by how much, the plan is of the
-    least that would do, and `would_fit` says what else would.
+    least that would do, and `would_fit` says what else would. The largest step has
+    `step_pages` of the KV array's end, or lies in the workspace.
     """
 
     budget_bytes: int
@@ -71,6 +72,7 @@ class Memory:
     page_size: int
     num_pages: int
     num_tokens: int
+    step_pages: int
     max_model_len: int
     max_num_seqs: int
     missing_bytes: int
@@ -189,6 +191,7 @@ def _memory(settings: Settings, plan: MemoryPlan, budget_bytes: int | None) -> M
         page_size=layout.page_size,
         num_pages=layout.num_pages,
         num_tokens=layout.num_tokens,
+        step_pages=plan.step_pages,
         max_model_len=plan.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         missing_bytes=missing,

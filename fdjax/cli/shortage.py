@@ -17,7 +17,7 @@ _NARROW = "bfloat16"
 def smallest_plan(settings: Settings) -> MemoryPlan:
     """The plan of the least memory in which one longest sequence fits."""
     wide = settings.memory_plan(_ENOUGH)
-    pages = wide.layout.pages_for(wide.max_model_len)
+    pages = wide.layout.pages_for(wide.max_model_len) + wide.least_step_pages
     page_bytes = wide.layout.page_bytes + wide.page_workspace_bytes
     needed = wide.weight_bytes + wide.workspace_bytes + pages * page_bytes
     return settings.memory_plan(needed)

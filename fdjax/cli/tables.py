@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fdjax.cli.picture import picture
 from fdjax.cli.report import Memory, Model, Report
 from fdjax.memory.plan import gib
 
@@ -103,6 +104,12 @@ def _memory(memory: Memory, device: str) -> Table:
             "missing": f"{gib(memory.missing_bytes)} of the {needed} that follow",
             "what would fit": ", or ".join(memory.would_fit),
         }
+    step = {}
+    if memory.step_pages:
+        step = {
+            "largest step": f"{gib(memory.step_pages * memory.page_bytes)}: the last "
+            f"{memory.step_pages:,} pages, while it runs"
+        }
     return pairs(
         f"\nMemory on {device}",
         {
@@ -112,11 +119,13 @@ def _memory(memory: Memory, device: str) -> Table:
             "workspace": gib(memory.workspace_bytes),
             "KV cache": f"{gib(memory.kv_bytes)}: {memory.num_tokens:,} tokens in "
             f"{memory.num_pages:,} pages",
+            **step,
             "unused": gib(memory.unused_bytes),
             "page": f"{memory.page_size} tokens, {memory.page_bytes:,} bytes",
             "token": f"{memory.token_bytes:,} bytes of KV",
             "longest sequence": f"{memory.max_model_len} tokens",
             "most sequences": str(memory.max_num_seqs),
+            "picture": picture(memory),
         },
     )
 

@@ -1,7 +1,6 @@
 """Estimates of what a step needs besides weights and KV, for the memory plan."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,6 +9,8 @@ import jax.numpy as jnp
 from fdjax import device
 from fdjax.config import Alibi
 from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
+from fdjax.engine.lent_pages import lends
+from fdjax.engine.step_calls import StepCalls
 from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.matmul import OP as MATMUL
@@ -17,14 +18,9 @@ from fdjax.kernels.matmul import Matmul
 from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
 from fdjax.kernels.weight import Dense
-from fdjax.layers import mixed_batch
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
-from fdjax.models.decoder import Decoder
-from fdjax.models.parameters import parameters_of
 from fdjax.models.program import OP as LAYER_PROGRAM
-from fdjax.models.program import LayerProgram, program_of
-from fdjax.models.program.cuda import activation_bytes
 
 FLOAT32_BYTES = 4
 
@@ -53,26 +49,20 @@ def workspace_bytes(
         page_size: tokens of a page.
     """
     layout = config.kv_layout(num_pages=1, page_size=page_size, dtype=dtype)
-    call = largest_call(
-        config,
-        layout,
-        num_tokens=num_tokens,
-        num_rows=num_rows,
-        max_model_len=max_model_len,
-    )
-    as_one = LAYER_PROGRAM.fast(call)
+    as_one = lends(config, layout, num_rows=num_rows, max_model_len=max_model_len)
     if as_one:
-        # Of prompts that are pooled, the states of all tokens are a result.
-        pooled = num_tokens * config.hidden_size * jnp.dtype(dtype).itemsize
-        activations = activation_bytes(call) + pooled
+        # Of prompts that are pooled, the states of all tokens are a result; all else
+        # that a step needs lies at the end of the KV array.
+        activations = num_tokens * config.hidden_size * jnp.dtype(dtype).itemsize
     else:
         heads = 2 * config.num_heads + 2 * config.num_kv_heads
         wide = max(kind.mlp.up_size + kind.mlp.size for kind in config.kinds)
         per_token = 4 * config.hidden_size + max(heads * config.head_dim, wide)
         activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
-    # Raw logits and changed ones; noise and scores, where the definition draws.
-    sampling = 4 * logits
+    # Raw logits, and changed ones twice (tests/aot/test_sampling.py); noise and scores
+    # too, where the definition draws.
+    sampling = (3 if device.platform() == "gpu" else 4) * logits
     # Logits of a prompt's tokens, the same relative to the largest, and exponentials.
     scoring = 3 * SCORED_TOKENS * config.embedding.vocab_size * FLOAT32_BYTES
     gathered = 0
@@ -133,13 +123,9 @@ def tunes_gemms(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> bool
     """Whether XLA times GEMMs while it compiles, with room for one program's."""
     if device.platform() != "gpu":
         return False
-    call = largest_call(
-        config,
-        layout,
-        num_tokens=buckets.step_tokens,
-        num_rows=buckets.rows[-1],
-        max_model_len=buckets.widths[-1] * layout.page_size,
-    )
+    longest = buckets.widths[-1] * layout.page_size
+    calls = StepCalls(config, layout, buckets.rows[-1], longest)
+    call = calls.of("extend", buckets.step_tokens)
     head = _head(config, layout.dtype, buckets.rows[-1])
     return not (LAYER_PROGRAM.fast(call) and MATMUL.fast(head))
 
@@ -155,42 +141,6 @@ def _head(config: ModelConfig, dtype: jax.typing.DTypeLike, num_rows: int) -> Ma
         activation=None,
         out_dtype=jnp.float32,
     )
-
-
-def largest_call(
-    config: ModelConfig,
-    layout: KVLayout,
-    *,
-    num_tokens: int,
-    num_rows: int,
-    max_model_len: int,
-) -> LayerProgram:
-    """The call of the most tokens: prompts, and rows that decode. Only its shapes."""
-    program = program_of(config, selects=True)
-    parameters = parameters_of(Decoder(config, layout.dtype))
-
-    def call() -> LayerProgram:
-        rows = jnp.zeros(num_rows, jnp.int32)
-        table = jnp.zeros((num_rows, layout.pages_for(max_model_len)), jnp.int32)
-        batch = mixed_batch(
-            jnp.zeros(num_tokens, jnp.int32),
-            PageView(table, rows, starts=rows, firsts=rows),
-            jnp.zeros(min(PREFILL_ROWS, num_rows), jnp.int32),
-            rows > 0,
-            page_size=layout.page_size,
-        )
-        return LayerProgram(
-            jnp.zeros((num_tokens, config.hidden_size), layout.dtype),
-            layout.allocate(),
-            replace(batch, wanted=rows),
-            jax.tree.map(
-                lambda each: jnp.zeros(each.shape, each.dtype),
-                tuple(parameters[path] for path in program.layer_parameters),
-            ),
-            program,
-        )
-
-    return jax.eval_shape(call)
 
 
 def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:

@@ -1,9 +1,9 @@
 """One token for each row of a batch, from logits, on the device."""
 
 import jax.numpy as jnp
-from jax import lax
 
 from fdjax.generate.masks import masked
+from fdjax.generate.most_likely import most_likely
 from fdjax.generate.penalties import add_bias, count_tokens, penalise
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.sampling_state import (
@@ -162,7 +162,7 @@ def log_probabilities(
     chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1) - normaliser
     if num_logprobs == 0:
         return chosen[:, 0], *none
-    top_logits, top_ids = lax.top_k(logits, min(num_logprobs, vocab_size))
+    top_logits, top_ids = most_likely(logits, min(num_logprobs, vocab_size))
     return chosen[:, 0], top_ids, top_logits - normaliser
 
 

@@ -163,6 +163,15 @@ class Op[C, R]:
         """
         return self.choice(call) != REFERENCE
 
+    def if_fast(self, call: C) -> R | None:
+        """Computes the operation where `fast` is true; else `None`.
+
+        Raises:
+            Unsupported: see `choice`.
+        """
+        name, _ = self._choose(call)
+        return None if name == REFERENCE else self._impls[name].run(call)
+
     def explain(self, call: C) -> str:
         """One line: what serves this call, and why those tried before it do not."""
         return self._explanation(call, *self._find(call))

@@ -23,6 +23,7 @@ class KVLayout:
         num_kv_heads: `Hkv`.
         head_dim: `D`.
         dtype: type of keys and values.
+        lent: see `KVCache`.
     """
 
     num_pages: int
@@ -31,6 +32,7 @@ class KVLayout:
     num_kv_heads: int
     head_dim: int
     dtype: jax.typing.DTypeLike
+    lent: bool = False
 
     @property
     def shape(self) -> tuple[int, int, int, int, int, int]:
@@ -70,4 +72,4 @@ class KVLayout:
     def allocate(self) -> KVCache:
         """The array, zeroed on the device by a jitted call (no host copy)."""
         zeros = jax.jit(lambda: jnp.zeros(self.shape, self.dtype))
-        return KVCache.page_major(zeros())
+        return replace(KVCache.page_major(zeros()), lent=self.lent)

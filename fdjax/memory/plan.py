@@ -19,6 +19,9 @@ class MemoryPlan:
         layout: the KV array that fits in the rest.
         page_workspace_bytes: temporaries that grow with the KV array, a page.
         max_model_len: longest sequence served, in tokens.
+        step_pages: of the KV array, at its end, what the largest step needs; 0 where
+            steps have their room beside the array, in the workspace.
+        least_step_pages: likewise, of the smallest step.
     """
 
     budget_bytes: int
@@ -27,6 +30,8 @@ class MemoryPlan:
     layout: KVLayout
     page_workspace_bytes: int
     max_model_len: int
+    step_pages: int = 0
+    least_step_pages: int = 0
 
     @property
     def kv_bytes(self) -> int:
@@ -51,6 +56,8 @@ def plan_memory(
     page_workspace_bytes: int,
     max_model_len: int,
     wanted_tokens: int,
+    step_pages: int = 0,
+    least_step_pages: int = 0,
 ) -> MemoryPlan:
     """Gives the KV array what weights and workspace leave, up to what is wanted.
 
@@ -62,6 +69,8 @@ def plan_memory(
         page_workspace_bytes: temporaries that grow with the KV array, a page.
         max_model_len: longest sequence, in tokens; at least one must fit.
         wanted_tokens: tokens beyond which more room would stay unused.
+        step_pages: see `MemoryPlan`; they are more than that room.
+        least_step_pages: see `MemoryPlan`; beside them a sequence must fit.
 
     Raises:
         MemoryBudgetError: not one sequence of `max_model_len` fits.
@@ -69,18 +78,20 @@ def plan_memory(
     left = budget_bytes - weight_bytes - workspace_bytes
     page_cost = layout.page_bytes + page_workspace_bytes
     fitting = max(left, 0) // page_cost
-    needed = layout.pages_for(max_model_len)
+    needed = layout.pages_for(max_model_len) + least_step_pages
     if fitting < needed:
         short = needed * page_cost - left
         is_wide = jnp.dtype(layout.dtype).itemsize > 2
         raise MemoryBudgetError(
             f"the model does not fit: weights take {gib(weight_bytes)}, workspace "
             f"{gib(workspace_bytes)}, and one sequence of {max_model_len} tokens "
-            f"{gib(needed * page_cost)}, together {gib(short)} more than the "
-            f"budget of {gib(budget_bytes)}; lower max_model_len or max_num_seqs, "
-            f"or raise memory_fraction{', or take bfloat16' if is_wide else ''}"
+            f"{_beside(least_step_pages)}{gib(needed * page_cost)}, together "
+            f"{gib(short)} more than the budget of {gib(budget_bytes)}; lower "
+            "max_model_len or max_num_seqs, or raise memory_fraction"
+            f"{', or take bfloat16' if is_wide else ''}"
         )
-    num_pages = min(fitting, max(needed, layout.pages_for(wanted_tokens)))
+    wanted = layout.pages_for(wanted_tokens) + step_pages
+    num_pages = min(fitting, max(needed, wanted))
     return MemoryPlan(
         budget_bytes=budget_bytes,
         weight_bytes=weight_bytes,
@@ -88,7 +99,13 @@ def plan_memory(
         layout=layout.with_pages(num_pages),
         page_workspace_bytes=page_workspace_bytes,
         max_model_len=max_model_len,
+        step_pages=step_pages,
+        least_step_pages=least_step_pages,
     )
+
+
+def _beside(step_pages: int) -> str:
+    return "with a step of one token " if step_pages else ""
 
 
 def gib(num_bytes: int) -> str:

@@ -55,37 +55,29 @@ class Decoder(nnx.Module):
             wants, the updated KV array, and how many query heads of each row every
             layer computed again (decoding with a unified maximum; else zeros).
         """
-        x = self.vectors(batch)
-        ran = self._by_program(x, kv, batch)
+        ran = self._by_program(kv, batch)
         if ran is not None:
             return ran
         counts: list[Array] = []
-        stream = Stream(maybe(self.embed_norm, x), None)
+        stream = Stream(self.embedded(batch), None)
         for layer in self.layers:
             wanted = batch.wanted if layer is self.layers[-1] else None
             stream, kv, recomputed = layer(stream, kv, batch, wanted)
             counts.append(recomputed)
         return self.final_norm.add(*stream).normal, kv, jnp.stack(counts)
 
-    def _by_program(
-        self, x: Float[Array, "T E"], kv: KVCache, batch: Batch
-    ) -> Ran | None:
-        """All layers as one operation, where an implementation is faster."""
+    def _by_program(self, kv: KVCache, batch: Batch) -> Ran | None:
+        """All before the head as one operation, where an implementation is faster."""
         program = program_of(self.config, selects=batch.wanted is not None)
         parameters = parameters_of(self)
         operands = tuple(parameters[path] for path in program.layer_parameters)
-        call = LayerProgram(x, kv, batch, operands, program)
-        return LAYER_PROGRAM(call) if LAYER_PROGRAM.fast(call) else None
-
-    def vectors(self, batch: Batch) -> Float[Array, "T E"]:
-        """Of tokens and their positions, before any norm."""
-        if self.positions is None:
-            return self.embed(batch.tokens)
-        return self.embed(batch.tokens, *self.positions(batch.positions))
+        call = LayerProgram(kv, batch, operands, program)
+        return LAYER_PROGRAM.if_fast(call)
 
     def embedded(self, batch: Batch) -> Float[Array, "T E"]:
         """What the first layer reads."""
-        return maybe(self.embed_norm, self.vectors(batch))
+        places = () if self.positions is None else self.positions(batch.positions)
+        return maybe(self.embed_norm, self.embed(batch.tokens, *places))
 
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Logits of hidden states, in float32."""

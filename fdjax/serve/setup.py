@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax import device
+from fdjax.engine.buckets import SMALLEST_PREFILL
+from fdjax.engine.lent_pages import LentPages, lends
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
@@ -117,11 +119,13 @@ class Settings:
     @property
     def widest_layout(self) -> KVLayout:
         """The KV array with room for every row; the budget may leave less."""
-        return self.config.kv_layout(
+        layout = self.config.kv_layout(
             num_pages=self.max_num_seqs * -(-self.max_model_len // self.page_size),
             page_size=self.page_size,
             dtype=self.dtype,
         )
+        sizes = {"num_rows": self.max_num_seqs, "max_model_len": self.max_model_len}
+        return replace(layout, lent=lends(self.config, layout, **sizes))
 
     def memory_plan(self, budget_bytes: int | None = None) -> MemoryPlan:
         """The plan for a budget, by default what the device offers.
@@ -129,7 +133,18 @@ class Settings:
         Raises:
             MemoryBudgetError: the model does not fit.
         """
-        layout = self.widest_layout
+        layout, steps = self.widest_layout, {}
+        if layout.lent:
+            lent = LentPages(
+                self.config,
+                layout,
+                num_rows=self.max_num_seqs,
+                widths=(layout.pages_for(self.max_model_len),),
+            )
+            steps = {
+                "step_pages": lent.pages("extend", self.max_batched_tokens),
+                "least_step_pages": lent.pages("extend", SMALLEST_PREFILL),
+            }
         budget = device.memory_budget(self.memory_fraction)
         return plan_memory(
             budget_bytes=budget if budget_bytes is None else budget_bytes,
@@ -151,6 +166,7 @@ class Settings:
             ),
             max_model_len=self.max_model_len,
             wanted_tokens=self.max_num_seqs * self.max_model_len,
+            **steps,
         )
 
 

@@ -1,6 +1,6 @@
 // embedding on a GPU: one block a token, 16 bytes a thread at a time.
 //
-//   out[t] = tokens[id(t)] * scale + positions[id(t)]
+//   out[t] = tokens[id(t)] * scale + positions[id(t) + offset]
 //
 // Rounded after each step, as the definition does. What it reads and writes is 8 KB a
 // token of a large model: its time is that of three trips to memory in a row.
@@ -17,7 +17,7 @@ inline constexpr int kThreads = 256;
 // The vector of a token.
 template <typename P>
 __device__ const P* vector_of(const Table& table, int row, int packs) {
-  const int id = min(max(table.ids[row], 0), table.count - 1);
+  const int id = min(max(table.ids[row] + table.offset, 0), table.count - 1);
   return static_cast<const P*>(table.vectors) + int64_t{id} * packs;
 }
 

@@ -5,11 +5,13 @@
 
 namespace fdjax::embedding {
 
-// Vectors, and which of them each token takes; ids beyond an end take the vector there.
+// Vectors, and which of them each token takes: that of its id and the offset; beyond an
+// end the vector there.
 struct Table {
   const void* vectors;  // [count, size], or nullptr: none are added
   const int32_t* ids;   // [rows]
   int count;
+  int offset;
 };
 
 struct Params {

@@ -1,6 +1,8 @@
 // The handler's signature, and from buffers to the chain's parameters.
 #pragma once
 
+#include <array>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,8 +29,8 @@ struct Pages {
 };
 
 struct Operands {
-  ffi::AnyBuffer x, kv;
-  Ints positions, slots;  // of each token
+  ffi::AnyBuffer kv;
+  Ints tokens, positions, slots;  // of each token
   Ints wanted;            // tokens whose hidden states are wanted
   Ints places;            // where the token of each row is that decodes
   Floats frequencies;     // of RoPE
@@ -41,11 +43,27 @@ struct Operands {
   ffi::RemainingArgs weights;
 };
 
-struct Results {
-  ffi::Result<ffi::AnyBuffer> first, kv, second, third, hidden, scratch;
-  ffi::Result<Ints> recomputed;
-  ffi::Result<Floats> decode_records, prefill_records;
+// Memory that a step alone needs: results of their own, or the end of the KV array.
+struct Block {
+  void* data;
+  int64_t bytes;
 };
+
+// In the order of `Blocks` in call.py. The first four are regions of operands.
+enum BlockName { kFirst, kSecond, kThird, kScratch, kDecodeRecords, kPrefillRecords };
+
+inline constexpr size_t kBlocks = kPrefillRecords + 1;
+
+using Blocks = std::array<Block, kBlocks>;
+
+struct Results {
+  ffi::Result<ffi::AnyBuffer> kv, hidden;
+  ffi::Result<Ints> recomputed;
+  Blocks blocks;
+};
+
+// Of a block, for tensor copies and the library.
+inline constexpr int64_t kAlignment = 256;
 
 inline ffi::Error invalid(std::string message) {
   return ffi::Error::InvalidArgument("layer_program: " + std::move(message));
@@ -53,7 +71,7 @@ inline ffi::Error invalid(std::string message) {
 
 // Every size by its letter (fdjax/notation.py); the first buffer with it binds it.
 struct Dims {
-  Dim tokens{"T"}, hidden{"E"}, wanted{"U"}, frequencies{"R2"}, places{"places"},
+  Dim tokens{"T"}, wanted{"U"}, frequencies{"R2"}, places{"places"},
       plans{"plans"}, plan_size{"integers of a plan"}, lists{"lists of tiles"},
       tiles{"N"}, eight{"8", 8};
   decode_attention::Dims decoding, prompts;
@@ -82,7 +100,7 @@ inline ffi::Error check_pages(const char* name, const Pages& pages,
 }
 
 inline ffi::Error check_tokens(const Operands& in, const Results& out, Dims* d) {
-  FDJAX_RETURN_IF_ERROR(check_shape("x", in.x.dimensions(), {&d->tokens, &d->hidden}));
+  FDJAX_RETURN_IF_ERROR(check_shape("tokens", in.tokens.dimensions(), {&d->tokens}));
   FDJAX_RETURN_IF_ERROR(
       check_shape("positions", in.positions.dimensions(), {&d->tokens}));
   FDJAX_RETURN_IF_ERROR(check_shape("slots", in.slots.dimensions(), {&d->tokens}));
@@ -98,13 +116,36 @@ inline ffi::Error check_tokens(const Operands& in, const Results& out, Dims* d) 
     FDJAX_RETURN_IF_ERROR(
         check_shape("slopes", in.slopes.dimensions(), {&d->decoding.q_heads}));
   }
-  for (const auto& buffer :
-       {out.first, out.second, out.third, out.hidden, out.scratch, out.kv}) {
-    FDJAX_RETURN_IF_ERROR(
-        check_dtype("a result", buffer->element_type(), "x", in.x.element_type()));
+  return check_dtype("hidden", out.hidden->element_type(), "kv",
+                     in.kv.element_type());
+}
+
+// The blocks: buffers, or where `places` says so, a byte offset into the KV array and a
+// number of bytes for each.
+inline ffi::Error find_blocks(ffi::Span<const int64_t> places, const ffi::AnyBuffer& kv,
+                              std::initializer_list<ffi::Result<ffi::AnyBuffer>> buffers,
+                              Blocks* blocks) {
+  auto block = blocks->begin();
+  if (places.size() == 0) {
+    for (const auto& buffer : buffers) {
+      *block++ = {buffer->untyped_data(), static_cast<int64_t>(buffer->size_bytes())};
+    }
+    return ffi::Error::Success();
   }
-  if (in.x.untyped_data() == out.first->untyped_data()) return ffi::Error::Success();
-  return invalid("the first buffer must alias x");
+  if (places.size() != 2 * kBlocks) {
+    return invalid(std::to_string(places.size()) + " numbers for places, it takes " +
+                   std::to_string(2 * kBlocks));
+  }
+  const int64_t end = static_cast<int64_t>(kv.size_bytes());
+  for (size_t i = 0; i < places.size(); i += 2) {
+    const int64_t offset = places[i], bytes = places[i + 1];
+    if (offset < 0 || bytes < 0 || offset % kAlignment != 0 || offset > end - bytes) {
+      return invalid(std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+                     " of a KV array of " + std::to_string(end));
+    }
+    *block++ = {static_cast<char*>(kv.untyped_data()) + offset, bytes};
+  }
+  return ffi::Error::Success();
 }
 
 // Rows that decode; kernels trust what is checked here.
@@ -127,22 +168,18 @@ inline ffi::Error check_decoding(const Attributes& a, const Operands& in,
                      " frequencies; they must be a multiple of 8");
     }
   }
-  return decode_attention::check_config(a.config, d->decoding, *d->plan_size,
-                                        out.decode_records);
+  return decode_attention::check_config(
+      a.config, d->decoding, *d->plan_size,
+      out.blocks[kDecodeRecords].bytes / static_cast<int64_t>(sizeof(float)));
 }
 
 // Rows with any number of tokens.
-inline ffi::Error check_prompts(const Operands& in, const Results& out, Dims* d) {
+inline ffi::Error check_prompts(const Operands& in, Dims* d) {
   using decode_attention::check_range;
   FDJAX_RETURN_IF_ERROR(check_pages("prompts", in.prompts, &d->prompts));
   FDJAX_RETURN_IF_ERROR(
       check_shape("tiles", in.tiles.dimensions(), {&d->lists, &d->tiles, &d->eight}));
   if (*d->prompts.rows == 0) return ffi::Error::Success();
-  Dim records{"records"}, rows{"128", prefill_attention::kTileRows},
-      sums{"D + 2", *d->prompts.head_dim + 2};
-  FDJAX_RETURN_IF_ERROR(check_shape("prefill_records",
-                                    out.prefill_records->dimensions(),
-                                    {&records, &d->prompts.kv_heads, &rows, &sums}));
   FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv",
                                     *d->prompts.q_heads / *d->prompts.kv_heads, 1,
                                     prefill_attention::kTileRows));
@@ -156,7 +193,7 @@ inline ffi::Error check(const Attributes& a, const Operands& in, const Results& 
   FDJAX_RETURN_IF_ERROR(check_kv(in, out, a.q_heads, d));
   FDJAX_RETURN_IF_ERROR(check_tokens(in, out, d));
   FDJAX_RETURN_IF_ERROR(check_decoding(a, in, out, d));
-  return check_prompts(in, out, d);
+  return check_prompts(in, d);
 }
 
 }  // namespace fdjax::layer_program

@@ -12,6 +12,7 @@
 
 #include "add_norm/launch.h"
 #include "decode_attention/launch.h"
+#include "embedding/launch.h"
 #include "layer_program/launch.h"
 #include "layer_program/reader.h"
 #include "matmul/launch.h"
@@ -20,6 +21,12 @@
 #include "rope_kv_write/launch.h"
 
 namespace fdjax::layer_program {
+
+// The tokens of a call.
+struct Tokens {
+  const int32_t *ids, *positions;  // [count]
+  int count;
+};
 
 // What all launches of attention have in common. Parameters are those of layer 0.
 struct Attention {
@@ -38,8 +45,12 @@ struct Attention {
 template <typename T>
 class Chain {
  public:
-  Chain(cudaStream_t stream, Reader reader, const Attention& attention)
-      : stream_(stream), reader_(std::move(reader)), attention_(attention) {}
+  Chain(cudaStream_t stream, Reader reader, const Tokens& tokens,
+        const Attention& attention)
+      : stream_(stream),
+        reader_(std::move(reader)),
+        tokens_(tokens),
+        attention_(attention) {}
 
   // Launches all; says what keeps it from that, or nothing.
   std::string run() {
@@ -57,6 +68,8 @@ class Chain {
  private:
   cudaError_t launch(Code code) {
     switch (code) {
+      case Code::kEmbed:
+        return embed();
       case Code::kNorm:
         return norm();
       case Code::kHeadNorm:
@@ -84,6 +97,24 @@ class Chain {
   }
 
   bool is_right() const { return reader_.problem().empty(); }
+
+  cudaError_t embed() {
+    embedding::Params p{};
+    p.rows = reader_.number("rows", 0, tokens_.count);
+    p.size = reader_.number("columns", 1);
+    p.has_scale = reader_.number("scaled", 0, 1) == 1;
+    p.scale = reader_.real();
+    p.tokens.count = reader_.number("vectors", 1);
+    p.positions.count = reader_.number("positions", 0);
+    p.positions.offset = reader_.number("offset", 0);
+    p.tokens.vectors = reader_.operand(int64_t{p.tokens.count} * p.size);
+    p.positions.vectors = reader_.optional(int64_t{p.positions.count} * p.size);
+    p.out = reader_.operand(int64_t{p.rows} * p.size);
+    p.tokens.ids = tokens_.ids;
+    p.positions.ids = tokens_.positions;
+    if (!is_right() || p.rows == 0) return cudaSuccess;
+    return embedding::launch_rows<T>(stream_, p);
+  }
 
   cudaError_t norm() {
     add_norm::Params p{};
@@ -288,6 +319,7 @@ class Chain {
 
   cudaStream_t stream_;
   Reader reader_;
+  const Tokens& tokens_;
   const Attention& attention_;
   bool first_ = true;  // the first kernel has no predecessor in the chain
 };

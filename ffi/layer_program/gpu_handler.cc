@@ -17,7 +17,7 @@ decode_attention::Params attention_of(const Operands& in, const Pages& pages,
                                    .phi = 0.0f,
                                    .low = 0.0f,
                                    .high = 0.0f},
-      decode_attention::Inputs{in.x, in.kv, pages.table, pages.lengths, in.slopes,
+      decode_attention::Inputs{in.kv, in.kv, pages.table, pages.lengths, in.slopes,
                                in.slopes},
       d, /*out=*/nullptr, /*recomputed=*/nullptr);
   p.sinks = nullptr;
@@ -30,7 +30,7 @@ decode_attention::Params decode_of(const Attributes& a, const Operands& in,
   const float* cosines = in.angles.typed_data();
   p.recomputed = out.recomputed->typed_data();
   p.plan = decode_attention::counters_of(in.plans);
-  p.records = out.decode_records->typed_data();
+  p.records = static_cast<float*>(out.blocks[kDecodeRecords].data);
   p.newest = {.qkv = nullptr,
               .kv = out.kv->untyped_data(),
               .slots = in.slots.typed_data(),
@@ -43,13 +43,16 @@ decode_attention::Params decode_of(const Attributes& a, const Operands& in,
 
 prefill_attention::Params prefill_of(const Operands& in, const Results& out,
                                      const Dims& d) {
+  const Block& records = out.blocks[kPrefillRecords];
+  const int64_t record_bytes = *d.prompts.kv_heads * prefill_attention::kTileRows *
+                               (*d.prompts.head_dim + 2) * sizeof(float);
   return {
       .attention = attention_of(in, in.prompts, d.prompts),
       .tiles = reinterpret_cast<const prefill_attention::Tile*>(in.tiles.typed_data()),
       .num_tiles = static_cast<int>(*d.tiles),
       .queries = static_cast<int>(*d.tokens),
-      .num_records = static_cast<int>(out.prefill_records->dimensions()[0]),
-      .records = out.prefill_records->typed_data()};
+      .num_records = static_cast<int>(records.bytes / record_bytes),
+      .records = static_cast<float*>(records.data)};
 }
 
 rope_kv_write::Params rotate_of(const Attributes& a, const Operands& in,
@@ -93,17 +96,19 @@ Attention attention_of(const Attributes& a, const Operands& in, const Results& o
 }
 
 // In the order of `Region` in launches.py.
-std::vector<Region> regions_of(const Operands& in, const Results& out) {
+std::vector<Region> regions_of(const Operands& in, const Results& out,
+                               int64_t element_bytes) {
   std::vector<Region> regions;
-  for (const auto& buffer :
-       {out.first, out.second, out.third, out.hidden, out.scratch}) {
-    regions.push_back(
-        {buffer->untyped_data(), static_cast<int64_t>(buffer->element_count())});
+  for (const BlockName name : {kFirst, kSecond, kThird, kScratch}) {
+    const Block& block = out.blocks[name];
+    regions.push_back({block.data, block.bytes / element_bytes});
   }
+  regions.push_back({out.hidden->untyped_data(),
+                     static_cast<int64_t>(out.hidden->element_count())});
   for (size_t i = 0; i < in.weights.size(); ++i) {
     const auto weight = in.weights.get<ffi::AnyBuffer>(i);
     const bool fits =
-        weight.has_value() && weight->element_type() == in.x.element_type();
+        weight.has_value() && weight->element_type() == in.kv.element_type();
     regions.push_back({fits ? weight->untyped_data() : nullptr,
                        fits ? static_cast<int64_t>(weight->element_count()) : 0});
   }
@@ -114,8 +119,12 @@ template <typename T>
 ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
                const Results& out, const Dims& d) {
   const Attention attention = attention_of(a, in, out, d);
-  Reader reader(a.program, regions_of(in, out), sizeof(T));
-  const std::string problem = Chain<T>(stream, std::move(reader), attention).run();
+  const Tokens tokens{.ids = in.tokens.typed_data(),
+                      .positions = in.positions.typed_data(),
+                      .count = static_cast<int>(*d.tokens)};
+  Reader reader(a.program, regions_of(in, out, sizeof(T)), sizeof(T));
+  const std::string problem =
+      Chain<T>(stream, std::move(reader), tokens, attention).run();
   return problem.empty() ? ffi::Error::Success() : invalid(problem);
 }
 
@@ -127,43 +136,51 @@ ffi::Error check_library() {
   return ffi::Error::Internal("layer_program: " + problem);
 }
 
-ffi::Error handle(gpu_stream stream, ffi::Span<const int64_t> program, int64_t q_heads,
-                  bool interleaved, int64_t slots_of_plan, int64_t splits,
-                  int64_t heads, int64_t warps, int64_t max_items, int64_t max_pieces,
-                  ffi::AnyBuffer x, ffi::AnyBuffer kv, Ints positions, Ints slots,
-                  Ints wanted, Ints places, Floats frequencies, Floats angles,
-                  Floats slopes, Ints decoding_table, Ints decoding_lengths, Ints plans,
-                  Ints prompts_table, Ints prompts_lengths, Ints tiles,
-                  ffi::RemainingArgs weights, ffi::Result<ffi::AnyBuffer> first,
-                  ffi::Result<ffi::AnyBuffer> kv_out,
-                  ffi::Result<ffi::AnyBuffer> second, ffi::Result<ffi::AnyBuffer> third,
-                  ffi::Result<ffi::AnyBuffer> hidden,
-                  ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<Ints> recomputed,
-                  ffi::Result<Floats> decode_records,
-                  ffi::Result<Floats> prefill_records) {
+ffi::Error handle(
+    gpu_stream stream, ffi::Span<const int64_t> program, ffi::Span<const int64_t> places,
+    int64_t q_heads, bool interleaved, int64_t slots_of_plan, int64_t splits,
+    int64_t heads, int64_t warps, int64_t max_items, int64_t max_pieces,
+    ffi::AnyBuffer kv, Ints tokens, Ints positions, Ints slots, Ints wanted,
+    Ints places_of_rows, Floats frequencies, Floats angles, Floats slopes,
+    Ints decoding_table, Ints decoding_lengths, Ints plans, Ints prompts_table,
+    Ints prompts_lengths, Ints tiles, ffi::RemainingArgs weights,
+    ffi::Result<ffi::AnyBuffer> kv_out, ffi::Result<ffi::AnyBuffer> hidden,
+    ffi::Result<Ints> recomputed, ffi::Result<ffi::AnyBuffer> first,
+    ffi::Result<ffi::AnyBuffer> second, ffi::Result<ffi::AnyBuffer> third,
+    ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<ffi::AnyBuffer> decode_records,
+    ffi::Result<ffi::AnyBuffer> prefill_records) {
   const Attributes a{program,
                      q_heads,
                      interleaved,
                      {slots_of_plan, splits, heads, warps, max_items, max_pieces}};
-  const Operands in{x,           kv,
-                    positions,   slots,
-                    wanted,      places,
-                    frequencies, angles,
-                    slopes,      {decoding_table, decoding_lengths},
-                    plans,       {prompts_table, prompts_lengths},
-                    tiles,       weights};
-  const Results out{first,   kv_out,     second,         third,          hidden,
-                    scratch, recomputed, decode_records, prefill_records};
+  const Operands in{kv,
+                    tokens,
+                    positions,
+                    slots,
+                    wanted,
+                    places_of_rows,
+                    frequencies,
+                    angles,
+                    slopes,
+                    {decoding_table, decoding_lengths},
+                    plans,
+                    {prompts_table, prompts_lengths},
+                    tiles,
+                    weights};
+  Results out{kv_out, hidden, recomputed, {}};
+  FDJAX_RETURN_IF_ERROR(find_blocks(
+      places, kv, {first, second, third, scratch, decode_records, prefill_records},
+      &out.blocks));
   Dims d;
   FDJAX_RETURN_IF_ERROR(check(a, in, out, &d));
   FDJAX_RETURN_IF_ERROR(check_library());
-  switch (x.element_type()) {
+  switch (kv.element_type()) {
     case ffi::DataType::BF16:
       return run<GpuFloats::bfloat16>(stream, a, in, out, d);
     case ffi::DataType::F16:
       return run<GpuFloats::float16>(stream, a, in, out, d);
     default:
-      return invalid("x must be bfloat16 or float16");
+      return invalid("kv must be bfloat16 or float16");
   }
 }
 
@@ -186,10 +203,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         xla::ffi::Ffi::Bind()
             .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
             .Attr<xla::ffi::Span<const int64_t>>("program")
+            .Attr<xla::ffi::Span<const int64_t>>("places")
             .Attr<int64_t>("q_heads")
             .Attr<bool>("interleaved"))
         .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<fdjax::layer_program::Ints>()
         .Arg<fdjax::layer_program::Ints>()
         .Arg<fdjax::layer_program::Ints>()
         .Arg<fdjax::layer_program::Ints>()
@@ -206,11 +224,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
         .Ret<fdjax::layer_program::Ints>()
-        .Ret<fdjax::layer_program::Floats>()
-        .Ret<fdjax::layer_program::Floats>(),
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>(),
     {xla::ffi::Traits::kCmdBufferCompatible});

@@ -16,6 +16,7 @@ namespace fdjax::layer_program {
 
 // In the order of the classes of launches.py.
 enum class Code : int64_t {
+  kEmbed,
   kNorm,
   kHeadNorm,
   kLinear,

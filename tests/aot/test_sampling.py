@@ -20,24 +20,24 @@ pytestmark = [
 BATCH, VOCAB_SIZE = 8, 128_256
 
 
-def _program(params: SamplingParams) -> str:
+def _program(params: SamplingParams, rows: int = BATCH) -> jax.stages.Compiled:
     """What an engine runs for such requests, optimized."""
     plan = serving_plan([params])
-    state = jax.eval_shape(functools.partial(_state, plan))
-    logits = jax.ShapeDtypeStruct((BATCH, VOCAB_SIZE), jnp.float32)
-    compiled = compile_for_h200(functools.partial(sample, plan=plan), logits, state)
-    return compiled.as_text() or ""
+    state = jax.eval_shape(functools.partial(_state, plan, rows))
+    logits = jax.ShapeDtypeStruct((rows, VOCAB_SIZE), jnp.float32)
+    choose = functools.partial(sample, plan=plan)
+    return compile_for_h200(choose, logits, state, donate_argnums=(1,))
 
 
-def _state(plan: SamplingPlan) -> SamplingState:
+def _state(plan: SamplingPlan, rows: int) -> SamplingState:
     return init_state(
-        [SamplingParams()] * BATCH,
-        [()] * BATCH,
+        [SamplingParams()] * rows,
+        [()] * rows,
         plan=plan,
         vocab_size=VOCAB_SIZE,
         eos_token_ids=(1,),
-        default_seeds=range(BATCH),
-        num_rows=BATCH,
+        default_seeds=range(rows),
+        num_rows=rows,
     )
 
 
@@ -46,11 +46,21 @@ def _state(plan: SamplingPlan) -> SamplingState:
     [
         (SamplingParams(temperature=0.0), 0),
         (SamplingParams(top_k=50, top_p=0.9), 1),
+        (SamplingParams(top_k=50, frequency_penalty=0.1, logprobs=20), 1),
     ],
-    ids=["greedy", "drawing"],
+    ids=["greedy", "drawing", "everything"],
 )
 def test_tokens_are_chosen_without_loops_and_sorts(params: SamplingParams, draws: int):
-    program = _program(params)
+    program = _program(params).as_text() or ""
     assert program.count('custom_call_target="fdjax.draw.') == draws
     assert " while(" not in program
     assert " sort(" not in program
+
+
+def test_sampling_takes_what_the_workspace_counts():
+    """Of all stages together, beside the logits that it is given."""
+    every = SamplingParams(top_k=50, frequency_penalty=0.1, min_tokens=3, logprobs=20)
+    analysis = _program(every, rows=64).memory_analysis()
+    assert analysis is not None
+    logits = 64 * VOCAB_SIZE * 4
+    assert analysis.temp_size_in_bytes < 2 * logits + 2**20

@@ -103,11 +103,8 @@ def test_whether_a_step_is_one_call_is_explained(
     assert result.exit_code == 0, result.stderr
     kernels = json.loads(result.stdout)["kernels"]
     assert any(line.startswith(told) for line in kernels), kernels
-    alone = {line.partition(":")[0] for line in kernels} == {
-        "embedding",
-        "layer_program",
-        "matmul",
-    }
+    operations = {line.partition(":")[0] for line in kernels}
+    alone = operations == {"layer_program", "matmul"}
     assert alone == (path == LLAMA), "operations of layers are there without it alone"
 
 
@@ -171,7 +168,7 @@ def test_what_would_fit_fits(invoke: Invoke):
     """Each remedy, taken alone."""
     sizes = (str(LLAMA), "--device", "h200")
     # Without CUDA kernels the workspace is larger: the last one is for builds with.
-    for budget in ("19800MB", "18600MB", "17800MB"):
+    for budget in ("19800MB", "18600MB", "17800MB", "17600MB"):
         short = ("--budget", budget, "--dtype", "bfloat16")
         result = invoke("inspect", *sizes, *short, "--json")
         if result.exit_code:

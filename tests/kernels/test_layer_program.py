@@ -1,6 +1,7 @@
 """A step of every family as one call: the launches, and what they do on a GPU."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program.launches import Decode, Launch, Linear
 from fdjax.kernels.matmul import gemm, handler, library
 from fdjax.kernels.matmul.params import FlatConfig
+from fdjax.kernels.paged import KVCache
 from fdjax.models.families import FAMILIES
 from fdjax.models.program import OP, LayerProgram, cuda, lower
 from fdjax.models.program import instructions as do
@@ -98,6 +100,32 @@ def test_the_chain_agrees_with_the_definition(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "rows"), [*KINDS.items(), ("decode", MANY)])
+def test_a_step_in_pages_that_are_lent_has_the_same_bits(kind: str, rows: int):
+    """They are full of NaN, and beside them nothing else changes."""
+    skip_without("layer_program", "gpu")
+    call = call_of(config_of("llama"), kind, rows, dtype="bfloat16")
+    array, held = call.kv.array, call.kv.num_pages
+    page_bytes = array.nbytes // held
+    more = -(-cuda.activation_bytes(call) // page_bytes)
+    nothing = jnp.full((more, *array.shape[1:]), jnp.nan, array.dtype)
+    arena = replace(call.kv, array=jnp.concatenate([array, nothing]), lent=True)
+
+    @partial(jax.jit, donate_argnums=0)
+    def chain(kv: KVCache, call: LayerProgram) -> Any:
+        with OP.using("cuda"):
+            return OP(replace(call, kv=kv))
+
+    expected = chain(replace(call.kv, array=array + 0), call)
+    hidden, kv, recomputed = chain(arena, call)
+    np.testing.assert_array_equal(hidden, expected[0])
+    np.testing.assert_array_equal(recomputed, expected[2])
+    np.testing.assert_array_equal(kv.array[:held], expected[1].array)
+    # The borrowed pages were written: else the test would show nothing.
+    assert np.isfinite(np.asarray(kv.array[held:], np.float32)).any()
+
+
+@pytest.mark.gpu
 def test_heads_outside_the_bounds_are_counted():
     skip_without("layer_program", "gpu")
     for kind in ("decode", "mixed"):
@@ -159,18 +187,21 @@ def _narrowed(parameters: Any) -> Any:
     [
         (lambda call: call, "q is float32; it takes bfloat16 and float16"),
         (
-            lambda call: replace(call, x=call.x[:, :-3]),
+            lambda call: replace(call, program=replace(call.program, hidden_size=509)),
             "a row is 2036 bytes; add_norm takes multiples of 16 up to",
         ),
         (_other_scale, "layer 2 differs from the first in its scale"),
         (_beams, "rows are beams"),
         (
-            lambda call: replace(call, x=call.x.astype(jnp.bfloat16)),
-            "the KV array is float32, and x bfloat16",
+            lambda call: replace(call, parameters=_narrowed(call.parameters)),
+            "the KV array is float32, and the embedding bfloat16",
         ),
         (
-            lambda call: replace(call, parameters=_narrowed(call.parameters)),
-            "layers.0.attention_norm.scale is bfloat16, and x float32",
+            lambda call: replace(
+                call,
+                parameters=(call.parameters[0], *_narrowed(call.parameters[1:])),
+            ),
+            "layers.0.attention_norm.scale is bfloat16, and the embedding float32",
         ),
         (
             lambda call: replace(call, batch=replace(call.batch, wanted=jnp.arange(0))),

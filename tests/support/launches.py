@@ -9,12 +9,14 @@ import numpy as np
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.add_norm import add_norm
 from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
+from fdjax.kernels.embedding import embedding
 from fdjax.kernels.layer_program import launches as do
 from fdjax.kernels.layer_program.call import Memory, Tokens
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
 from fdjax.kernels.paged import KVCache
 from fdjax.kernels.prefill_attention import PrefillAttention, prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
+from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
 FUNCTIONS = tuple(ACTIVATIONS.values())
@@ -37,21 +39,21 @@ class Simulation:
         prompts: Sequence[PrefillAttention],
         *,
         num_heads: int,
+        hidden_size: int,
         interleaved: bool,
     ) -> None:
         self.tokens, self.kv, self.launches = tokens, kv, launches
         self.num_heads, self.interleaved = num_heads, interleaved
         self.decoding, self.prompts = decoding, prompts
-        count, hidden = tokens.x.shape
+        count, self.hidden_size = tokens.ids.size, hidden_size
         wanted = tokens.wanted.size or count
         sizes = (
             *(count * width for width in memory.widths),
-            wanted * hidden,
             memory.scratch,
+            wanted * hidden_size,
         )
         self.regions = [np.full(size, np.nan, np.float32) for size in sizes]
         self.regions += [np.array(weight, np.float32).ravel() for weight in weights]
-        self.regions[0][: count * hidden] = np.asarray(tokens.x).ravel()
         rows = decoding[0].pages.num_rows if decoding else 0
         self.recomputed = np.zeros((kv.num_layers, rows), np.int32)
 
@@ -59,7 +61,7 @@ class Simulation:
         """All launches; the results of the call."""
         for launch in self.launches:
             getattr(self, type(launch).__name__.lower())(launch)
-        hidden = self.regions[Region.HIDDEN].reshape(-1, self.tokens.x.shape[1])
+        hidden = self.regions[Region.HIDDEN].reshape(-1, self.hidden_size)
         return jnp.asarray(hidden), self.kv, jnp.asarray(self.recomputed)
 
     def view(self, operand: Operand, *shape: int) -> np.ndarray:
@@ -79,6 +81,19 @@ class Simulation:
             if other is not None and other.region == target.region:
                 begin, end = other.offset, other.offset + extent
                 assert end <= target.offset or target.offset + size <= begin
+
+    def embed(self, one: do.Embed) -> None:
+        assert one.rows == self.tokens.ids.size
+        table = one.num_positions, one.columns
+        vectors = self.read(one.positions, *table)
+        places = self.tokens.positions + one.position_offset
+        self.view(one.out, one.rows, one.columns)[:] = embedding(
+            Dense(self.read(one.table, one.num_vectors, one.columns)),
+            self.tokens.ids,
+            vectors,
+            None if vectors is None else places,
+            scale=one.scale if one.scaled else None,
+        )
 
     def norm(self, one: do.Norm) -> None:
         shape = one.rows, one.columns
@@ -148,7 +163,7 @@ class Simulation:
         return q
 
     def rotate(self, one: do.Rotate) -> None:
-        q = self._rotate(one.layer, one.qkv, self.tokens.x.shape[0])
+        q = self._rotate(one.layer, one.qkv, self.tokens.ids.size)
         heads = self.num_heads + 2 * self.kv.num_kv_heads
         self._apart((one.query, q.size), (one.qkv, q.size // self.num_heads * heads))
         self.view(one.query, *q.shape)[:] = q
@@ -179,7 +194,7 @@ class Simulation:
 
     def prefill(self, one: do.Prefill) -> None:
         call = self.prompts[one.tiles]
-        shape = self.tokens.x.shape[0], self.num_heads, self.kv.head_dim
+        shape = self.tokens.ids.size, self.num_heads, self.kv.head_dim
         slopes, options = self._terms(one)
         out = prefill_attention(
             self.read(one.q, *shape),

@@ -77,7 +77,6 @@ def call_of(
     kv = KVCache.page_major(jnp.asarray(values, layout.dtype))
     program = program_of(config, selects=batch.wanted is not None)
     return LayerProgram(
-        model.vectors(batch),
         kv,
         batch,
         tuple(parameters_of(model)[path] for path in program.layer_parameters),

@@ -1,5 +1,6 @@
 """The FFI call that launches a step's kernels one after the other."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,13 +21,16 @@ from fdjax.notation import Array, Float, Int32
 
 NAME = "layer_program"
 
+ALIGNMENT = 256
+"""Of a block, in bytes: `kAlignment` of ffi/layer_program/arguments.h."""
+
 
 @dataclass(frozen=True)
 class Tokens:
     """What a call knows of its tokens.
 
     Attributes:
-        x: the residual stream at first.
+        ids: of each.
         positions: of each.
         slots: where its key and value go.
         wanted: those whose hidden states are the result; none stand for all.
@@ -36,7 +40,7 @@ class Tokens:
         slopes: ALiBi's; none without it.
     """
 
-    x: Float[Array, "T E"]
+    ids: Int32[Array, " T"]
     positions: Int32[Array, " T"]
     slots: Int32[Array, " T"]
     wanted: Int32[Array, " U"]
@@ -54,24 +58,44 @@ class Memory:
     scratch: int
 
 
+class Blocks(NamedTuple):
+    """Bytes of what a step alone needs, besides its results."""
+
+    first: int
+    second: int
+    third: int
+    scratch: int
+    decode_records: int
+    prefill_records: int
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where each begins if they lie one after the other; and where all end."""
+        sizes = (-(-size // ALIGNMENT) * ALIGNMENT for size in self)
+        return tuple(itertools.accumulate(sizes, initial=0))
+
+    @property
+    def total(self) -> int:
+        """Bytes from the beginning to the end of all."""
+        return self.places[-1]
+
+
 class _Decoding(NamedTuple):
-    """Operands, results and attributes for rows that decode."""
+    """Operands, a result and attributes for rows that decode."""
 
     page_table: Array
     lengths: Array
     plans: Array
     recomputed: jax.ShapeDtypeStruct
-    records: jax.ShapeDtypeStruct
     attributes: dict[str, np.int64]
 
 
 class _Prompts(NamedTuple):
-    """Operands and results for rows with any number of tokens."""
+    """Operands for rows with any number of tokens."""
 
     page_table: Array
     lengths: Array
     tiles: Array
-    records: jax.ShapeDtypeStruct
 
 
 def run(
@@ -84,6 +108,7 @@ def run(
     prompts: Sequence[PrefillAttention],
     *,
     num_heads: int,
+    hidden_size: int,
     interleaved: bool,
 ) -> tuple[Float[Array, "U E"], KVCache, Int32[Array, "L B"]]:
     """Runs a step.
@@ -91,43 +116,42 @@ def run(
     Args:
         launches: what is done, in order.
         memory: what it needs.
-        tokens: of the call; `x` is overwritten where nobody else reads it.
-        kv: keys and values; donate them, and they are updated in place.
+        tokens: of the call.
+        kv: keys and values; donate them, and they are updated in place. Where they are
+            lent, their last pages are what the step needs besides.
         weights: in the order that operands count them in.
         decoding: attention of rows with one token, for each window; none: no such rows.
         prompts: attention of rows with any number, likewise.
         num_heads: `Hq`.
+        hidden_size: `E`.
         interleaved: RoPE's pairing.
 
     Returns:
         The region `HIDDEN`, the cache, and how many query heads of each row that
         decodes every layer computed again.
+
+    Raises:
+        ValueError: what the step needs is more than the whole array that is lent.
     """
-    x, some = tokens.x, _decoding(decoding, kv)
-    others = _prompts(prompts, kv)
-
-    def buffer(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, x.dtype)
-
-    first, second, third = (buffer(x.shape[0], width) for width in memory.widths)
+    some, others = _decoding(decoding, kv), _prompts(prompts)
+    count = tokens.ids.shape[0]
+    blocks = blocks_of(memory, kv, count, decoding, prompts)
+    places = places_in(kv, blocks) if kv.lent else ()
+    own = [0 if kv.lent else size for size in blocks]
+    hidden = tokens.wanted.shape[0] or count, hidden_size
     chain = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
-            first,
             jax.ShapeDtypeStruct(kv.array.shape, kv.dtype),
-            second,
-            third,
-            buffer(tokens.wanted.shape[0] or x.shape[0], x.shape[1]),
-            buffer(memory.scratch),
+            jax.ShapeDtypeStruct(hidden, kv.dtype),
             some.recomputed,
-            some.records,
-            others.records,
+            *(jax.ShapeDtypeStruct((size,), jnp.uint8) for size in own),
         ),
-        input_output_aliases={0: 0, 1: 1},
+        input_output_aliases={0: 0},
     )
-    _, written, _, _, hidden, _, recomputed, _, _ = chain(
-        x,
+    written, last, recomputed, *_ = chain(
         kv.array,
+        tokens.ids,
         tokens.positions,
         tokens.slots,
         tokens.wanted,
@@ -143,11 +167,56 @@ def run(
         others.tiles,
         *weights,
         program=encode(launches),
+        places=np.array(places, np.int64),
         q_heads=np.int64(num_heads),
         interleaved=np.bool_(interleaved),
         **some.attributes,
     )
-    return hidden, kv.with_array(written), jnp.sum(recomputed, axis=-1)
+    return last, kv.with_array(written), jnp.sum(recomputed, axis=-1)
+
+
+def blocks_of(
+    memory: Memory,
+    kv: KVCache,
+    num_tokens: int,
+    decoding: Sequence[DecodeAttention],
+    prompts: Sequence[PrefillAttention],
+) -> Blocks:
+    """What a step of so many tokens needs; see `run`."""
+    itemsize = kv.dtype.itemsize
+    first, second, third = (num_tokens * width for width in memory.widths)
+    records = prompts_records = 0
+    if decoding:
+        one = decoding[0]
+        config = decode_config.heuristic(decode_cuda.config_call(one))
+        shape = config.plan_shape(one.pages.num_rows, kv.num_kv_heads)
+        records = shape.record_floats(one.group, kv.head_dim)
+    if prompts:
+        room = prefill_handler.room_on_gpu(prompts[0])
+        prompts_records = prefill_handler.records_of(prompts[0], room).size
+    elements = (first, second, third, memory.scratch)
+    floats = (records, prompts_records)
+    return Blocks(*(size * itemsize for size in elements), *(4 * n for n in floats))
+
+
+def places_in(kv: KVCache, blocks: Blocks) -> tuple[int, ...]:
+    """Where blocks lie at the array's end: its first byte and its bytes, of each.
+
+    Raises:
+        ValueError: the array is smaller than they are together.
+    """
+    whole = kv.array.size * kv.dtype.itemsize
+    begin = (whole - blocks.total) // ALIGNMENT * ALIGNMENT
+    if begin < 0:
+        raise ValueError(
+            f"{NAME}: a step needs {blocks.total} bytes at the end of the KV array, "
+            f"which has {whole}; give it fewer tokens, or a larger array"
+        )
+    return tuple(
+        number
+        for place, size in zip(blocks.places[:-1], blocks, strict=True)
+        for number in (begin + place, size)
+    )
 
 
 def angles(
@@ -163,37 +232,32 @@ def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
         config = decode_config.LaunchConfig(splits=0, heads=1, warps=0, slots=0)
         shape = config.plan_shape(0, kv.num_kv_heads)
         page_table, lengths = _no_rows()
-        plans, floats = jnp.zeros((1, 0), jnp.int32), 0
+        plans = jnp.zeros((1, 0), jnp.int32)
     else:
         first = calls[0]
         config = decode_config.heuristic(decode_cuda.config_call(first))
         shape = config.plan_shape(first.pages.num_rows, kv.num_kv_heads)
         page_table, lengths = first.pages.page_table, first.pages.lengths
         plans = jnp.stack([decode_cuda.plan_for(call, shape) for call in calls])
-        floats = shape.record_floats(first.group, kv.head_dim)
     counts = (kv.num_layers, page_table.shape[0], kv.num_kv_heads)
     return _Decoding(
         page_table,
         lengths,
         plans,
         jax.ShapeDtypeStruct(counts, jnp.int32),
-        jax.ShapeDtypeStruct((floats,), jnp.float32),
         config.attributes(shape),
     )
 
 
-def _prompts(calls: Sequence[PrefillAttention], kv: KVCache) -> _Prompts:
+def _prompts(calls: Sequence[PrefillAttention]) -> _Prompts:
     if not calls:
-        tiles = jnp.zeros((1, 0, 8), jnp.int32)
-        none = jax.ShapeDtypeStruct((0, kv.num_kv_heads, 0, 0), jnp.float32)
-        return _Prompts(*_no_rows(), tiles, none)
+        return _Prompts(*_no_rows(), jnp.zeros((1, 0, 8), jnp.int32))
     first = calls[0]
     room = prefill_handler.room_on_gpu(first)
     return _Prompts(
         first.pages.page_table,
         first.pages.lengths,
         jnp.stack([prefill_handler.work_for(call, room) for call in calls]),
-        prefill_handler.records_of(first, room),
     )
 
 

@@ -22,8 +22,8 @@ class Region(enum.IntEnum):
     FIRST = 0
     SECOND = 1
     THIRD = 2
-    HIDDEN = 3
-    SCRATCH = 4
+    SCRATCH = 3
+    HIDDEN = 4
     WEIGHTS = 5
 
 
@@ -38,6 +38,35 @@ class Operand:
 
     region: int
     offset: int = 0
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Vectors of the call's tokens, and those of their positions.
+
+    Attributes:
+        rows: tokens.
+        columns: of a vector.
+        scaled: whether the tokens' vectors have a factor.
+        scale: that.
+        num_vectors: of the table of tokens.
+        num_positions: of the table of positions.
+        position_offset: what is added to a position to find its vector.
+        table: of tokens.
+        positions: the table of positions, if there is one.
+        out: where to.
+    """
+
+    rows: int
+    columns: int
+    scaled: bool
+    scale: float
+    num_vectors: int
+    num_positions: int
+    position_offset: int
+    table: Operand
+    positions: Operand | None
+    out: Operand
 
 
 @dataclass(frozen=True)
@@ -196,7 +225,8 @@ class Scatter:
 
 
 type Launch = (
-    Norm
+    Embed
+    | Norm
     | HeadNorm
     | Linear
     | Activate
@@ -210,7 +240,7 @@ type Launch = (
 
 # In the order of the enum Code of reader.h.
 CODES: tuple[type[Launch], ...] = (
-    *(Norm, HeadNorm, Linear, Activate, Rotate, Decode, Prefill, Sum, Gather),
+    *(Embed, Norm, HeadNorm, Linear, Activate, Rotate, Decode, Prefill, Sum, Gather),
     Scatter,
 )
 

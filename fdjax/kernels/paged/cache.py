@@ -18,6 +18,8 @@ class KVCache:
         array: pages along its first axis; its other axes are as its owner likes them.
             Donate it, and operations update it in place.
         layout: where a page keeps what.
+        lent: the last pages hold nobody's tokens while a step runs, which may keep
+            there what it needs besides its results: whoever launches steps sees to it.
 
     Raises:
         ValueError: a page of the array is not of the layout's size.
@@ -25,6 +27,7 @@ class KVCache:
 
     array: Float[Array, "P ..."]
     layout: PageLayout = static()
+    lent: bool = static(default=False)
 
     def __post_init__(self) -> None:
         held = math.prod(self.array.shape[1:])

@@ -1,9 +1,11 @@
 """The arguments of `layer_program`."""
 
+import jax.numpy as jnp
+
 from fdjax.kernels.paged import KVCache
 from fdjax.kernels.weight import Weight
 from fdjax.layers import Batch
-from fdjax.models.program.instructions import Program
+from fdjax.models.program.instructions import Linear, Program
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree, static
 
@@ -13,18 +15,34 @@ type Ran = tuple[Float[Array, "U E"], KVCache, Int32[Array, "L B"]]
 
 @pytree
 class LayerProgram:
-    """One call of `layer_program`: a program without its ends, embedding and head.
+    """One call of `layer_program`: a program without its head.
 
     Attributes:
-        x: embedded tokens.
         kv: keys and values. Donate it, and it is updated in place.
         batch: the tokens.
         parameters: those of `program.layer_parameters`, in their order.
         program: what is done; one that selects needs `batch.wanted`.
     """
 
-    x: Float[Array, "T E"]
     kv: KVCache
     batch: Batch
     parameters: tuple[Array | Weight, ...]
     program: Program = static()
+
+    @property
+    def num_tokens(self) -> int:
+        """`T`."""
+        return self.batch.tokens.shape[0]
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the embedding, and so of all activations."""
+        return self.parameters[0].dtype
+
+    @property
+    def linear_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the weights that are multiplied by, each shape once."""
+        paths = zip(self.program.layer_parameters, self.parameters, strict=True)
+        shapes = {path: each.shape for path, each in paths}
+        linear = (one for one in self.program.instructions if isinstance(one, Linear))
+        return tuple(dict.fromkeys(shapes[one.weight] for one in linear))

@@ -1,7 +1,7 @@
 """`layer_program` as one chain of CUDA kernels, called through XLA's FFI."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,46 +25,52 @@ from fdjax.notation import Array
 
 def run(call: LayerProgram) -> Ran:
     """See `LayerProgram`; `kv` is updated in place."""
-    program, batch = call.program, call.batch
-    some, others = _decoding(call), _prompts(call)
-    windows = windows_of(program)
-    launches, memory = _lowered(call, windows)
-    one = _attention(program)
+    batch, one, calls = call.batch, _attention(call.program), _calls(call)
+    launches, memory = _lowered(call)
     hidden, kv, recomputed = layer_program.run(
         launches,
         memory,
-        _tokens(call, one, some, among=others is not None),
+        _tokens(call, one),
         call.kv,
         [_values(each) for each in call.parameters],
-        [] if some is None else [_decode_call(call, one, some, w) for w in windows],
-        []
-        if others is None
-        else [_prefill_call(call, one, others, w) for w in windows],
+        *calls,
         num_heads=one.num_heads,
+        hidden_size=call.program.hidden_size,
         interleaved=one.interleaved,
     )
-    if some is None:
+    if not calls.decoding:
         recomputed = jnp.zeros((call.kv.num_layers, batch.pages.num_rows), jnp.int32)
     return hidden, kv, recomputed
 
 
 def activation_bytes(call: LayerProgram) -> int:
-    """What a call holds beside weights, KV array and results.
+    """What a call needs beside weights, KV array and results."""
+    _, memory = _lowered(call)
+    return layer_program.blocks_of(
+        memory, call.kv, call.num_tokens, *_calls(call)
+    ).total
 
-    The three buffers, the first of which is `x`; and what launches need besides.
-    """
-    _, memory = _lowered(call, windows_of(call.program))
-    elements = call.x.shape[0] * sum(memory.widths) + memory.scratch
-    total = elements * call.x.dtype.itemsize
-    if (pages := _prompts(call)) is not None:
-        one = _prefill_call(call, _attention(call.program), pages, None)
-        records = prefill_handler.records_of(one, prefill_handler.room_on_gpu(one))
-        total += records.size * records.dtype.itemsize
-    return total
+
+class _Calls(NamedTuple):
+    """Of attention, one for each window; none where there are no such rows."""
+
+    decoding: list[DecodeAttention]
+    prompts: list[PrefillAttention]
+
+
+def _calls(call: LayerProgram) -> _Calls:
+    one, windows = _attention(call.program), windows_of(call.program)
+    some, others = _decoding(call), _prompts(call)
+    return _Calls(
+        [] if some is None else [_decode_call(call, one, some, w) for w in windows],
+        []
+        if others is None
+        else [_prefill_call(call, one, others, w) for w in windows],
+    )
 
 
 def _lowered(
-    call: LayerProgram, windows: tuple[int, ...]
+    call: LayerProgram,
 ) -> tuple[tuple[Launch, ...], layer_program.Memory]:
     """The launches, and what they need."""
     shapes = (each.shape for each in call.parameters)
@@ -72,7 +78,7 @@ def _lowered(
         call.program,
         _rows(call),
         dict(zip(call.program.layer_parameters, shapes, strict=True)),
-        windows,
+        windows_of(call.program),
     )
     return lowering.launches(), lowering.memory
 
@@ -93,9 +99,9 @@ def refuse_arguments(call: LayerProgram) -> str | None:
         return "rows are beams"
     if batch.pages.prefixes is not None:
         return "rows share prefixes"
-    if call.kv.dtype != call.x.dtype:
-        return f"the KV array is {call.kv.dtype}, and x {call.x.dtype}"
-    tokens, wanted = call.x.shape[0], batch.wanted
+    if call.kv.dtype != call.dtype:
+        return f"the KV array is {call.kv.dtype}, and the embedding {call.dtype}"
+    tokens, wanted = call.num_tokens, batch.wanted
     if wanted is not None and not 0 < wanted.shape[0] <= tokens:
         return f"{wanted.shape[0]} of {tokens} tokens are wanted"
     return _refuse_attention(call) or _refuse_parameters(call) or _refuse_rows(call)
@@ -119,19 +125,20 @@ def _refuse_attention(call: LayerProgram) -> str | None:
 
 
 def _refuse_parameters(call: LayerProgram) -> str | None:
-    x = call.x
-    if (row_bytes := x.shape[1] * x.dtype.itemsize) > MAX_ROW_BYTES or row_bytes % 16:
+    row_bytes = call.program.hidden_size * call.dtype.itemsize
+    if row_bytes > MAX_ROW_BYTES or row_bytes % 16:
         return (
             f"a row is {row_bytes} bytes; add_norm takes multiples of 16 up to "
             f"{MAX_ROW_BYTES}"
         )
     for path, each in zip(call.program.layer_parameters, call.parameters, strict=True):
-        if each.dtype != x.dtype:
-            return f"{path} is {each.dtype}, and x {x.dtype}"
-        if isinstance(each, Dense):
-            n, k = each.shape
-            if n % 16 or k % 8:
-                return f"a weight is [{n}, {k}]; it takes multiples of 16 and 8"
+        if each.dtype != call.dtype:
+            return f"{path} is {each.dtype}, and the embedding {call.dtype}"
+        if 0 in each.shape:
+            return f"{path} is {each.shape}"
+    for n, k in call.linear_shapes:
+        if n % 16 or k % 8:
+            return f"a weight is [{n}, {k}]; it takes multiples of 16 and 8"
     return None
 
 
@@ -152,7 +159,7 @@ def _refuse_rows(call: LayerProgram) -> str | None:
 
 
 def _rows(call: LayerProgram) -> Rows:
-    tokens, wanted = call.x.shape[0], call.batch.wanted
+    tokens, wanted = call.num_tokens, call.batch.wanted
     some, others = _decoding(call), _prompts(call)
     return Rows(
         tokens=tokens,
@@ -193,7 +200,7 @@ def _decode_call(
 def _prefill_call(
     call: LayerProgram, one: do.Attention, pages: PageView, window: int | None
 ) -> PrefillAttention:
-    return PrefillAttention(**_operands(call, one, pages, call.x.shape[0], window))
+    return PrefillAttention(**_operands(call, one, pages, call.num_tokens, window))
 
 
 def _operands(
@@ -206,34 +213,29 @@ def _operands(
     """The fields of a `PagedAttention`; its queries are not there yet."""
     shape = num_queries, one.num_heads, one.head_dim
     return {
-        "q": jax.ShapeDtypeStruct(shape, call.x.dtype),
+        "q": jax.ShapeDtypeStruct(shape, call.dtype),
         "kv": call.kv.layer(0),
         "pages": pages,
         "scores": ScoreSpec(None, one.scale, one.soft_cap, window),
     }
 
 
-def _tokens(
-    call: LayerProgram, one: do.Attention, some: PageView | None, *, among: bool
-) -> layer_program.Tokens:
+def _tokens(call: LayerProgram, one: do.Attention) -> layer_program.Tokens:
     """What the call is told of its tokens.
 
     Args:
         call: whose tokens.
         one: attention of any layer.
-        some: the rows that decode.
-        among: whether their tokens are among those of other rows.
     """
     batch, none = call.batch, jnp.zeros(0, jnp.int32)
     frequencies = jnp.asarray(one.frequencies, jnp.float32)
     turns = jnp.zeros((0, 0, 0), jnp.float32)
-    if some is not None and not among:
+    decodes = _decoding(call) is not None
+    if decodes and _prompts(call) is None:
         turns = layer_program.angles(batch.positions, frequencies)
-    places = (
-        batch.mixed.places if batch.mixed is not None and some is not None else none
-    )
+    places = none if batch.mixed is None or not decodes else batch.mixed.places
     return layer_program.Tokens(
-        x=call.x,
+        ids=batch.tokens,
         positions=batch.positions,
         slots=batch.slots,
         wanted=none if batch.wanted is None else batch.wanted,

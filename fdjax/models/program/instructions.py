@@ -266,7 +266,6 @@ class Program:
 
     @property
     def layer_parameters(self) -> tuple[str, ...]:
-        """As `parameters`, without those of both ends, the embedding and the head."""
-        ends = (self.instructions[0], self.instructions[-1])
-        inner = (one for one in self.instructions if one not in ends)
-        return tuple(dict.fromkeys(path for one in inner for path in one.parameters))
+        """As `parameters`, without those of the head."""
+        before = self.instructions[:-1]
+        return tuple(dict.fromkeys(path for one in before for path in one.parameters))

@@ -71,8 +71,10 @@ class Lowering:
 
     def _launches(self, one: instructions.Instruction) -> Iterator[Launch]:
         match one:
-            case instructions.Embed() | instructions.Head():
-                return  # before the call, and after it
+            case instructions.Embed():
+                yield self._embed(one)
+            case instructions.Head():
+                return  # after the call
             case instructions.Norm():
                 yield self._norm(one)
             case instructions.HeadNorm():
@@ -92,6 +94,21 @@ class Lowering:
                 )
             case _:
                 raise AssertionError(one)
+
+    def _embed(self, one: instructions.Embed) -> Launch:
+        (x,), table = one.writes, one.position_table
+        return do.Embed(
+            rows=self._rows(x),
+            columns=x.columns,
+            scaled=one.factor is not None,
+            scale=1.0 if one.factor is None else float(one.factor),
+            num_vectors=self.shapes[one.weight][0],
+            num_positions=0 if table is None else self.shapes[table][0],
+            position_offset=one.position_offset,
+            table=self._weight(one.weight),
+            positions=self._optional(table),
+            out=self._at(x),
+        )
 
     def _norm(self, one: instructions.Norm) -> Launch:
         x, *delta = one.reads

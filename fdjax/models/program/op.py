@@ -1,8 +1,7 @@
-"""`layer_program`: what a program does between its ends, as one operation."""
+"""`layer_program`: what a program does before its head, as one operation."""
 
 from fdjax.kernels.layer_program import config
 from fdjax.kernels.op import Op
-from fdjax.kernels.weight import Dense
 from fdjax.models.program import cuda
 from fdjax.models.program.arguments import LayerProgram
 from fdjax.models.program.run import run_layers
@@ -10,8 +9,7 @@ from fdjax.models.program.run import run_layers
 
 def _source(call: LayerProgram) -> str:
     """What chose the kernels of the GEMMs and their launch configs."""
-    shapes = (each.shape for each in call.parameters if isinstance(each, Dense))
-    return config.source(call.x.shape[0], tuple(dict.fromkeys(shapes)))
+    return config.source(call.num_tokens, call.linear_shapes)
 
 
 OP = Op(

@@ -45,13 +45,11 @@ def run_program(
 
 
 def run_layers(call: LayerProgram) -> Ran:
-    """What a program does between its ends; see `LayerProgram`."""
+    """What a program does before its head; see `LayerProgram`."""
     program = call.program
     parameters = dict(zip(program.layer_parameters, call.parameters, strict=True))
     step = _Step(parameters, call.kv, call.batch)
-    first, *inner, _ = program.instructions
-    step.begin(first, call.x)
-    for instruction in inner:
+    for instruction in program.instructions[:-1]:
         step.execute(instruction)
     return step.value(program.result), step.kv, jnp.stack(step.recomputed)
 
@@ -66,11 +64,6 @@ class _Step:
         self._parameters: Mapping[str, Any] = parameters
         self._batch = batch
         self._values: dict[int, Array] = {}
-
-    def begin(self, embed: Instruction, x: Array) -> None:
-        """Takes the value of the first instruction as given."""
-        (value,) = embed.writes
-        self._values[value.index] = x
 
     def value(self, value: Value) -> Array:
         """What was written of it."""

@@ -1,0 +1,95 @@
+"""The calls of `layer_program` that an engine makes, by their shapes alone."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from fdjax.engine.buckets import PREFILL_ROWS
+from fdjax.kernels.paged import PageView
+from fdjax.layers import Batch, decode_batch, mixed_batch, packed_batch
+from fdjax.memory.kv import KVLayout
+from fdjax.models.config import ModelConfig
+from fdjax.models.decoder import Decoder
+from fdjax.models.parameters import parameters_of
+from fdjax.models.program import LayerProgram, Program, program_of
+from fdjax.notation import Array
+
+type StepKind = Literal["extend", "decode", "score", "pool"]
+"""The programs of an engine that run all layers."""
+
+
+@dataclass(frozen=True)
+class StepCalls:
+    """What an engine's programs call, with the shapes of arrays in their place.
+
+    Attributes:
+        config: the model.
+        layout: of the KV array.
+        num_rows: of the largest batch.
+        max_model_len: longest sequence, in tokens: page tables have room for it.
+    """
+
+    config: ModelConfig
+    layout: KVLayout
+    num_rows: int
+    max_model_len: int
+
+    def of(self, kind: StepKind, num_tokens: int) -> LayerProgram:
+        """The call of so many tokens, padding included.
+
+        Args:
+            kind: which program's; the tokens of "decode" are its rows.
+            num_tokens: `T`.
+        """
+        # As `last_hidden` has it: where no fewer are wanted, all are.
+        program = self._programs[kind == "extend" and num_tokens > self.num_rows]
+        paths = program.layer_parameters
+
+        def call() -> LayerProgram:
+            return LayerProgram(
+                self.layout.allocate(),
+                self._batch(kind, num_tokens),
+                tuple(jax.tree.map(_zeros, self._parameters[path]) for path in paths),
+                program,
+            )
+
+        return jax.eval_shape(call)
+
+    @cached_property
+    def _parameters(self) -> dict[str, Any]:
+        return parameters_of(Decoder(self.config, self.layout.dtype))
+
+    @cached_property
+    def _programs(self) -> tuple[Program, Program]:
+        """Of all tokens' hidden states, and of those wanted."""
+        return (
+            program_of(self.config, selects=False),
+            program_of(self.config, selects=True),
+        )
+
+    def _batch(self, kind: StepKind, num_tokens: int) -> Batch:
+        page_size = self.layout.page_size
+        ids = jnp.zeros(num_tokens, jnp.int32)
+        if kind == "decode":
+            return decode_batch(ids, ids, self._table(num_tokens), page_size=page_size)
+        arrivals = min(PREFILL_ROWS, self.num_rows)
+        if kind != "extend":
+            rows = jnp.zeros(1 if kind == "score" else arrivals, jnp.int32)
+            table = self._table(len(rows))
+            return packed_batch(ids, rows, table, rows, page_size=page_size)
+        rows = jnp.zeros(self.num_rows, jnp.int32)
+        view = PageView(self._table(self.num_rows), rows, starts=rows, firsts=rows)
+        prompts = jnp.zeros(arrivals, jnp.int32)
+        batch = mixed_batch(ids, view, prompts, rows > 0, page_size=page_size)
+        return replace(batch, wanted=rows) if num_tokens > self.num_rows else batch
+
+    def _table(self, num_rows: int) -> Array:
+        width = self.layout.pages_for(self.max_model_len)
+        return jnp.zeros((num_rows, width), jnp.int32)
+
+
+def _zeros(each: Any) -> Array:
+    return jnp.zeros(each.shape, each.dtype)

@@ -1,0 +1,118 @@
+"""What an engine keeps free at the KV array's end, and what its programs put there."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fdjax.engine.lent_pages import LentPages, lends
+from fdjax.engine.step_calls import StepCalls, StepKind
+from fdjax.kernels.layer_program import call as layer_program
+from fdjax.kernels.layer_program.call import ALIGNMENT, Blocks
+from fdjax.memory.kv import KVLayout
+from fdjax.models.config import ModelConfig
+from fdjax.models.program import cuda
+from fdjax.serve.setup import Settings
+from tests.support import h200
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs" / "models"
+ROWS, LENGTH = 256, 8192
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def on_h200(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    h200.pretend(monkeypatch, tmp_path)
+
+
+def _settings(name: str = "llama3-8b", **options: Any) -> Settings:
+    path = CONFIGS / f"{name}.json"
+    sizes = {"max_model_len": LENGTH, "max_num_seqs": ROWS}
+    return Settings.of(path, dtype="bfloat16", **{**sizes, **options})
+
+
+def _lent(config: ModelConfig, layout: KVLayout, *widths: int) -> LentPages:
+    return LentPages(config, layout, num_rows=ROWS, widths=widths)
+
+
+def test_a_step_takes_the_tokens_of_the_plan():
+    settings = _settings()
+    layout = settings.widest_layout
+    assert layout.lent
+    lent = _lent(settings.config, layout, 512)
+    for tokens in (1024, 8192):
+        activations = tokens * 45_056
+        pages = lent.pages("extend", tokens)
+        # Gate and up of 2,048 rows at most, and what pieces of attention leave.
+        beside = min(tokens, 2048) * 28_672 * 2 + 100 * 2**20
+        assert activations < pages * layout.page_bytes < activations + beside
+    assert lent.pages("decode", 256) * layout.page_bytes < 32 * 2**20
+
+
+@pytest.mark.parametrize("kind", ["extend", "decode", "score", "pool"])
+def test_no_program_overwrites_more(kind: StepKind, monkeypatch: pytest.MonkeyPatch):
+    settings = _settings()
+    config, layout = settings.config, settings.widest_layout.with_pages(1000)
+    seen: list[tuple[int, ...]] = []
+    found = layer_program.places_in
+
+    def places_in(*arguments: Any) -> tuple[int, ...]:
+        seen.append(found(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(layer_program, "places_in", places_in)
+    lent = _lent(config, layout, 32, 512)
+    for width in (32, 512):
+        calls = StepCalls(config, layout, ROWS, width * 16)
+        jax.eval_shape(cuda.run, calls.of(kind, 64))
+        begin = seen[-1][0]
+        assert layout.nbytes - begin <= lent.pages(kind, 64) * layout.page_bytes
+    tight = lent.pages(kind, 64) - 1
+    assert any(layout.nbytes - one[0] > tight * layout.page_bytes for one in seen)
+
+
+def test_blocks_lie_apart_at_the_end():
+    layout = _settings().widest_layout.with_pages(3)
+    kv = jax.eval_shape(layout.allocate)
+    blocks = Blocks(1000, 1, 0, 300_000, 257, 4)
+    places = layer_program.places_in(kv, blocks)
+    begins, sizes = places[::2], places[1::2]
+    assert sizes == tuple(blocks)
+    assert all(begin % ALIGNMENT == 0 for begin in begins)
+    ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
+    assert layout.nbytes - ALIGNMENT < ends[-1] <= layout.nbytes
+
+
+def test_an_array_that_is_too_small_is_named():
+    layout = _settings().widest_layout.with_pages(1)
+    kv = jax.eval_shape(layout.allocate)
+    blocks = Blocks(2**21, 1, 0, 0, 0, 0)
+    with pytest.raises(ValueError, match=r"needs 2097408 bytes .* which has 2097152"):
+        layer_program.places_in(kv, blocks)
+
+
+def test_what_one_call_does_not_serve_is_lent_nothing():
+    config = dataclasses.replace(_settings().config, hidden_size=4097)
+    layout = config.kv_layout(num_pages=1, page_size=16, dtype=jnp.bfloat16)
+    assert not lends(config, layout, num_rows=ROWS, max_model_len=LENGTH)
+
+
+def test_the_plan_counts_a_step_as_pages():
+    settings = _settings()
+    plan = settings.memory_plan(100 * GIB)
+    large = dataclasses.replace(settings, max_batched_tokens=32_768)
+    larger = large.memory_plan(100 * GIB)
+    assert larger.step_pages > 3 * plan.step_pages
+    # Hidden states of prompts that are pooled are less than sampling's logits.
+    assert larger.layout.num_pages == plan.layout.num_pages
+    assert 0 < plan.least_step_pages < plan.step_pages
+
+
+def test_a_sequence_fits_beside_a_small_step():
+    settings = _settings(max_num_seqs=1, max_num_batched_tokens=512)
+    plan = settings.memory_plan(100 * GIB)
+    assert plan.layout.num_pages == LENGTH // 16 + plan.step_pages
