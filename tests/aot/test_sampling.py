@@ -58,9 +58,9 @@ def test_tokens_are_chosen_without_loops_and_sorts(params: SamplingParams, draws
 
 
 def test_sampling_takes_what_the_workspace_counts():
-    """Of all stages together, beside the logits that it is given."""
+    """Of all stages together; an engine's program has one of them for its logits."""
     every = SamplingParams(top_k=50, frequency_penalty=0.1, min_tokens=3, logprobs=20)
     analysis = _program(every, rows=64).memory_analysis()
     assert analysis is not None
     logits = 64 * VOCAB_SIZE * 4
-    assert analysis.temp_size_in_bytes < 2 * logits + 2**20
+    assert analysis.temp_size_in_bytes < 3 * logits + 2**20
