@@ -1,11 +1,13 @@
 """Calls overwrite the KV array's last pages, and nobody's tokens change by that."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fdjax import PoolingParams, RequestError
+from fdjax.engine.borrowing import NOTHING_BORROWED
 from fdjax.engine.engine import Engine
 from fdjax.engine.kv_calls import MOVE_SIZES
 from fdjax.engine.request import Embedded
@@ -19,7 +21,6 @@ PROMPTS = [[3 + i, *range(7, 7 + i)] for i in range(12)]
 
 
 def engine_of(num_pages: int, *, caching: bool = True, borrows: bool = True) -> Engine:
-    options = {"borrowing": BORROWING} if borrows else {}
     return tiny_engine(
         shallow_model(),
         num_pages=num_pages,
@@ -27,7 +28,7 @@ def engine_of(num_pages: int, *, caching: bool = True, borrows: bool = True) -> 
         steps_per_launch=2,
         max_batched_tokens=64,
         prefix_caching=caching,
-        **options,
+        borrowing=BORROWING if borrows else NOTHING_BORROWED,
     )
 
 
@@ -135,7 +136,7 @@ def test_no_move_is_compiled_after_the_start():
     engine, plain = engine_of(12), engine_of(12, borrows=False)
     params = [dataclasses.replace(GREEDY, max_tokens=12)]
     assert engine.warm_up(params) == plain.warm_up(params) + len(MOVE_SIZES)
-    move = engine.executor.programs.move
+    move: Any = engine.executor.programs.move
     before = move._cache_size()
     run(engine, PROMPTS, params[0])
     assert engine.statistics().num_moved_pages > 0

@@ -12,8 +12,10 @@ from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.engine import Engine
 from fdjax.engine.programs import Programs
 from fdjax.generate.loop import GenerationProgress
+from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.rows import RowTokens
-from fdjax.kernels.paged import KVCache
+from fdjax.generate.sampling_state import SamplingRules
+from fdjax.kernels.paged import KVCache, SharedPrefixes
 
 
 class TokensBorrow:
@@ -61,16 +63,19 @@ class Poisoned:
             return extend(self._of(progress, "extend", len(call.tokens)), call)
 
         def run_decode(
-            rules: Any,
+            rules: SamplingRules,
             progress: GenerationProgress,
-            table: Any,
-            *rest: Any,
-            **more: Any,
+            page_table: jax.Array,
+            steps: jax.Array,
+            prefixes: SharedPrefixes | None = None,
+            *,
+            plan: SamplingPlan,
         ) -> Any:
-            progress = self._of(progress, "decode", len(table))
-            return decode(rules, progress, table, *rest, **more)
+            progress = self._of(progress, "decode", len(page_table))
+            return decode(rules, progress, page_table, steps, prefixes, plan=plan)
 
-        programs.extend, programs.decode = run_extend, run_decode
+        for name, run in (("extend", run_extend), ("decode", run_decode)):
+            setattr(programs, name, run)
 
     def _of(
         self, progress: GenerationProgress, call: BorrowingCall, num_tokens: int
