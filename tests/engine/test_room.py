@@ -141,3 +141,26 @@ def test_no_move_is_compiled_after_the_start():
     run(engine, PROMPTS, params[0])
     assert engine.statistics().num_moved_pages > 0
     assert move._cache_size() == before
+
+
+@pytest.mark.parametrize(("num_held", "tokens"), [(8, 64), (9, 32), (10, 32), (11, 16)])
+def test_moving_is_preferred_to_fewer_tokens(num_held: int, tokens: int):
+    """Of 12 pages, wherever those that are held lie; 64 tokens borrow 4."""
+    engine = engine_of(12)
+    room, pool = engine.scheduler.room, engine.scheduler.pool
+    pages = pool.take(12)
+    pool.give_back(pages[: 12 - num_held])
+    assert pool.boundary == 12
+    assert room.most_tokens(engine.scheduler.prompts) == tokens
+
+
+def test_what_is_seated_leaves_room_for_a_step():
+    """Two of 13 tokens hold 8 pages of 9, and one is for the next token."""
+    engine = engine_of(9, caching=False)
+    for prompt in ([3] * 13, [4] * 13):
+        engine.add(engine.request(0, prompt, GREEDY))
+    assert len(engine.scheduler.admit()) == 1
+    plain = engine_of(9, caching=False, borrows=False)
+    for prompt in ([3] * 13, [4] * 13):
+        plain.add(plain.request(0, prompt, GREEDY))
+    assert len(plain.scheduler.admit()) == 2
