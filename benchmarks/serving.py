@@ -129,7 +129,7 @@ def mixed_step(llm: LLM, *, rows: int, inputs: int, tokens: int) -> dict[str, An
     executor, scheduler = engine.executor, engine.scheduler
     for index, prompt in enumerate(prompts_of(llm, rows, inputs)):
         engine.add(engine.request(index, prompt, greedy(count * 4 + 64)))
-    while scheduler.num_decoding < rows:
+    while len(scheduler.decoding) < rows:
         engine.step()
     (prompt,) = prompts_of(llm, 1, tokens + 1)
     sequence = engine.add(engine.request(rows, prompt, greedy(1)))

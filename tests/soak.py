@@ -6,6 +6,10 @@ draw with penalties and log-probabilities, or have a grammar, all beside each ot
 beside prompts; with `--beams`, most are beam searches. Fails if the tokens of a request
 are not what it gives by itself, or if a page is not free at the end.
 
+With `--arena`, calls borrow the last pages and overwrite them, and as many requests are
+there at a time as have 1.3 times the tokens that fit. Fails, too, if no page was
+moved or no sequence put back.
+
 With `--hostile`, random attacks on `fdjax serve` instead, beside honest requests, for
 10 minutes or `--seconds`, in turns with quiet. Fails if an honest request is not
 answered in full, if the 99th percentile of their token gap is twice the quiet one, if
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
+# Of `--arena`: tokens of all requests at a time, by the tokens that fit.
+LOAD = 1.3
+
 KEYS = """[keys.honest]
 key = "sk-honest"
 
@@ -40,11 +47,14 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--beams", action="store_true")
+    parser.add_argument("--arena", action="store_true")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--seconds", type=float, default=600.0)
     arguments = parser.parse_args()
     if arguments.hostile:
         return hostile(seconds=arguments.seconds, seed=arguments.seed)
+    if arguments.arena:
+        return arena(num_requests=arguments.requests, seed=arguments.seed)
     return few_pages(
         num_requests=arguments.requests, seed=arguments.seed, beams=arguments.beams
     )
@@ -80,6 +90,48 @@ def hostile(*, seconds: float, seed: int) -> int:
             status = process.wait(timeout=60)
     print(f"{words}\nexit status {status}")
     return int(not well or status != 0)
+
+
+def arena(*, num_requests: int, seed: int) -> int:
+    """Runs engines whose calls borrow pages, beside one whose calls do not."""
+    from tests.support.borrowing import Poisoned, TokensBorrow
+    from tests.support.engines import shallow_model, tiny_engine
+    from tests.support.soak import MEAN_TOKENS, STYLES, is_idle, soak
+
+    failed, borrowing, num_pages, page_size = False, TokensBorrow(16), 16, 4
+    options = {"page_size": page_size, "steps_per_launch": 2, "max_batched_tokens": 64}
+    undisturbed = tiny_engine(shallow_model(), num_pages=64, **options)
+    num_live = round(LOAD * num_pages * page_size / MEAN_TOKENS)
+    for caching in (True, False):
+        engine = tiny_engine(
+            shallow_model(),
+            num_pages=num_pages,
+            prefix_caching=caching,
+            borrowing=borrowing,
+            **options,
+        )
+        poisoned = Poisoned(engine, borrowing)
+        done = soak(
+            engine,
+            num_requests=num_requests,
+            seed=seed,
+            asked=(*STYLES, 2),
+            num_live=num_live,
+        )
+        now, idle = engine.statistics(), is_idle(engine)
+        differing = list(done.differing(undisturbed))
+        failed |= bool(differing) or not idle
+        failed |= not (now.num_moved_pages and now.num_put_back_for_room)
+        print(
+            f"prefix caching {caching}: {len(done.outputs)} requests and "
+            f"{done.num_aborted} aborted, {done.num_searches} searches among them, "
+            f"{num_live} at a time; {poisoned.num_calls} calls borrowed pages; "
+            f"{now.num_moved_pages} pages were moved, {now.num_preemptions} sequences "
+            f"put back, {now.num_put_back_for_room} of them for room; "
+            f"{len(differing)} differ from the request alone; every page free: {idle}",
+            flush=True,
+        )
+    return int(failed)
 
 
 def few_pages(*, num_requests: int, seed: int, beams: bool) -> int:

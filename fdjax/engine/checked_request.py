@@ -1,7 +1,9 @@
 """From what a caller asks for to a request that an engine can serve."""
 
+import dataclasses
 from collections.abc import Sequence
 
+from fdjax.engine.executor import Executor
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import (
     Request,
@@ -10,6 +12,7 @@ from fdjax.engine.request import (
     check_pooling,
     make_request,
 )
+from fdjax.engine.room import Room
 from fdjax.generate.any_params import AnyParams
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.pooling_params import PoolingParams
@@ -26,12 +29,13 @@ def checked_request(
     config: ModelConfig,
     plan: MemoryPlan,
     max_num_seqs: int,
+    room: Room,
 ) -> Request:
     """A request, of whatever kind its parameters are; see `Engine.request`.
 
     Raises:
         RequestError: the prompt or the parameters cannot be served, or the whole KV
-            array could not hold it.
+            array could not hold it beside what a step of it borrows.
     """
     beams = pooling = None
     if isinstance(params, PoolingParams):
@@ -58,5 +62,17 @@ def checked_request(
         beams=beams,
         pooling=pooling,
     )
-    check_pages(request, plan.layout)
+    check_pages(request, plan.layout, borrowed=room.least(request))
     return request
+
+
+def prepared_request(
+    executor: Executor, request: Request, *, only_kept: bool
+) -> Request | None:
+    """See `Engine.prepare`."""
+    if request.beams is None:
+        return request
+    programs = executor.beams.prepared(request, executor.kv, only_kept=only_kept)
+    if programs is None:
+        return None
+    return dataclasses.replace(request, programs=programs)

@@ -1,13 +1,13 @@
 """`Engine`: requests come and go while others run; token ids only."""
 
-import dataclasses
 import math
 import random
 from collections.abc import Callable, Sequence
 
+from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.budget import TokenBudget
-from fdjax.engine.checked_request import checked_request
+from fdjax.engine.checked_request import checked_request, prepared_request
 from fdjax.engine.executor import Executor
 from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
@@ -17,12 +17,12 @@ from fdjax.engine.parking import Parking
 from fdjax.engine.pipeline import Pipeline
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.request import Increment, Request
+from fdjax.engine.room import largest_borrowed
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import EngineSequence, make_sequence
 from fdjax.engine.sleeping import Sleeping
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
-from fdjax.errors import ConfigError
 from fdjax.generate.any_params import AnyParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
@@ -47,6 +47,7 @@ class Engine:
         policy: how prompts and rows that decode share steps. Where decode attention
             does not read pages in place they take turns whatever it says.
         limits: what may wait for a row.
+        borrowing: pages at the end of the KV array that each call overwrites.
     """
 
     def __init__(
@@ -61,18 +62,21 @@ class Engine:
         prefix_caching: bool = True,
         policy: StepPolicy | None = None,
         limits: QueueLimits | None = None,
+        borrowing: Borrowing = NOTHING_BORROWED,
     ) -> None:
         self.config = model.config
         self.plan = plan
         self.buckets = buckets
         policy = policy or StepPolicy()
+        reserve = largest_borrowed(borrowing, buckets)
         self.scheduler = Scheduler(
-            PagePool(plan.layout.num_pages),
+            PagePool(plan.layout.num_pages, reserve=reserve),
             buckets,
             page_size=plan.layout.page_size,
             caching=prefix_caching,
             gathering=plan.page_workspace_bytes > 0,
             order=policy.prefill_order,
+            borrowing=borrowing,
         )
         self._parking = Parking(self.scheduler)
         pace = Pace(steps_per_launch, max_launch_s)
@@ -113,7 +117,7 @@ class Engine:
 
         Raises:
             RequestError: the prompt or the parameters cannot be served, or the whole
-                KV array could not hold it.
+                KV array could not hold it beside what a step of it borrows.
         """
         self.sleeping.check()
         return checked_request(
@@ -124,6 +128,7 @@ class Engine:
             config=self.config,
             plan=self.plan,
             max_num_seqs=self.buckets.rows[-1],
+            room=self.scheduler.room,
         )
 
     def prepare(self, request: Request, *, only_kept: bool) -> Request | None:
@@ -135,13 +140,7 @@ class Engine:
             request: of `request`.
             only_kept: nothing is compiled; `None` where something would have to be.
         """
-        if request.beams is None:
-            return request
-        executor = self.executor
-        programs = executor.beams.prepared(request, executor.kv, only_kept=only_kept)
-        if programs is None:
-            return None
-        return dataclasses.replace(request, programs=programs)
+        return prepared_request(self.executor, request, only_kept=only_kept)
 
     def check_queue(
         self,
@@ -232,7 +231,7 @@ class Engine:
         Raises:
             ConfigError: sequences wait, run or are parked; or the model is another one.
         """
-        self._check_idle("weights change")
+        self._parking.check_idle("weights change")
         self.sleeping.take_weights(model)
         self.scheduler.pool.forget()
 
@@ -242,15 +241,8 @@ class Engine:
         Raises:
             ConfigError: sequences wait, run or are parked; or there is no such level.
         """
-        self._check_idle("an engine sleeps")
+        self._parking.check_idle("an engine sleeps")
         self.sleeping.sleep(level)
-
-    def _check_idle(self, what: str) -> None:
-        if self.has_work or self._parking.num_parked:
-            raise ConfigError(
-                f"{what} between requests, and some are unfinished; let them end, or "
-                "abort them"
-            )
 
     def reset(self) -> None:
         """Ends all sequences and begins anew, after a step that was not finished."""
@@ -286,6 +278,7 @@ class Engine:
             self.plan.layout,
             params,
             longest=longest,
+            moves=self.scheduler.room.borrows,
             on_progress=on_progress,
         )
 

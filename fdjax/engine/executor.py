@@ -1,28 +1,28 @@
 """`Executor`: what an engine keeps on the device, and the calls that change it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
+from fdjax.engine.allowed import masks_of, padded_masks
 from fdjax.engine.beam_executor import BeamExecutor, BeamLaunch
-from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
+from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.budget import TokenBudget
+from fdjax.engine.kv_calls import KVCalls
 from fdjax.engine.pace import Pace
-from fdjax.engine.packing import packed, scored
 from fdjax.engine.page_table import RowTable
 from fdjax.engine.pooled_prompt import PooledLaunch
 from fdjax.engine.programs import Programs
 from fdjax.engine.request import Increment
-from fdjax.engine.results import Launch, copy_ahead
+from fdjax.engine.results import Launch
 from fdjax.engine.row_tokens import row_tokens, rows_of
 from fdjax.engine.scored_prompt import Piece
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.states import States, kept
 from fdjax.generate.loop import GenerationProgress
-from fdjax.generate.masks import stack_masks
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
 from fdjax.generate.sampling_state import SamplingRules
 from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
@@ -66,6 +66,7 @@ class Executor:
         self.mixed = mixed
         self.programs = Programs(model, steps_per_launch=pace.most, mixed=mixed)
         self.beams = BeamExecutor(model.config, self.programs, plan.layout, buckets)
+        self._calls = KVCalls(self.programs, plan.layout, buckets)
         self.pace = pace
         self.budget = budget
         self.plan = SERVING_PLANS[0]
@@ -125,17 +126,10 @@ class Executor:
 
     def pool(self, chunks: Sequence[Chunk]) -> AnyLaunch:
         """Computes chunks of sequences that are pooled."""
-        operands = packed(chunks, self._buckets, self._layout, self._buckets.pooled)
         self.pace.prefilled()
-        states, kv = self.programs.pool(self.kv, *operands)
-        self.progress = dataclasses.replace(self.progress, kv=kv)
-        copy_ahead(states)
-        for row, chunk in enumerate(chunks):
-            if chunk.sequence.pooled is not None:
-                chunk.sequence.pooled.add(states, row)
-        return PooledLaunch(
-            states, [chunk.sequence for chunk in chunks if chunk.is_last]
-        )
+        kv, launch = self._calls.pool(self.kv, chunks)
+        self._keep(kv)
+        return launch
 
     def _continued(
         self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
@@ -185,21 +179,19 @@ class Executor:
         return [launch, *launches]
 
     def score(self, sequence: EngineSequence, start: int, stop: int) -> list[Piece]:
-        """Scores what follows each of a sequence's tokens from `start` to `stop`.
-
-        Their keys and values are written too; prefill writes them anew.
-        """
-        pieces: list[Piece] = []
-        for begin in range(start, stop, SCORED_TOKENS):
-            end = min(begin + SCORED_TOKENS, stop)
-            operands = scored(
-                sequence, begin, end, self._buckets, self._layout, size=SCORED_TOKENS
-            )
-            scores, kv = self.programs.score(self.kv, *operands)
-            self.progress = dataclasses.replace(self.progress, kv=kv)
-            copy_ahead(scores)
-            pieces.append((scores, end - begin))
+        """See `KVCalls.score`."""
+        kv, pieces = self._calls.score(self.kv, sequence, start, stop)
+        self._keep(kv)
         return pieces
+
+    def move(self, moves: Mapping[int, int]) -> None:
+        """Copies pages to others, after all that was launched; nobody waits for it.
+
+        Args:
+            moves: from which page to which; no page is both.
+        """
+        self.pace.prefilled()
+        self._keep(self._calls.move(self.kv, moves))
 
     def decode(
         self,
@@ -237,7 +229,7 @@ class Executor:
         """Runs a step of a beam search."""
         self.pace.prefilled()
         kv, launch = self.beams.step(sequence, self.kv)
-        self.progress = dataclasses.replace(self.progress, kv=kv)
+        self._keep(kv)
         return launch
 
     def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
@@ -251,14 +243,9 @@ class Executor:
 
     def allow(self, rows: Sequence[int], masks: Sequence[np.ndarray]) -> None:
         """Replaces what rows may emit next."""
-        num_rows = smallest_fitting(self._buckets.mask_rows, len(rows))
-        padded = np.full(num_rows, self._buckets.rows[-1], np.int32)
-        padded[: len(rows)] = rows
         vocab_size = self._config.embedding.vocab_size
-        stacked = stack_masks(masks, num_rows=num_rows, vocab_size=vocab_size)
-        allowed = self.programs.allow(
-            self.rules.allowed, *jax.device_put((padded, stacked))
-        )
+        operands = padded_masks(rows, masks, self._buckets, vocab_size=vocab_size)
+        allowed = self.programs.allow(self.rules.allowed, *jax.device_put(operands))
         self.rules = dataclasses.replace(self.rules, allowed=allowed)
 
     def exchange(self, source: Sequence[int]) -> None:
@@ -277,6 +264,9 @@ class Executor:
             return SoftmaxStatistics(0, (0,) * self._config.num_layers)
         return self.progress.softmax.read(num_heads=self._config.num_heads)
 
+    def _keep(self, kv: KVCache) -> None:
+        self.progress = dataclasses.replace(self.progress, kv=kv)
+
     def _logits(self, hidden: Float[Array, "R E"], row: int) -> Float[Array, "1 V"]:
         return self.programs.logits(hidden, jax.device_put(np.int32(row)))
 
@@ -286,12 +276,7 @@ class Executor:
         Returns:
             The rows of these sequences.
         """
-        rows: list[int] = []
-        masks: list[np.ndarray] = []
-        for sequence in sequences:
-            if sequence.matcher is not None and sequence.row is not None:
-                rows.append(sequence.row)
-                masks.append(sequence.matcher.mask())
+        rows, masks = masks_of(sequences)
         if rows:
             self.allow(rows, masks)
         return rows

@@ -1,6 +1,6 @@
 """`Group`: the beams of one request, as the host knows them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,11 @@ class Group:
     def pages(self) -> list[int]:
         """All pages of its beams."""
         return self.segments.held + self.dead
+
+    def move(self, moves: Mapping[int, int]) -> None:
+        """See `Segments.move`; dead pages are held too."""
+        self.segments.move(moves)
+        self.dead = [moves.get(page, page) for page in self.dead]
 
     def restart(self) -> None:
         """Back to the beginning."""

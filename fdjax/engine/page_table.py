@@ -43,7 +43,8 @@ class RowTable:
         """Makes the rows what they are to be; all others are absent.
 
         Args:
-            pages: of each row. A list only grows; another one is another sequence's.
+            pages: of each row. A list only grows; another one is another sequence's,
+                or its pages were moved.
         """
         for row in self._written.keys() - pages.keys():
             self._ids[row] = self._absent

@@ -2,6 +2,7 @@
 
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import EngineSequence
+from fdjax.errors import ConfigError
 
 
 class Parking:
@@ -46,6 +47,21 @@ class Parking:
         self._asked.discard(sequence)
         if not sequence.ended:
             self._scheduler.end(sequence)
+
+    def check_idle(self, what: str) -> None:
+        """Refuses what may not be while sequences wait, run or are parked.
+
+        Args:
+            what: is to be.
+
+        Raises:
+            ConfigError: some are unfinished.
+        """
+        if self._scheduler.has_work or self.num_parked:
+            raise ConfigError(
+                f"{what} between requests, and some are unfinished; let them end, or "
+                "abort them"
+            )
 
     def clear(self) -> None:
         """Parks no others."""

@@ -8,6 +8,7 @@ from fdjax.engine.executor import AnyLaunch, Executor
 from fdjax.engine.parking import Parking
 from fdjax.engine.request import Increment
 from fdjax.engine.results import ending
+from fdjax.engine.rows import num_rows_of
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.plan import serving_plan
@@ -64,9 +65,7 @@ class Pipeline:
         ]
 
     def _let_in(self) -> None:
-        source = self._scheduler.compaction()
-        if source is not None:
-            self._executor.exchange(source)
+        self._compact()
         admitted = self._scheduler.admit()
         if admitted:
             now_s = time.monotonic()
@@ -80,6 +79,11 @@ class Pipeline:
             )
             self._executor.use(serving_plan(rows))
 
+    def _compact(self) -> None:
+        source = self._scheduler.compaction()
+        if source is not None:
+            self._executor.exchange(source)
+
     @property
     def _mixes(self) -> bool:
         """The next call has prompts, and a token of each row that decodes.
@@ -90,7 +94,7 @@ class Pipeline:
         return (
             self._executor.mixed
             and bool(scheduler.prompts)
-            and 2 * scheduler.num_decoding <= scheduler.prompts.most_tokens
+            and 2 * len(scheduler.decoding) <= scheduler.prompts.most_tokens
         )
 
     @property
@@ -102,24 +106,34 @@ class Pipeline:
         """Launches what it says, and tells how many calls, as do the next three."""
         if self._mixes:
             return 0
-        room, before = self._scheduler.prompts.most_tokens, len(self._unread)
-        while chunks := self._scheduler.chunks(room):
+        self._make_room_for_prompts()
+        scheduler = self._scheduler
+        room, before = scheduler.prompts.most_tokens, len(self._unread)
+        most = scheduler.room.most_tokens(scheduler.prompts)
+        while chunks := scheduler.chunks(min(room, most)):
             room -= sum(chunk.size for chunk in chunks)
+            self._clear(scheduler.room.of_call(0, chunks))
             self._unread += self._executor.extend([], chunks)
         return len(self._unread) - before
 
     def _mixed(self) -> int:
         scheduler = self._scheduler
         sequences = scheduler.reserve(1)
-        room = self._executor.budget.tokens(len(sequences))
+        room = min(
+            self._executor.budget.tokens(len(sequences)),
+            scheduler.room.most_tokens(scheduler.prompts),
+        )
         chunks = scheduler.chunks(room, num_decoding=len(sequences))
+        self._clear(scheduler.room.of_call(len(sequences), chunks))
         launches = self._executor.extend(sequences, chunks)
         self._unread += launches
         return len(launches)
 
     def _decode(self) -> int:
-        sequences = self._scheduler.reserve(self._executor.pace.steps)
+        scheduler = self._scheduler
+        sequences = scheduler.reserve(self._executor.pace.steps)
         if sequences:
+            self._clear(scheduler.room.of_rows(num_rows_of(sequences)))
             self._unread.append(self._executor.decode(sequences))
         return bool(sequences)
 
@@ -130,17 +144,58 @@ class Pipeline:
 
     def _make_room(self) -> None:
         """Frees pages for the next launch, and rows, by putting sequences back."""
-        scheduler = self._scheduler
-        while scheduler.lacking(self._num_steps):
-            scheduler.preempt()
-        scheduler.give_way()
+        self._put_back_lacking()
+        self._scheduler.give_way()
         self._parking.park()
+        self._put_back_lacking()  # another kind of call may come next
         # A search that was put back begins anew: what it has on the way is nobody's.
         self._unread = deque(
             launch
             for launch in self._unread
             if not isinstance(launch, BeamLaunch) or launch.sequence.row is not None
         )
+
+    def _make_room_for_prompts(self) -> None:
+        """As `_make_room`, for calls with prompts alone."""
+        scheduler = self._scheduler
+        room, prompts = scheduler.room, scheduler.prompts
+        while (
+            room.borrows
+            and prompts
+            and not scheduler.pool.can_clear(room.least_of_prompts(prompts))
+        ):
+            self._put_back_for_room()
+
+    def _put_back_lacking(self) -> None:
+        scheduler = self._scheduler
+        while scheduler.lacking(self._num_steps, borrowed=self._num_borrowed):
+            if scheduler.lacking(self._num_steps):
+                scheduler.preempt()
+            else:
+                self._put_back_for_room()
+
+    @property
+    def _num_borrowed(self) -> int:
+        """Pages that the smallest next call borrows."""
+        scheduler, room = self._scheduler, self._scheduler.room
+        if not room.borrows:
+            return 0
+        if self._mixes:
+            return room.least_of_prompts(scheduler.prompts, len(scheduler.decoding))
+        return room.of_rows(num_rows_of(scheduler.decoding))
+
+    def _put_back_for_room(self) -> None:
+        """Fewer rows then need less room, if they are the first ones."""
+        self._scheduler.preempt()
+        self._scheduler.room.num_put_back += 1
+        self._compact()
+
+    def _clear(self, num_pages: int) -> None:
+        """Has the KV array's last pages free when what is launched next runs."""
+        scheduler = self._scheduler
+        moves = scheduler.room.clear(num_pages, scheduler.running)
+        if moves:
+            self._executor.move(moves)
 
     def _read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
         increments = self._executor.read(launch)

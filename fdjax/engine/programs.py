@@ -30,6 +30,7 @@ from fdjax.generate.prompt_scores import PromptScores, score_tokens
 from fdjax.generate.rows import Arrivals, RowTokens
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingRules
+from fdjax.kernels.page_move import page_move
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Bool, Float, Int32
@@ -160,6 +161,7 @@ class Programs:
         self._decode = run_decode
         self.exchange = jax.jit(rows.exchange, donate_argnums=1)
         self.allow = jax.jit(rows.allow, donate_argnums=0)
+        self.move = jax.jit(page_move, donate_argnums=0)
 
     def extend(
         self, progress: GenerationProgress, call: RowTokens

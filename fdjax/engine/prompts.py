@@ -1,12 +1,14 @@
 """`Prompts`: what the next call computes of prompts. Host only."""
 
+from collections.abc import Collection, Iterator
+
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.policy import PrefillOrder
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.turns import in_turn
 
 
-class Prompts:
+class Prompts(Collection[EngineSequence]):
     """Running sequences whose prompts are not launched whole.
 
     Args:
@@ -26,6 +28,18 @@ class Prompts:
     def __bool__(self) -> bool:
         """Some prompt has tokens that were not launched."""
         return bool(self._sequences)
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._sequences)
+
+    def __contains__(self, sequence: object) -> bool:
+        """Whether a sequence is one of them."""
+        return sequence in self._sequences
+
+    def __iter__(self) -> Iterator[EngineSequence]:
+        """All of them."""
+        return iter(self._sequences)
 
     @property
     def most_tokens(self) -> int:

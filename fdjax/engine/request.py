@@ -271,8 +271,13 @@ def most_pages(request: Request, layout: KVLayout) -> int:
     return layout.pages_for(len(request.prompt)) + request.num_rows * own
 
 
-def check_pages(request: Request, layout: KVLayout) -> None:
+def check_pages(request: Request, layout: KVLayout, *, borrowed: int = 0) -> None:
     """Refuses what the whole KV array could not hold.
+
+    Args:
+        request: asked for.
+        layout: of the KV array.
+        borrowed: pages that steps overwrite in which nothing else runs.
 
     Raises:
         RequestError: it needs more pages than there are.
@@ -280,9 +285,14 @@ def check_pages(request: Request, layout: KVLayout) -> None:
     needed, remedy = most_pages(request, layout), "lower max_tokens"
     if request.beams is not None:
         remedy += " or beam_width"
-    if needed > layout.num_pages:
+    if needed + borrowed > layout.num_pages:
+        beside = ""
+        if borrowed:
+            num_bytes = layout.page_bytes * (needed + borrowed)
+            beside = f" beside {borrowed} that a step borrows ({num_bytes:,} bytes)"
         raise RequestError(
             f"prompt {request.index} and its output need {needed} pages of "
-            f"{layout.page_size} tokens, but there are {layout.num_pages}; shorten the "
-            f"prompt, or {remedy}"
+            f"{layout.page_size} tokens{beside}, but there are {layout.num_pages}"
+            f"{f' ({layout.nbytes:,} bytes)' if borrowed else ''}; shorten the prompt, "
+            f"or {remedy}"
         )

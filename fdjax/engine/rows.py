@@ -1,10 +1,16 @@
 """`FreeRows`: the rows of the batch that no sequence holds."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fdjax.engine.buckets import smallest_fitting
 from fdjax.engine.sequence import EngineSequence
+
+
+def num_rows_of(sequences: Iterable[EngineSequence]) -> int:
+    """The first rows of the batch, as far as any of these sequences has one."""
+    rows = (sequence.row for sequence in sequences)
+    return max((row + 1 for row in rows if row is not None), default=0)
 
 
 class FreeRows:

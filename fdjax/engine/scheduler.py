@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from fdjax.engine.away import AwaySequences
 from fdjax.engine.beam_searches import BeamSearches
+from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.formed import FormedSequences
 from fdjax.engine.limits import Load
 from fdjax.engine.policy import PrefillOrder
 from fdjax.engine.prefixes import Prefixes
 from fdjax.engine.prompts import Prompts
+from fdjax.engine.room import Room
 from fdjax.engine.rows import FreeRows
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.turns import in_turn
@@ -38,6 +40,10 @@ class Scheduler:
         caching: pages of earlier requests may be found and shared.
         gathering: decode calls copy their pages, and there is room for all once.
         order: of prompts.
+        borrowing: pages of the pool that calls overwrite.
+
+    Attributes:
+        room: for that.
     """
 
     def __init__(
@@ -49,7 +55,9 @@ class Scheduler:
         caching: bool,
         gathering: bool,
         order: PrefillOrder = "shortest",
+        borrowing: Borrowing = NOTHING_BORROWED,
     ) -> None:
+        self.room = Room(pool, buckets, borrowing)
         self.pool = pool
         self.running: list[EngineSequence] = []
         self.formed = FormedSequences()
@@ -134,9 +142,9 @@ class Scheduler:
         return chunks
 
     @property
-    def num_decoding(self) -> int:
+    def decoding(self) -> list[EngineSequence]:
         """Sequences that the next decode step has a token of."""
-        return len(self._decoding())
+        return [sequence for sequence in self.running if sequence.is_decoding]
 
     def settle(self, *, wait: bool) -> list[tuple[EngineSequence, FinishReason]]:
         """See `FormedSequences.settle`; the sequences returned have ended."""
@@ -145,15 +153,19 @@ class Scheduler:
             self.end(sequence)
         return ended
 
-    def lacking(self, num_steps: int) -> bool:
-        """Whether pages are too few for `num_steps` more steps of all that decode."""
+    def lacking(self, num_steps: int, *, borrowed: int = 0) -> bool:
+        """Whether pages are too few for `num_steps` more steps of all that decode.
+
+        Args:
+            num_steps: see above.
+            borrowed: pages that must be free after that.
+        """
         most = self._pages_for(num_steps) + 1
-        if most * self._rows.num_held <= self.pool.num_free:
+        num_free = self.pool.num_free - borrowed
+        if most * self._rows.num_held <= num_free:
             return False
-        wanted = sum(
-            self._missing(sequence, num_steps) for sequence in self._decoding()
-        )
-        return wanted + self.beams.missing() > self.pool.num_free
+        wanted = sum(self._missing(sequence, num_steps) for sequence in self.decoding)
+        return wanted + self.beams.missing() > num_free
 
     def preempt(self) -> EngineSequence:
         """Puts the running sequence that is last in order back into the queue."""
@@ -183,7 +195,7 @@ class Scheduler:
         Returns:
             The sequences that the next launch decodes.
         """
-        sequences = self._decoding()
+        sequences = self.decoding
         for sequence in sequences:
             steps = sequence.steps_of(num_steps)
             if (
@@ -197,9 +209,6 @@ class Scheduler:
     def compaction(self) -> list[int] | None:
         """See `FreeRows.compact`."""
         return self._rows.compact(self.running)
-
-    def _decoding(self) -> list[EngineSequence]:
-        return [sequence for sequence in self.running if sequence.is_decoding]
 
     def _missing(self, sequence: EngineSequence, num_steps: int) -> int:
         """Pages a sequence lacks for its part of `num_steps` more steps."""
@@ -218,6 +227,9 @@ class Scheduler:
         # Room for one more page of each row that is held already, and for the first
         # ones of beams, or it would be put back as soon as it is let in.
         crowd = self._rows.num_held + (sequence.group.width if sequence.group else 0)
+        # And for what a step borrows that it takes part in.
+        rows = len(self.running) + 1
+        crowd += self.room.least(sequence.request, num_rows=rows)
         if missing + crowd > self.pool.num_free and self.running:
             self.pool.give_back(found)
             return False

@@ -1,6 +1,6 @@
 """`Segments`: the pages of beams for what comes after their prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -41,6 +41,17 @@ class Segments:
         """Gives each beam as many of some more pages."""
         for place, page in enumerate(pages):
             self.pages[place % len(self.pages)].append(page)
+
+    def move(self, moves: Mapping[int, int]) -> None:
+        """Names pages by where their contents are now.
+
+        Args:
+            moves: from which page to which they went.
+        """
+        self.pages = [
+            [None if page is None else moves.get(page, page) for page in pages]
+            for pages in self.pages
+        ]
 
     def table(self, absent: int) -> list[list[int]]:
         """Page ids by beam, with `absent` for those that were given back."""

@@ -1,5 +1,6 @@
 """`EngineSequence`: a request on its way, as the host knows it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fdjax.engine.group import Group
@@ -141,6 +142,20 @@ class EngineSequence:
         self.held = self.matcher is not None
         if self.group is not None:
             self.group.launch()
+
+    def move(self, moves: Mapping[int, int]) -> None:
+        """Names pages by where their contents are now.
+
+        The list of pages is another one then, by which page tables that were made from
+        it know.
+
+        Args:
+            moves: from which page to which they went.
+        """
+        if not moves.keys().isdisjoint(self.pages):
+            self.pages = [moves.get(page, page) for page in self.pages]
+        if self.group is not None:
+            self.group.move(moves)
 
     def let_in(self, now_s: float) -> None:
         """Notes the first time that it has a row; no chunk of it was launched yet."""

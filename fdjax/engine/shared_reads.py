@@ -63,7 +63,8 @@ class SharedReads:
             sequences: that decode.
             table: pages of all rows of the call, `[B, W]`.
         """
-        # A sequence has the same list of pages as long as it has its row.
+        # A sequence has the same list of pages as long as it has its row
+        # and none is moved.
         now = tuple((sequence.row or 0, sequence.pages) for sequence in sequences)
         if self._shape != table.shape or not self._are(now):
             self._rows, self._shape = now, table.shape

@@ -32,6 +32,11 @@ class EngineStatistics:
         softmax: of decoding, as of about a second ago.
         tenants: requests that run and that wait, by tenant, at this moment; not those
             of tenants that have none.
+        boundary: one past the highest page held, at this moment; steps compute above.
+        fragmentation: share of the pages below it that nobody holds, at this moment.
+        num_moved_pages: pages moved down for steps to compute where they were.
+        num_put_back_for_room: of `num_preemptions`, those for want of what steps
+            borrow, where there were pages for the requests themselves.
     """
 
     num_running: int
@@ -44,6 +49,10 @@ class EngineStatistics:
     num_cached_tokens: int
     softmax: SoftmaxStatistics
     tenants: Mapping[str, tuple[int, int]]
+    boundary: int
+    fragmentation: float
+    num_moved_pages: int
+    num_put_back_for_room: int
 
     @staticmethod
     def of(
@@ -62,6 +71,10 @@ class EngineStatistics:
             num_cached_tokens=scheduler.prefixes.num_cached_tokens,
             softmax=softmax,
             tenants=scheduler.shares.seen(),
+            boundary=pool.boundary,
+            fragmentation=pool.fragmentation,
+            num_moved_pages=scheduler.room.num_moved,
+            num_put_back_for_room=scheduler.room.num_put_back,
         )
 
 

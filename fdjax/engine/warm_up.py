@@ -6,6 +6,7 @@ from contextlib import suppress
 from fdjax.engine.ahead import Collected, compile_all, default_threads
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
+from fdjax.engine.kv_calls import MOVE_SIZES
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.engine.sequence import Chunk, EngineSequence
@@ -29,6 +30,7 @@ def warm_up(
     params: Sequence[SamplingParams | PoolingParams] | None,
     *,
     longest: int,
+    moves: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
     threads: int | None = None,
 ) -> int:
@@ -42,6 +44,7 @@ def warm_up(
         layout: of its KV array.
         params: what requests will ask for; `None`: anything.
         longest: tokens of the longest sequence to be ready for.
+        moves: pages are moved.
         on_progress: called with programs done, and programs in all.
         threads: that compile; `None`: by the number of cores.
 
@@ -58,6 +61,8 @@ def warm_up(
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
     calls: list[_Call] = [_extend(executor, tokens) for tokens in buckets.prefills]
     calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
+    if moves:
+        calls += [_move(executor, layout, size) for size in MOVE_SIZES]
     if scored:
         calls.append(lambda: executor.score(_sequence(2, row=buckets.rows[-1]), 0, 1))
     if pooled:
@@ -100,6 +105,12 @@ def _extend(executor: Executor, tokens: int) -> _Call:
 def _pool(executor: Executor, buckets: Buckets, tokens: int) -> _Call:
     sequence = _sequence(tokens + 1, row=buckets.rows[-1])
     return lambda: executor.pool([Chunk(sequence, 0, tokens)])
+
+
+def _move(executor: Executor, layout: KVLayout, size: int) -> _Call:
+    """A call that moves pages which do not exist."""
+    absent = layout.num_pages
+    return lambda: executor.move({absent + page: absent for page in range(size)})
 
 
 def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call:

@@ -34,6 +34,8 @@ def test_rows_grow_change_and_leave(table: RowTable):
     assert _rows(table) == [[2], [], []]
     table.update({0: [7]})  # another sequence, as long as the one before
     assert _rows(table) == [[7], [], []]
+    table.update({0: [4]})  # the same one, whose page was moved
+    assert _rows(table) == [[4], [], []]
     table.update({})
     assert _rows(table) == [[], [], []]
 

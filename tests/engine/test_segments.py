@@ -80,6 +80,19 @@ class Searches(RuleBasedStateMachine):
         self.pool.give_back(self.strange[:count])
         del self.strange[:count]
 
+    @rule(count=st.integers(1, NUM_PAGES))
+    def pages_are_moved(self, count: int) -> None:
+        if not self.pool.can_clear(count):
+            return
+        moves = self.pool.clear_top(count)
+        for beams in self.groups:
+            beams.segments.move(moves)
+        self.strange = [moves.get(page, page) for page in self.strange]
+        for (page, slot), token in list(self.memory.items()):
+            if page in moves:
+                self.memory[moves[page], slot] = token
+                self.memory[page, slot] = -2
+
     @invariant()
     def every_beam_reads_what_it_has_written(self) -> None:
         for beams in self.groups:

@@ -14,6 +14,7 @@ from fdjax.engine.shared_reads import SharedReads
 from fdjax.generate.params import SamplingParams
 from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.shared_prefix import groups
+from tests.support.borrowing import Poisoned, TokensBorrow
 from tests.support.engines import run, tiny_engine, tiny_model
 from tests.support.host_reads import no_host_reads
 
@@ -108,6 +109,36 @@ def test_what_is_said_to_be_shared_always_is(monkeypatch: pytest.MonkeyPatch):
                 assert np.array_equal(pages[row, span], pages[leader, span])
                 assert tokens[row] >= end
     assert checked > 20
+
+
+def test_shared_pages_that_were_moved_are_read_where_they_are():
+    """Those who share them come back for others at the array's end."""
+    borrowing = TokensBorrow(16)
+    over = tiny_engine(
+        max_model_len=48,
+        num_pages=20,
+        max_batched_tokens=64,
+        steps_per_launch=1,
+        policy=StepPolicy(shared_reads=True),
+        borrowing=borrowing,
+    )
+    Poisoned(over, borrowing)
+    pool = over.scheduler.pool
+    below = pool.take(10)
+    sequences = [over.add(over.request(0, one, greedy(8))) for one in prompts(3)]
+    outputs: list[list[int]] = [[] for _ in sequences]
+    while over.has_work:
+        if below and all(len(sequence.output) > 1 for sequence in sequences):
+            pool.give_back(below)
+            below = []
+            running = over.scheduler.running
+            moves = over.scheduler.room.clear(10, running)  # all that they hold
+            assert len(moves) == sum(len(one.pages) for one in running) - 2 * 2
+            over.executor.move(moves)
+        for sequence, increment in over.step():
+            outputs[sequences.index(sequence)] += increment.token_ids
+    assert not below
+    assert outputs == run(engine(shared=False), prompts(3), greedy(8))
 
 
 def test_nothing_is_traced_after_warm_up(monkeypatch: pytest.MonkeyPatch):

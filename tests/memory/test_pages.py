@@ -14,16 +14,18 @@ from fdjax.errors import MemoryBudgetError
 from fdjax.memory.pages import PagePool
 
 NUM_PAGES = 12
+RESERVE = 4
 
 
 class Pages(RuleBasedStateMachine):
     """Callers take, share and give back pages; the machine keeps its own book."""
 
     holdings = Bundle("holdings")
+    reserve = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = PagePool(NUM_PAGES)
+        self.pool = PagePool(NUM_PAGES, reserve=self.reserve)
         self.held: list[list[int]] = []
         self.key_of: dict[int, bytes] = {}  # of pages whose contents can be found
         self.cached: list[int] = []  # held by nobody, the next to go first
@@ -45,13 +47,45 @@ class Pages(RuleBasedStateMachine):
                 self.pool.take(count)
             return []
         pages = self.pool.take(count)
-        evicted = self.cached[: max(count - len(free), 0)]
-        assert pages == [*free[:count], *evicted], "free ones first, the lowest first"
-        del self.cached[: len(evicted)]
-        for page in evicted:
-            assert self.pool.find(self.key_of.pop(page)) is None
+        low = range(NUM_PAGES - self.reserve)
+        order = [page for page in free if page in low]
+        order += [page for page in self.cached if page in low]
+        order += [page for page in free if page not in low]
+        order += [page for page in self.cached if page not in low]
+        assert pages == order[:count], "those that steps borrow go last"
+        self.evict(pages)
         self.held.append(pages)
         return pages
+
+    def evict(self, pages: list[int]) -> None:
+        for page in [page for page in pages if page in self.cached]:
+            self.cached.remove(page)
+            assert self.pool.find(self.key_of.pop(page)) is None
+
+    @rule(count=st.integers(0, NUM_PAGES))
+    def clear_top(self, count: int) -> None:
+        held = {page for pages in self.held for page in pages}
+        first, before = NUM_PAGES - count, self.pool.num_cached
+        assert self.pool.can_clear(count) == (len(held) <= first)
+        if len(held) > first:
+            with pytest.raises(MemoryBudgetError, match=rf"{count} .* {len(held)} of"):
+                self.pool.clear_top(count)
+            assert self.pool.num_cached == before
+            return
+        free = [page for page in self.free if page < first]
+        moves = self.pool.clear_top(count)
+        self.evict([page for page in self.cached if page >= first])
+        assert list(moves) == sorted(page for page in held if page >= first)
+        targets = list(moves.values())
+        assert targets[: len(free)] == free[: len(targets)], "the lowest free first"
+        assert set(targets[len(free) :]) <= set(self.cached), "then cached ones"
+        self.evict(targets)
+        for pages in self.held:  # bundles hold these lists
+            pages[:] = [moves.get(page, page) for page in pages]
+        for source, target in moves.items():
+            if source in self.key_of:
+                self.key_of[target] = self.key_of.pop(source)
+        assert self.pool.boundary <= first
 
     @rule(pages=holdings, key=st.binary(min_size=1, max_size=1), place=st.integers(0))
     def remember(self, pages: list[int], key: bytes, place: int) -> None:
@@ -108,9 +142,59 @@ class Pages(RuleBasedStateMachine):
         held = {page for pages in self.held for page in pages}
         assert self.pool.num_cached == len(self.cached)
         assert self.pool.num_free + len(held) == NUM_PAGES
+        end = max(held, default=-1) + 1
+        assert self.pool.boundary == end
+        share = sum(page not in held for page in range(end)) / max(end, 1)
+        assert self.pool.fragmentation == pytest.approx(share)
+        for page, key in self.key_of.items():
+            assert self.pool.find(key) == page
+
+
+class PagesWithReserve(Pages):
+    """Of which steps borrow the last ones."""
+
+    reserve = RESERVE
 
 
 TestPages = Pages.TestCase
+TestPagesWithReserve = PagesWithReserve.TestCase
+
+
+def test_cached_pages_give_way_before_those_that_steps_borrow():
+    pool = PagePool(6, reserve=2)
+    first, last = pool.take(2), pool.take(2)
+    for page in first:
+        pool.remember(page, bytes([page]))
+    pool.give_back(first)
+    assert pool.take(2) == [1, 0], "4 and 5 are free, but steps borrow them"
+    assert pool.take(1) == [4]
+    pool.give_back(last)
+    assert pool.clear_top(2) == {4: 2}
+    assert (pool.boundary, pool.fragmentation) == (3, 0.0)
+
+
+def test_a_page_keeps_its_key_and_its_holders_when_it_moves():
+    pool = PagePool(4)
+    below, page = pool.take(3), pool.take(1)
+    pool.remember(3, b"key")
+    pool.share(page)
+    pool.give_back(below)
+    assert pool.clear_top(2) == {3: 0}
+    assert pool.find(b"key") == 0
+    pool.give_back([0])
+    pool.give_back([0])
+    assert (pool.find(b"key"), pool.num_cached, pool.num_free) == (0, 1, 4)
+
+
+def test_a_cached_page_that_is_borrowed_is_forgotten():
+    pool = PagePool(3)
+    pages = pool.take(3)
+    pool.remember(2, b"key")
+    pool.give_back(pages)
+    assert pool.find(b"key") == 2
+    assert pool.clear_top(1) == {}
+    assert pool.find(b"key") is None
+    assert (pool.num_free, pool.num_cached) == (3, 0)
 
 
 def test_pages_given_back_cannot_be_given_back_again():

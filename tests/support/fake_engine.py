@@ -162,6 +162,10 @@ class FakeEngine:
             num_cached_tokens=30,
             softmax=SoftmaxStatistics(query_heads=1000, recomputed=(2, 7)),
             tenants={"alice": (6, 4)},
+            boundary=40,
+            fragmentation=0.125,
+            num_moved_pages=12,
+            num_put_back_for_room=1,
         )
 
     def step(self) -> list[tuple[FakeSequence, Increment]]:

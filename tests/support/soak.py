@@ -27,6 +27,9 @@ type Asked = int | Literal["drawn", "penalised", "formed"]
 WIDTHS: tuple[Asked, ...] = (0, 0, 2, 3, 4)
 STYLES: tuple[Asked, ...] = (0, "drawn", "penalised", "formed")
 
+# Tokens of a request as drawn below, prompt and output, on average.
+MEAN_TOKENS = 10 + 6
+
 type Kind = tuple[int, int, int, Asked]
 
 
@@ -67,7 +70,12 @@ def prompt_of(kind: Kind) -> list[int]:
 
 
 def soak(
-    engine: Engine, *, num_requests: int, seed: int, asked: Sequence[Asked] = (0,)
+    engine: Engine,
+    *,
+    num_requests: int,
+    seed: int,
+    asked: Sequence[Asked] = (0,),
+    num_live: int = 100,
 ) -> Soak:
     """Adds requests of random lengths, tenants and priorities at random times.
 
@@ -78,6 +86,7 @@ def soak(
         num_requests: how many.
         seed: of all that is random.
         asked: what each asks for, one of these.
+        num_live: requests that wait or run at a time, at most.
 
     Returns when the engine has no work left.
     """
@@ -96,7 +105,7 @@ def soak(
 
     engine.executor.extend = counted
     while left or engine.has_work:
-        while left and len(live) < 100 and draw.random() < 0.5:
+        while left and len(live) < num_live and draw.random() < 0.5:
             left -= 1
             lengths = draw.randrange(1, 20), draw.randrange(1, 12)
             kind = draw.randrange(3), *lengths, draw.choice(asked)

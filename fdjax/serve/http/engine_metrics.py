@@ -41,11 +41,31 @@ class EngineCollector(Collector):
             "Share of the pages that running requests hold; 1 is all.",
             now.num_held_pages / now.num_pages,
         )
+        yield self._gauge(
+            "kv_cache_boundary_perc",
+            "Pages up to the highest that running requests hold, as a share of all.",
+            now.boundary / now.num_pages,
+        )
+        yield self._gauge(
+            "kv_cache_fragmentation_perc",
+            "Share of the pages up to that one which no running request holds.",
+            now.fragmentation,
+        )
         yield self._config(now)
         yield self._counter(
             "num_preemptions",
             "Requests put back into the queue because pages ran out, or for others.",
             now.num_preemptions,
+        )
+        yield self._counter(
+            "preemptions_for_room",
+            "Those of them for want of the pages that steps borrow.",
+            now.num_put_back_for_room,
+        )
+        yield self._counter(
+            "pages_moved",
+            "Pages moved down for steps to compute where they were.",
+            now.num_moved_pages,
         )
         yield self._counter(
             "prefix_cache_queries",

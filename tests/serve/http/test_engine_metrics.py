@@ -17,7 +17,11 @@ DOCS = pathlib.Path(__file__).parents[3] / "docs" / "serving.md"
 WANTED = {
     "num_requests_waiting": 3,
     "kv_cache_usage_perc": 0.25,
+    "kv_cache_boundary_perc": 0.5,
+    "kv_cache_fragmentation_perc": 0.125,
     "num_preemptions_total": 5,
+    "preemptions_for_room_total": 1,
+    "pages_moved_total": 12,
     "prefix_cache_queries_total": 70,
     "prefix_cache_hits_total": 30,
     "softmax_query_heads_total": 2000,

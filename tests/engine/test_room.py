@@ -1,0 +1,166 @@
+"""Calls overwrite the KV array's last pages, and nobody's tokens change by that."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fdjax import PoolingParams, RequestError
+from fdjax.engine.borrowing import NOTHING_BORROWED
+from fdjax.engine.engine import Engine
+from fdjax.engine.kv_calls import MOVE_SIZES
+from fdjax.engine.request import Embedded
+from fdjax.engine.runs import Runs
+from tests.support.borrowing import Poisoned, TokensBorrow
+from tests.support.engines import GREEDY, run, shallow_model, tiny_engine
+from tests.support.soak import Asked, is_idle, soak
+
+BORROWING = TokensBorrow(16)
+PROMPTS = [[3 + i, *range(7, 7 + i)] for i in range(12)]
+
+
+def engine_of(num_pages: int, *, caching: bool = True, borrows: bool = True) -> Engine:
+    return tiny_engine(
+        shallow_model(),
+        num_pages=num_pages,
+        page_size=4,
+        steps_per_launch=2,
+        max_batched_tokens=64,
+        prefix_caching=caching,
+        borrowing=BORROWING if borrows else NOTHING_BORROWED,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Engine:
+    """Calls borrow nothing, and there is a page for everybody."""
+    return engine_of(64, borrows=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "caching"),
+    [((0, "drawn", "formed"), True), ((0, "penalised"), False), ((0, 2, 3), True)],
+    ids=["cached", "not-cached", "beams"],
+)
+def test_random_requests_get_what_they_get_undisturbed(
+    asked: tuple[Asked, ...], caching: bool, undisturbed: Engine
+):
+    engine = engine_of(16 if 3 in asked else 12, caching=caching)
+    poisoned = Poisoned(engine, BORROWING)
+    done = soak(engine, num_requests=150, seed=5, asked=asked)
+    assert poisoned.num_calls > 100
+    now = engine.statistics()
+    assert now.num_moved_pages > 0
+    assert now.num_preemptions > 0 or 3 in asked
+    assert is_idle(engine)
+    assert (now.boundary, now.fragmentation) == (0, 0.0)
+    assert list(done.differing(undisturbed)) == []
+
+
+def test_sequences_are_put_back_for_room_and_fewer_tokens_go(undisturbed: Engine):
+    """Three prompts hold 9 of 12 pages: 64 tokens, which borrow 4, have no room."""
+    engine = engine_of(12, caching=False)
+    Poisoned(engine, BORROWING)
+    params = dataclasses.replace(GREEDY, max_tokens=12)
+    prompts = [[5 + n, *range(20, 31)] for n in range(4)]
+    assert run(engine, prompts, params) == run(undisturbed, prompts, params)
+    assert engine.statistics().num_put_back_for_room > 0
+    assert is_idle(engine)
+
+
+def test_the_longest_admitted_runs_alone_in_small_chunks(undisturbed: Engine):
+    """Seven pages, and one that 16 tokens borrow, are all that there are."""
+    engine = engine_of(8, caching=False)
+    Poisoned(engine, BORROWING)
+    params = dataclasses.replace(GREEDY, max_tokens=5)
+    prompt = [list(range(3, 27))]
+    assert run(engine, prompt, params) == run(undisturbed, prompt, params)
+    params = dataclasses.replace(GREEDY, max_tokens=6)
+    with pytest.raises(
+        RequestError, match=r"8 pages of 4 .* beside 1 .* bytes\), but there are 8 \("
+    ):
+        engine.request(0, prompt[0], params)
+
+
+def test_parked_sequences_come_back_after_moves(undisturbed: Engine):
+    engine = engine_of(12)
+    Poisoned(engine, BORROWING)
+    params = dataclasses.replace(GREEDY, max_tokens=12)
+    requests = [engine.request(n, prompt, params) for n, prompt in enumerate(PROMPTS)]
+    sequences = [engine.add(request) for request in requests]
+    outputs: list[list[int]] = [[] for _ in requests]
+    parked, steps = sequences[:3], 0
+    while engine.has_work or parked:
+        if steps == 4:
+            for sequence in parked:
+                engine.park(sequence)
+        if steps == 14:
+            for sequence in parked:
+                engine.resume(sequence)
+            parked = []
+        for sequence, increment in engine.step():
+            outputs[sequences.index(sequence)] += increment.token_ids
+        steps += 1
+    assert outputs == run(undisturbed, PROMPTS, params)
+    assert engine.statistics().num_moved_pages > 0
+    assert is_idle(engine)
+
+
+def test_pooled_and_scored_prompts_borrow_too(undisturbed: Engine):
+    scored = dataclasses.replace(GREEDY, max_tokens=3, prompt_logprobs=1)
+    many = [PoolingParams() if n % 2 else scored for n in range(len(PROMPTS))]
+    found: list[list[np.ndarray | list[int]]] = []
+    for engine in (engine_of(14), undisturbed):
+        if engine is not undisturbed:
+            Poisoned(engine, BORROWING)
+        requests = [
+            engine.request(n, prompt, one)
+            for n, (prompt, one) in enumerate(zip(PROMPTS, many, strict=True))
+        ]
+        of_engine: list[np.ndarray | list[int]] = [[] for _ in requests]
+        runs = Runs(engine)
+        for _, increment in runs.follow(runs.add(requests)):
+            before = of_engine[increment.index]
+            if isinstance(increment, Embedded):
+                of_engine[increment.index] = np.asarray(increment.embedding)
+            elif isinstance(before, list):
+                before += increment.token_ids
+        found.append(of_engine)
+        assert is_idle(engine)
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_no_move_is_compiled_after_the_start():
+    engine, plain = engine_of(12), engine_of(12, borrows=False)
+    params = [dataclasses.replace(GREEDY, max_tokens=12)]
+    assert engine.warm_up(params) == plain.warm_up(params) + len(MOVE_SIZES)
+    move: Any = engine.executor.programs.move
+    before = move._cache_size()
+    run(engine, PROMPTS, params[0])
+    assert engine.statistics().num_moved_pages > 0
+    assert move._cache_size() == before
+
+
+@pytest.mark.parametrize(("num_held", "tokens"), [(8, 64), (9, 32), (10, 32), (11, 16)])
+def test_moving_is_preferred_to_fewer_tokens(num_held: int, tokens: int):
+    """Of 12 pages, wherever those that are held lie; 64 tokens borrow 4."""
+    engine = engine_of(12)
+    room, pool = engine.scheduler.room, engine.scheduler.pool
+    pages = pool.take(12)
+    pool.give_back(pages[: 12 - num_held])
+    assert pool.boundary == 12
+    assert room.most_tokens(engine.scheduler.prompts) == tokens
+
+
+def test_what_is_seated_leaves_room_for_a_step():
+    """Two of 13 tokens hold 8 pages of 9, and one is for the next token."""
+    engine = engine_of(9, caching=False)
+    for prompt in ([3] * 13, [4] * 13):
+        engine.add(engine.request(0, prompt, GREEDY))
+    assert len(engine.scheduler.admit()) == 1
+    plain = engine_of(9, caching=False, borrows=False)
+    for prompt in ([3] * 13, [4] * 13):
+        plain.add(plain.request(0, prompt, GREEDY))
+    assert len(plain.scheduler.admit()) == 2
