@@ -59,6 +59,23 @@ def draws(rows: Sequence[Row]) -> str:
     )
 
 
+def moves(rows: Sequence[Row]) -> str:
+    """Pages copied in one call: the kernel's time and XLA's, and the kernel's rate."""
+    header = ("pages", "µs", "XLA, µs", "GB/s", "of a copy's ceiling", "commit")
+    cells = (
+        (
+            str(row["moves"]),
+            f"{row['cuda_us']:.1f}",
+            f"{row['reference_us']:,.1f}",
+            f"{row['cuda_gb_s']:,}",
+            f"{row['fraction_of_copy_ceiling']:.0%}",
+            row["commit"],
+        )
+        for row in rows
+    )
+    return markdown(header, cells)
+
+
 def unequal(rows: Sequence[Row]) -> str:
     """One layer's attention over rows of unequal length."""
     header = ("rows", "fdjax, µs", "FlashInfer", "GB/s", "commit")

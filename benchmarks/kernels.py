@@ -7,7 +7,7 @@ import argparse
 import importlib
 import sys
 
-PROGRAMS = ("matmul", "attention", "decode_attention", "draw")
+PROGRAMS = ("matmul", "attention", "decode_attention", "draw", "page_move")
 
 
 def main() -> None:

@@ -48,6 +48,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
     "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
+    "page_move": lambda: kernel_tables.moves(of("page_move")),
 }
 """What makes each block, by the name in its marker."""
 
@@ -69,6 +70,7 @@ PAGES = {
     "docs/kernels/decode_attention.md": ("decode_attention",),
     "docs/kernels/matmul.md": ("matmul",),
     "docs/kernels/draw.md": ("draw",),
+    "docs/kernels/page_move.md": ("page_move",),
 }
 """The blocks of each page."""
 

@@ -25,6 +25,7 @@
   X(rope_kv_write)              \
   X(add_norm)                   \
   X(embedding)                  \
+  X(page_move)                  \
   FDJAX_CUDA_OPERATIONS(X)
 
 // As XLA_FFI_DECLARE_HANDLER_SYMBOL, whose header takes 3 s to compile.

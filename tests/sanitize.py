@@ -43,6 +43,7 @@ TESTS = (
     "tests/kernels/test_embedding.py",
     "tests/kernels/test_layer_program.py",
     "tests/kernels/test_matmul.py",
+    "tests/kernels/test_page_move.py",
     "tests/kernels/test_prefill_attention.py",
     "tests/kernels/test_shared_prefix.py",
     "tests/kernels/test_rope_kv_write.py",

@@ -4,11 +4,12 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
-from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
+from fdjax.engine.borrowing import Borrowing
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.checked_request import checked_request, prepared_request
 from fdjax.engine.executor import Executor
+from fdjax.engine.lent_pages import borrowing_of
 from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
@@ -47,7 +48,8 @@ class Engine:
         policy: how prompts and rows that decode share steps. Where decode attention
             does not read pages in place they take turns whatever it says.
         limits: what may wait for a row.
-        borrowing: pages at the end of the KV array that each call overwrites.
+        borrowing: pages at the end of the KV array that each call overwrites; by
+            default what the plan says, nothing or what steps need.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class Engine:
         prefix_caching: bool = True,
         policy: StepPolicy | None = None,
         limits: QueueLimits | None = None,
-        borrowing: Borrowing = NOTHING_BORROWED,
+        borrowing: Borrowing | None = None,
     ) -> None:
         self.config = model.config
         self.plan = plan
         self.buckets = buckets
         policy = policy or StepPolicy()
+        borrowing = borrowing or borrowing_of(model.config, plan.layout, buckets)
         reserve = largest_borrowed(borrowing, buckets)
         self.scheduler = Scheduler(
             PagePool(plan.layout.num_pages, reserve=reserve),
@@ -269,8 +272,15 @@ class Engine:
 
         Returns:
             The number of programs.
+
+        Raises:
+            ConfigError: sequences wait, run or are parked, and steps borrow pages: the
+                calls made here do without asking who holds them.
         """
         self.sleeping.check()
+        if self.scheduler.room.borrows:  # and overwritten
+            self._check_idle("programs are compiled")
+            self.scheduler.pool.forget()
         longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
         return warm_up(
             self.executor,

@@ -1,10 +1,11 @@
 """`LentPages`: how much of the KV array's end each of an engine's calls needs."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from fdjax import device
-from fdjax.engine.step_calls import StepCalls, StepKind
+from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing, BorrowingCall
+from fdjax.engine.buckets import Buckets
+from fdjax.engine.step_calls import StepCalls
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.program import OP
@@ -28,6 +29,20 @@ def lends(
         return False
     calls = StepCalls(config, layout, num_rows, max_model_len)
     return all(OP.fast(calls.of(kind, num_rows)) for kind in ("extend", "decode"))
+
+
+def borrowing_of(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> Borrowing:
+    """What an engine's calls borrow of a KV array.
+
+    Args:
+        config: the model.
+        layout: of the array; nothing is borrowed of one that is not lent.
+        buckets: shapes of the calls.
+    """
+    if not layout.lent:
+        return NOTHING_BORROWED
+    rows, widths = buckets.rows[-1], buckets.widths
+    return LentPages(config, layout, num_rows=rows, widths=widths)
 
 
 class LentPages:
@@ -54,10 +69,16 @@ class LentPages:
             StepCalls(config, layout, num_rows, width * layout.page_size)
             for width in widths
         ]
-        self.pages = lru_cache(maxsize=None)(self._pages)
+        self._known: dict[tuple[BorrowingCall, int], int] = {}
 
-    def _pages(self, call: StepKind, num_tokens: int) -> int:
-        """How many, of a call of so many tokens, padding included."""
+    def pages(self, call: BorrowingCall, num_tokens: int, /) -> int:
+        """See `Borrowing`."""
+        key = call, num_tokens
+        if key not in self._known:
+            self._known[key] = self._pages(call, num_tokens)
+        return self._known[key]
+
+    def _pages(self, call: BorrowingCall, num_tokens: int) -> int:
         calls = self._calls if call == "decode" else self._calls[-1:]
         most = max(activation_bytes(one.of(call, num_tokens)) for one in calls)
         return -(-most // self._page_bytes)

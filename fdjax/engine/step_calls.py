@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import PREFILL_ROWS
 from fdjax.kernels.paged import PageView
 from fdjax.layers import Batch, decode_batch, mixed_batch, packed_batch
@@ -16,9 +17,6 @@ from fdjax.models.decoder import Decoder
 from fdjax.models.parameters import parameters_of
 from fdjax.models.program import LayerProgram, Program, program_of
 from fdjax.notation import Array
-
-type StepKind = Literal["extend", "decode", "score", "pool"]
-"""The programs of an engine that run all layers."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class StepCalls:
     num_rows: int
     max_model_len: int
 
-    def of(self, kind: StepKind, num_tokens: int) -> LayerProgram:
+    def of(self, kind: BorrowingCall, num_tokens: int) -> LayerProgram:
         """The call of so many tokens, padding included.
 
         Args:
@@ -70,7 +68,7 @@ class StepCalls:
             program_of(self.config, selects=True),
         )
 
-    def _batch(self, kind: StepKind, num_tokens: int) -> Batch:
+    def _batch(self, kind: BorrowingCall, num_tokens: int) -> Batch:
         page_size = self.layout.page_size
         ids = jnp.zeros(num_tokens, jnp.int32)
         if kind == "decode":

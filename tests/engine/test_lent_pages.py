@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.lent_pages import LentPages, lends
-from fdjax.engine.step_calls import StepCalls, StepKind
+from fdjax.engine.step_calls import StepCalls
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.call import ALIGNMENT, Blocks
 from fdjax.memory.kv import KVLayout
@@ -53,7 +54,9 @@ def test_a_step_takes_the_tokens_of_the_plan():
 
 
 @pytest.mark.parametrize("kind", ["extend", "decode", "score", "pool"])
-def test_no_program_overwrites_more(kind: StepKind, monkeypatch: pytest.MonkeyPatch):
+def test_no_program_overwrites_more(
+    kind: BorrowingCall, monkeypatch: pytest.MonkeyPatch
+):
     settings = _settings()
     config, layout = settings.config, settings.widest_layout.with_pages(1000)
     seen: list[tuple[int, ...]] = []
