@@ -18,7 +18,8 @@ def main() -> None:
     """Serves three times."""
     compiled: list[str] = []
 
-    def note(event: str, _seconds: float, **_about: str | int) -> None:
+    def note(event: str, duration_secs: float, **_about: str | int) -> None:
+        del duration_secs
         if event == COMPILED:
             compiled.append(event)
 
