@@ -4,8 +4,9 @@ A step's time is that of many tokens less that of one, of prompts that the engin
 in its cache: no time of prompts is in it.
 
 It runs where `.ci/run stacks` has installed sgl-jax (`.venv-sgl-jax`). Weights are made
-up, as times do not depend on them, and so are prompts. `--tiny` is for a CPU, to see
-that it runs: its times mean nothing.
+up (zeros), as times do not depend on them, and so are prompts. On a GPU sgl-jax wants
+`JAX_PLATFORMS=cuda`. `--tiny` is for a CPU, to see that it runs: its times mean
+nothing.
 """
 
 import argparse
@@ -76,7 +77,9 @@ def engine_of(folder: str, cases: list[Case], *, backend: str, device: str) -> A
         precompile_token_paddings=[CHUNK],
         precompile_bs_paddings=sorted({case.batch for case in cases}),
         max_running_requests=max(case.batch for case in cases),
-        max_total_tokens=max(case.batch * (case.max_model_len + 16) for case in cases),
+        # Half as many again: outputs stay in the cache for a while, too.
+        max_total_tokens=max(case.batch * case.max_model_len * 3 // 2 for case in cases)
+        + 1024,
         mem_fraction_static=0.1 if device == "cpu" else 0.9,
         log_level="error",
     )
