@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import results
 from benchmarks.cases import Case, parse_cases
 
-BACKENDS = ("native", "fdjax")
+BACKENDS = ("fdjax", "native")
 CHUNK = 512  # tokens of a prompt at once: sgl-jax's own attention takes memory for more
 LLAMA_3_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
