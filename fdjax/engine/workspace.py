@@ -55,10 +55,7 @@ def workspace_bytes(
         # that a step needs lies at the end of the KV array.
         activations = num_tokens * config.hidden_size * jnp.dtype(dtype).itemsize
     else:
-        heads = 2 * config.num_heads + 2 * config.num_kv_heads
-        wide = max(kind.mlp.up_size + kind.mlp.size for kind in config.kinds)
-        per_token = 4 * config.hidden_size + max(heads * config.head_dim, wide)
-        activations = num_tokens * per_token * jnp.dtype(dtype).itemsize
+        activations = separate_bytes(config, dtype=dtype, num_tokens=num_tokens)
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     # Raw logits, and changed ones twice (tests/aot/test_sampling.py); noise and scores
     # too, where the definition draws.
@@ -77,6 +74,22 @@ def workspace_bytes(
     tuning = tuning_bytes(config, dtype=dtype, num_tokens=by_layer, num_rows=num_rows)
     most = max(prefill, sampling, scoring, tuning)
     return most + state_bytes(config, num_rows=num_rows)
+
+
+def separate_bytes(
+    config: ModelConfig, *, dtype: jax.typing.DTypeLike, num_tokens: int
+) -> int:
+    """Activations of a call whose layers run one by one, each result in its own memory.
+
+    Args:
+        config: the model.
+        dtype: of the activations.
+        num_tokens: of the call.
+    """
+    heads = 2 * config.num_heads + 2 * config.num_kv_heads
+    wide = max(kind.mlp.up_size + kind.mlp.size for kind in config.kinds)
+    per_token = 4 * config.hidden_size + max(heads * config.head_dim, wide)
+    return num_tokens * per_token * jnp.dtype(dtype).itemsize
 
 
 def state_bytes(config: ModelConfig, *, num_rows: int) -> int:
