@@ -24,6 +24,8 @@ class Limits:
         page_sizes: slots of a page, `Z`.
         groups: query heads of a key/value head, `G`.
         queries: of all rows together.
+        widths: elements from a key to its value in pages that are interleaved
+            (`PageLayout.is_interleaved`); none: pages are page-major.
     """
 
     dtypes: Sequence[jax.typing.DTypeLike]
@@ -31,10 +33,11 @@ class Limits:
     page_sizes: Sequence[int] = ANY
     groups: Sequence[int] = ANY
     queries: Sequence[int] = range(2**31)
+    widths: Sequence[int] = ()
 
     def refuse(self, call: PagedAttention) -> str | None:
         """Why a call is not among them, or `None`."""
-        if reason := refuse_layout(call.kv.cache):
+        if reason := refuse_layout(call.kv.cache, widths=self.widths):
             return reason
         queries, num_heads, head_dim = call.q.shape
         page_size, num_kv_heads = call.kv.cache.page_size, call.kv.cache.num_kv_heads
@@ -62,8 +65,17 @@ class Limits:
         return None
 
 
-def refuse_layout(cache: KVCache) -> str | None:
-    """Why handlers, which compute addresses of page-major arrays, take no other."""
+def refuse_layout(cache: KVCache, *, widths: Sequence[int] = ()) -> str | None:
+    """Why a handler does not take the layout of a cache, or `None`.
+
+    Args:
+        cache: whose layout it is.
+        widths: see `Limits`.
+    """
+    layout = cache.layout
+    if widths and layout != layout.as_page_major and layout.is_interleaved:
+        width = layout.value_stride
+        return None if width in widths else f"width {width}; it takes {_listed(widths)}"
     own, taken = (
         {name: getattr(layout, name) for name in STRIDES}
         for layout in (cache.layout, cache.layout.as_page_major)

@@ -33,8 +33,15 @@ struct Arguments {
 
 struct Dims {
   Dim rows{"B"}, q_heads{"Hq"}, head_dim{"D"}, pages{"P"}, layers{"L"}, two{"2", 2},
-      page_size{"Z"}, kv_heads{"Hkv"}, width{"W"};
+      page_size{"Z"}, kv_heads{"Hkv"}, width{"W"}, head_width{"D'"};
 };
+
+// Pages of one layer whose heads lie K0, V0, K1, V1 and so on, [P, Z, Hkv, 2, D'].
+inline bool is_interleaved(const ffi::AnyBuffer& kv) {
+  return kv.dimensions().size() == 5;
+}
+
+inline constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
 
 inline ffi::Error invalid(std::string message) {
   return ffi::Error::InvalidArgument(std::move(message));
@@ -49,14 +56,33 @@ inline ffi::Error check_range(const char* name, int64_t value, int64_t low,
                  std::to_string(high));
 }
 
+// Page-major, [P, L, 2, Z, Hkv, D], or interleaved; heads of the latter may be padded.
+inline ffi::Error check_kv(const ffi::AnyBuffer& kv, Dims* d) {
+  if (!is_interleaved(kv)) {
+    return check_shape(
+        "kv", kv.dimensions(),
+        {&d->pages, &d->layers, &d->two, &d->page_size, &d->kv_heads, &d->head_dim});
+  }
+  d->layers = Dim("L", 1);
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("kv", kv.dimensions(),
+                  {&d->pages, &d->page_size, &d->kv_heads, &d->two, &d->head_width}));
+  return check_range("D'", *d->head_width, *d->head_dim, kInt32);
+}
+
+// A GPU's kernels copy 16 bytes at once. 0: heads are not padded.
+inline ffi::Error check_alignment(const Dims& d) {
+  if (*d.head_width % 8 == 0) return ffi::Error::Success();
+  return invalid("D' is " + std::to_string(*d.head_width) +
+                 "; the handler takes multiples of 8");
+}
+
 // `queries` is the first axis of q and out.
 inline ffi::Error check_inputs(const Inputs& in, ffi::Result<ffi::AnyBuffer> out,
                                Dim* queries, Dims* d) {
   FDJAX_RETURN_IF_ERROR(
       check_shape("q", in.q.dimensions(), {queries, &d->q_heads, &d->head_dim}));
-  FDJAX_RETURN_IF_ERROR(check_shape(
-      "kv", in.kv.dimensions(),
-      {&d->pages, &d->layers, &d->two, &d->page_size, &d->kv_heads, &d->head_dim}));
+  FDJAX_RETURN_IF_ERROR(check_kv(in.kv, d));
   FDJAX_RETURN_IF_ERROR(
       check_shape("page_table", in.page_table.dimensions(), {&d->rows, &d->width}));
   FDJAX_RETURN_IF_ERROR(check_shape("lengths", in.lengths.dimensions(), {&d->rows}));
@@ -78,8 +104,6 @@ inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
   return check_shape("recomputed", a.recomputed->dimensions(),
                      {&d->rows, &d->kv_heads});
 }
-
-inline constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
 
 inline ffi::Error check_sizes(const Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, kInt32));
@@ -108,8 +132,12 @@ inline ffi::Error check_values(const Attributes& a, const Dims& d) {
 
 inline Params params_of(const Attributes& a, const Inputs& in, const Dims& d, void* out,
                         int32_t* recomputed) {
-  const int64_t slot_bytes = *d.kv_heads * *d.head_dim *
+  const bool interleaved = is_interleaved(in.kv);
+  const int64_t half_bytes = (interleaved ? *d.head_width : *d.head_dim) *
                              static_cast<int64_t>(ffi::ByteWidth(in.q.element_type()));
+  const int64_t head_bytes = interleaved ? 2 * half_bytes : half_bytes;
+  const int64_t slot_bytes = *d.kv_heads * head_bytes;
+  const int64_t halves = interleaved ? 1 : 2;  // slots of a token
   return {.q = in.q.untyped_data(),
           .kv = static_cast<const char*>(in.kv.untyped_data()) +
                 a.layer * 2 * *d.page_size * slot_bytes,
@@ -120,8 +148,11 @@ inline Params params_of(const Attributes& a, const Inputs& in, const Dims& d, vo
           .out = out,
           .recomputed = recomputed,
           .slot_bytes = slot_bytes,
-          .slots_per_page = static_cast<uint32_t>(*d.layers * 2 * *d.page_size),
+          .head_bytes = static_cast<uint32_t>(head_bytes),
+          .slots_per_page = static_cast<uint32_t>(*d.layers * halves * *d.page_size),
           .page_size = static_cast<uint32_t>(*d.page_size),
+          .value_slots = static_cast<uint32_t>(interleaved ? 0 : *d.page_size),
+          .value_bytes = static_cast<uint32_t>(interleaved ? half_bytes : 0),
           .page_reciprocal = 0,  // the kernel's launch fills it in
           .num_pages = static_cast<uint32_t>(*d.pages),
           .rows = static_cast<int>(*d.rows),

@@ -68,11 +68,10 @@ FDJAX_INLINE bool out_of_bounds(const Params& p, float highest) {
 template <typename T>
 FDJAX_INLINE int fill(const Params& p, int row, int kv_head, int token, int end,
                       Block<T>* block) {
-  const int64_t slot = static_cast<int64_t>(p.kv_heads) * p.head_dim;
+  const int64_t slot = p.slot_bytes / static_cast<int64_t>(sizeof(T));
   const int64_t table_row = p.table_rows == nullptr ? row : p.table_rows[row];
   const int32_t* pages = p.page_table + table_row * p.table_width;
-  const T* keys =
-      static_cast<const T*>(p.kv) + static_cast<int64_t>(kv_head) * p.head_dim;
+  const T* keys = static_cast<const T*>(p.kv) + kv_head * (p.head_bytes / sizeof(T));
   const int page_size = static_cast<int>(p.page_size);
   block->count = 0;
   while (token < end && block->count < kBlockTokens) {
@@ -170,7 +169,8 @@ FDJAX_INLINE void mix(const Block<T>& block, const float* weights, int64_t offse
 template <typename V, typename T>
 FDJAX_INLINE void mix_all(const Params& p, const Block<T>& block, const float* weights,
                           float factor, float* out) {
-  const int64_t to_values = int64_t{p.page_size} * p.kv_heads * p.head_dim;
+  const int64_t to_values =
+      (p.value_slots * p.slot_bytes + p.value_bytes) / static_cast<int64_t>(sizeof(T));
   int d = 0;
   for (; d + kSums * kLanes<V> <= p.head_dim; d += kSums * kLanes<V>) {
     mix<V, kSums>(block, weights, to_values + d, factor, out + d);

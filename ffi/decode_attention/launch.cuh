@@ -26,8 +26,9 @@ template <typename G>
 bool encode_source(const Params& p, CUtensorMap* source) {
   constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
   if (p.num_pages == 0 || p.page_size % kTileTokens != 0) return false;
-  const uint64_t lines = uint64_t{kLines} * p.kv_heads;
-  const uint64_t slots = uint64_t{p.num_pages - 1} * p.slots_per_page + 2 * p.page_size;
+  if (p.head_bytes % kLineBytes != 0 || p.value_bytes % kLineBytes != 0) return false;
+  const uint64_t lines = static_cast<uint64_t>(p.slot_bytes) / kLineBytes;
+  const uint64_t slots = slots_of(p);
   const BoxSource<3> kv{.data = p.kv,
                         .sizes = {kLineElements, slots, lines},
                         .strides = {static_cast<uint64_t>(p.slot_bytes), kLineBytes},

@@ -152,8 +152,10 @@ class Turner {
   __device__ void keep_newest(int vector, const V& first, const V& second) const {
     const int head = vector / 2, is_value = vector % 2;
     char* slot = static_cast<char*>(p_.newest.kv) +
-                 (newest_.slot + is_value * p_.page_size) * p_.slot_bytes;
-    V* page = reinterpret_cast<V*>(slot) + (block_.kv_head() + head) * G::kChunks;
+                 (newest_.slot + is_value * p_.value_slots) * p_.slot_bytes +
+                 is_value * p_.value_bytes;
+    V* page =
+        reinterpret_cast<V*>(slot + int64_t{p_.head_bytes} * (block_.kv_head() + head));
     V* kept = reinterpret_cast<V*>(newest_.kept + head * G::kNewestBytes +
                                    is_value * G::kRowBytes);
     page[pair_.first] = kept[pair_.first] = first;

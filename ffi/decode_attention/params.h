@@ -46,9 +46,12 @@ struct Params {
   // [rows, kv_heads * group, 2], or nullptr: the number that a head's weights are
   // relative to, in units of log 2, and their sum.
   float* about = nullptr;
-  int64_t slot_bytes;        // from a slot to the next: kv_heads * head_dim elements
-  uint32_t slots_per_page;   // from a page to the next, in slots: L * 2 * page_size
-  uint32_t page_size;        // also the distance from keys to values, in slots
+  int64_t slot_bytes;        // from a token's slot to the next one's
+  uint32_t head_bytes;       // from a head to the next one, in a slot
+  uint32_t slots_per_page;   // from a page to the next, in slots
+  uint32_t page_size;        // in tokens
+  uint32_t value_slots;      // from a key to its value: whole slots,
+  uint32_t value_bytes;      // and bytes behind them; one of the two is 0
   uint32_t page_reciprocal;  // ceil(2^32 / page_size), see page_reciprocal_of
   uint32_t num_pages;
   int rows;
@@ -79,6 +82,11 @@ struct Params {
 // page sizes from 2 to 128.
 inline constexpr uint32_t page_reciprocal_of(uint32_t page_size) {
   return static_cast<uint32_t>(((uint64_t{1} << 32) + page_size - 1) / page_size);
+}
+
+// From this layer's keys in page 0 to the end of its values in the last page.
+inline constexpr uint64_t slots_of(const Params& p) {
+  return uint64_t{p.num_pages - 1} * p.slots_per_page + p.page_size + p.value_slots;
 }
 
 inline constexpr float kLog2E = 1.44269504f;

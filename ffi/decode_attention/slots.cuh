@@ -29,4 +29,10 @@ __device__ inline int slot_of(const Params& p, int row, uint32_t token) {
   return slot_in(p, page_of(p, row, token), token);
 }
 
+// Where a head's key begins in its slot, or its value, in lines of 128 bytes: for TMA.
+__device__ inline int line_of(const Params& p, int kv_head, bool of_value) {
+  return static_cast<int>((p.head_bytes * kv_head + (of_value ? p.value_bytes : 0)) /
+                          128);
+}
+
 }  // namespace fdjax::decode_attention

@@ -38,7 +38,7 @@ class ThreadLoader {
   // Starts the copy of the next half into `place`, which the warp has read.
   __device__ void fetch(int place) {
     const bool values = next_ % 2 != 0;
-    copy(at(place), values ? p_.page_size * p_.slot_bytes : 0);
+    copy(at(place), values ? p_.value_slots * p_.slot_bytes + p_.value_bytes : 0);
     ++next_;
     if (!values) return;
     // Loads arrive in order: a page id asked for now comes after these copies. So it is
@@ -81,7 +81,7 @@ class ThreadLoader {
     if (next_ / 2 < work_.tiles) {
       const int lane = threadIdx.x % kLanes;
       const char* const source = static_cast<const char*>(p_.kv) + behind +
-                                 work_.kv_head * G::kHeadDim * sizeof(typename G::T);
+                                 int64_t{p_.head_bytes} * work_.kv_head;
 #pragma unroll
       for (int i = 0; i < G::kChunks / 2; ++i) {
         const int index = lane + i * kLanes;

@@ -58,10 +58,11 @@ class TmaLoader {
     if (tile >= work_.tiles) return;
     const bool values = next_ % 2 != 0;
     const int slot = __shfl_sync(~0u, slot_, tile % kLanes) +
-                     (values ? static_cast<int>(p_.page_size) : 0);
+                     (values ? static_cast<int>(p_.value_slots) : 0);
     if (is_speaker()) {
+      const int line = line_of(p_, work_.kv_head, values);
       mbarrier_arrive_expect(&full_[place], G::kHalfTileBytes);
-      tma_load_3d(at(place), &source_, 0, slot, work_.kv_head * kLines, &full_[place],
+      tma_load_3d(at(place), &source_, 0, slot, line, &full_[place],
                   CachePolicy::kEvictFirst);
     }
     if (++next_ % (2 * kLanes) == 0) {
@@ -91,7 +92,6 @@ class TmaLoader {
   __device__ static void release_ring() { async_proxy_fence(); }
 
  private:
-  static constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
   // Outside of the KV array, whether keys or values are meant: it reads as zeros.
   static constexpr int kNowhere = INT32_MIN / 2;
   static constexpr uint32_t kNoPage = UINT32_MAX;

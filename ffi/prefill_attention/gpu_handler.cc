@@ -14,6 +14,7 @@ ffi::Error check_kernel(const decode_attention::Dims& d, float scale) {
   FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, 65535));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 2, 128));
   FDJAX_RETURN_IF_ERROR(check_range("D", *d.head_dim, 8, 256));
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_alignment(d));
   if (*d.head_dim % 8 != 0) {
     return invalid("D is " + std::to_string(*d.head_dim) +
                    "; the handler takes multiples of 8");

@@ -32,10 +32,12 @@ bool encode_sources(const Params& p, Sources* sources) {
   if (a.head_dim != G::kHeadDim || box % 8 != 0 || G::kTileKeys % box != 0)
     return false;
   if (a.page_size % box != 0 || a.num_pages == 0) return false;
+  if (a.head_bytes % kLineBytes != 0 || a.value_bytes % kLineBytes != 0) return false;
   constexpr bool kBfloat16 = std::is_same_v<typename G::T, GpuFloats::bfloat16>;
   const uint64_t heads = uint64_t{1} * a.kv_heads * a.group;
-  const uint64_t tokens = p.queries, lines = uint64_t{G::kLines} * a.kv_heads;
-  const uint64_t slots = uint64_t{a.num_pages - 1} * a.slots_per_page + 2 * a.page_size;
+  const uint64_t tokens = p.queries;
+  const uint64_t lines = static_cast<uint64_t>(a.slot_bytes) / kLineBytes;
+  const uint64_t slots = decode_attention::slots_of(a);
   const uint32_t group = a.group;
   const BoxSource<4> queries{
       .data = a.q,

@@ -50,8 +50,9 @@ class Loader {
   __device__ Loader(const decode_attention::Params& p, const Work& work, Half half)
       : p_(p),
         work_(work),
-        source_(static_cast<const char*>(p.kv) + half * p.page_size * p.slot_bytes +
-                int64_t{work.kv_head} * p.head_dim * 2),
+        source_(static_cast<const char*>(p.kv) +
+                half * (p.value_slots * p.slot_bytes + p.value_bytes) +
+                int64_t{p.head_bytes} * work.kv_head),
         next_(work.key_begin / G::kTileKeys),
         slot_(look_up()) {}
 

@@ -152,9 +152,10 @@ class Producer {
     if (line_ < G::kLines) {
       const uint32_t target = buffers_.half(half, cursor.stage) +
                               (line_ * G::kTileKeys + page_ * box_rows_) * kLineBytes;
-      const int values = half == kValues ? static_cast<int>(p_.page_size) : 0;
-      tma_load_3d(target, &sources_.slots, 0, slot + values,
-                  work.kv_head * G::kLines + line_, full, CachePolicy::kNormal);
+      const int values = half == kValues ? static_cast<int>(p_.value_slots) : 0;
+      const int line = decode_attention::line_of(p_, work.kv_head, half == kValues);
+      tma_load_3d(target, &sources_.slots, 0, slot + values, line + line_, full,
+                  CachePolicy::kNormal);
     }
     cursor.advance(kStages);
   }

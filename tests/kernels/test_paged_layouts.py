@@ -1,6 +1,7 @@
 """Every operation's definition in every layout, and what handlers say of others."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -8,11 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.kernels import ffi, limits
 from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import reference as decode
 from fdjax.kernels.decode_attention.pallas import attend_with_scores
-from fdjax.kernels.paged import KVCache, KVLayer, PageView, ScoreSpec
+from fdjax.kernels.paged import (
+    KVCache,
+    KVLayer,
+    PageView,
+    ScoreSpec,
+)
 from fdjax.kernels.prefill_attention import OP as PREFILL
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.prefill_attention import reference as prefill
@@ -20,6 +27,7 @@ from fdjax.kernels.rope_kv_write import OP as WRITE
 from fdjax.kernels.rope_kv_write import RopeKVWrite
 from fdjax.kernels.rope_kv_write import reference as rope
 from tests.support.dense_attention import dense_attention, scatter_pages
+from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
 HEADS, KV_HEADS, HEAD_DIM, WIDTH = 4, 2, 8, 4
@@ -149,13 +157,98 @@ def test_what_is_written_is_the_same_in_every_layout(page_size: int):
         )
 
 
+GPU_HEADS = 8
+DEVICES = pytest.mark.parametrize(
+    "platform", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)]
+)
+
+
+def served_calls(
+    page_size: int, head_dim: int, dtype: jax.typing.DTypeLike
+) -> tuple[KVLayer, list[tuple[str, Any, Any]]]:
+    """A decoding and a ragged call over a page-major layer, NaN where no token is."""
+    random, lengths = np.random.default_rng(8), (70, 1, 45, 0, 128, 17)
+    shape = (KV_HEADS, head_dim)
+    sequences = [tuple(random.normal(size=(2, n, *shape))) for n in lengths]
+    array, table = scatter_pages(
+        sequences,
+        num_pages=200,
+        page_size=page_size,
+        num_layers=2,
+        layer=1,
+        width=-(-128 // page_size),
+        seed=2,
+    )
+    layer = KVCache.page_major(jnp.asarray(array, dtype)).layer(1)
+    table, tokens = jnp.asarray(table), jnp.asarray(lengths, jnp.int32)
+    starts = jnp.array([0, 0, 7, 0, 120, 3], jnp.int32)
+    few = jnp.asarray(random.normal(size=(6, GPU_HEADS, head_dim)), dtype)
+    many = jnp.asarray(random.normal(size=(140, GPU_HEADS, head_dim)), dtype)
+    rows = PageView.packed(table, tokens, starts)
+    decoding = PageView.decoding(table, tokens)
+    calls = [
+        (
+            "decode_attention",
+            DECODE,
+            DecodeAttention(few, layer, decoding, PLAIN, unified=None),
+        ),
+        ("prefill_attention", PREFILL, PrefillAttention(many, layer, rows, PLAIN)),
+    ]
+    return layer, calls
+
+
+@DEVICES
+@pytest.mark.parametrize("page_size", [16, 24, 64])
+@pytest.mark.parametrize(
+    ("head_dim", "width"), [(64, 64), (64, 128), (128, 128), (96, 104)]
+)
+def test_handlers_read_interleaved_pages_where_they_lie(
+    platform: ffi.Platform, page_size: int, head_dim: int, width: int
+):
+    """The bits are those of the page-major layout: only addresses differ."""
+    name = {"cpu": "cpu", "gpu": "cuda"}[platform]
+    layer, calls = served_calls(page_size, head_dim, jnp.bfloat16)
+    other = interleaved(layer, width=width).layer(0)
+    for handler, op, call in calls:
+        skip_without(handler, platform)
+        with op.using(name):
+            own, found = (
+                jax.tree.leaves(jax.jit(op)(dataclasses.replace(call, kv=kv)))[0]
+                for kv in (layer, other)
+            )
+        count = 140 if handler == "decode_attention" else 70 + 1 + 38 + 8 + 14
+        assert np.isfinite(np.asarray(own[:count], np.float32)).all()
+        assert np.asarray(own[:count], np.float32).any()
+        np.testing.assert_array_equal(
+            np.asarray(found[:count], np.float32), np.asarray(own[:count], np.float32)
+        )
+
+
+@DEVICES
+def test_interleaved_pages_are_not_copied(platform: ffi.Platform):
+    layer, calls = served_calls(16, 64, jnp.bfloat16)
+    other = interleaved(layer, width=128)
+    packed = other.with_array(other.array.reshape(200, 16, KV_HEADS, 2, 128))
+    for handler, op, call in calls:
+        skip_without(handler, platform)
+
+        def run(array: jax.Array, op: Any = op, call: Any = call) -> Any:
+            kv = packed.with_array(array).layer(0)
+            return op(dataclasses.replace(call, kv=kv))
+
+        compiled = jax.jit(run).lower(packed.array).compile()
+        lines = str(compiled.as_text()).splitlines()
+        assert any("custom-call(" in line for line in lines)
+        assert not [n for n in lines if re.search(r"bf16\[200,.* (copy|fusion)\(", n)]
+
+
 @pytest.mark.parametrize("name", ["cpu", "cuda", "pallas"])
 def test_handlers_refuse_other_layouts(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
     monkeypatch.setattr("fdjax.device.platform", lambda: "gpu")
     monkeypatch.setattr("fdjax.device.is_hopper", lambda: True)
     drawn = draw(16)
-    own, other, _ = drawn.layouts()
+    own, pairs, _ = drawn.layouts()
     view = PageView.decoding(drawn.table, drawn.lengths)
     q = jnp.zeros((len(LENGTHS), HEADS, HEAD_DIM))
     calls: list[tuple[Any, Any]] = [
@@ -163,14 +256,33 @@ def test_handlers_refuse_other_layouts(name: str, monkeypatch: pytest.MonkeyPatc
         (PREFILL, PrefillAttention(q, own, view, PLAIN)),
         (WRITE, write_call(own, view)),
     ]
+    layout = pairs.cache.layout
+    spread = dataclasses.replace(
+        layout, page_stride=2 * layout.page_stride, token_stride=2 * layout.token_stride
+    )
+    gaps = jnp.zeros((pairs.cache.num_pages, spread.page_stride), jnp.float32)
+    apart = KVCache(gaps, spread).layer(0)
     for op, call in calls:
         if name not in op.names:
             continue
-        said = op.refuse(name, dataclasses.replace(call, kv=other))
-        assert "'head_stride': 16" in said
-        assert "it takes page-major ones, " in said
-        assert "'head_stride': 8" in said
+        reads_pairs = name != "pallas" and op is not WRITE
+        for other in (apart,) if reads_pairs else (apart, pairs):
+            said = op.refuse(name, dataclasses.replace(call, kv=other))
+            assert "'head_stride': 16" in said
+            assert "it takes page-major ones, " in said
+            assert "'head_stride': 8" in said
         assert "page-major" not in str(op.refuse(name, call))
+        taken = op.refuse(name, dataclasses.replace(call, kv=pairs))
+        assert ("page-major" in str(taken)) != reads_pairs
+
+
+def test_cuda_kernels_refuse_heads_that_16_bytes_do_not_divide():
+    drawn = draw(16)
+    cache = interleaved(drawn.layer, width=12)
+    assert limits.refuse_layout(cache, widths=range(8, 64, 8)) == (
+        "width 12; it takes 8 to 56 in steps of 8"
+    )
+    assert limits.refuse_layout(cache, widths=limits.ANY) is None
 
 
 def test_a_score_function_of_ones_own_wants_our_layout():

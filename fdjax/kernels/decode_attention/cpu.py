@@ -6,13 +6,14 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention import handler
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
-from fdjax.kernels.limits import Limits, refuse_sizes
+from fdjax.kernels.limits import ANY, Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 
 LIMITS = Limits(
     dtypes=(jnp.float32, jnp.bfloat16, jnp.float16),
     # kMaxHostHeadDim in attend.h: a head's sums lie on the stack.
     head_dims=range(1, 1025),
+    widths=ANY,
 )
 # The widest vectors of float32 to use, where the machine has them: 4 or 8.
 MAX_LANES = 8

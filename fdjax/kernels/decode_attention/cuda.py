@@ -22,6 +22,7 @@ LIMITS = Limits(
     page_sizes=range(8, 129),
     groups=range(1, 17),
     queries=range(MAX_ROWS + 1),
+    widths=range(8, 2**16, 8),
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.kernels.paged import attributes, by_head
+from fdjax.kernels.paged import attributes, by_head, handlers_array
 from fdjax.notation import Array
 
 NAME = "decode_attention"
@@ -48,7 +48,7 @@ def run_with(
     )
     return handler(
         q,
-        cache.array,
+        handlers_array(cache),
         call.pages.page_table,
         call.pages.lengths,
         by_head(scores.slopes),

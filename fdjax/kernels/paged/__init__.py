@@ -7,6 +7,7 @@ from fdjax.kernels.paged.calls import (
     attributes,
     by_head,
     check_attention,
+    handlers_array,
     handlers_window,
 )
 from fdjax.kernels.paged.definition import (
@@ -31,6 +32,7 @@ __all__ = [
     "attributes",
     "by_head",
     "check_attention",
+    "handlers_array",
     "handlers_window",
     "held",
     "highest_of",

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.kernels.paged.cache import KVLayer
+from fdjax.kernels.paged.cache import KVCache, KVLayer
 from fdjax.kernels.paged.view import PageView
 from fdjax.notation import Array, Float
 from fdjax.pytree import pytree, static
@@ -64,6 +64,19 @@ ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none
 def handlers_window(scores: ScoreSpec) -> int:
     """The window as handlers are told it."""
     return min(scores.window or ALL_TOKENS, ALL_TOKENS)
+
+
+def handlers_array(cache: KVCache) -> Float[Array, "P ..."]:
+    """The array as handlers take it; its axes tell them which layout it has.
+
+    Page-major it has the axes that its owner gave it, `[P, L, 2, Z, Hkv, D]`;
+    interleaved it is `[P, Z, Hkv, 2, width]`.
+    """
+    layout = cache.layout
+    if layout == layout.as_page_major:
+        return cache.array
+    sizes = (cache.page_size, cache.num_kv_heads, 2, layout.value_stride)
+    return cache.array.reshape(cache.num_pages, *sizes)
 
 
 def by_head(numbers: Float[Array, " Hq"] | None) -> Float[Array, " _"]:

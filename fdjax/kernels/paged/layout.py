@@ -92,6 +92,12 @@ class PageLayout:
             self.num_layers, self.page_size, self.num_kv_heads, self.head_dim
         )
 
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether it is what `interleaved` makes, of any width."""
+        sizes = (self.page_size, self.num_kv_heads, self.head_dim)
+        return self == interleaved(*sizes, width=self.value_stride)
+
 
 class Axis(NamedTuple):
     """Something that a layer of a page has several of."""

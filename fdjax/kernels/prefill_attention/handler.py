@@ -5,9 +5,14 @@ import jax.numpy as jnp
 
 from fdjax.kernels import ffi
 from fdjax.kernels.hopper import NUM_SMS
-from fdjax.kernels.limits import Limits, refuse_sizes
+from fdjax.kernels.limits import ANY, Limits, refuse_sizes
 from fdjax.kernels.op import Impl
-from fdjax.kernels.paged import attributes, by_head, handlers_window
+from fdjax.kernels.paged import (
+    attributes,
+    by_head,
+    handlers_array,
+    handlers_window,
+)
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
 from fdjax.kernels.prefill_attention.tiles import Room, most_tiles, room_of, work_of
 from fdjax.notation import Array, Float, Int32
@@ -15,13 +20,16 @@ from fdjax.notation import Array, Float, Int32
 NAME = "prefill_attention"
 TILE_ROWS = 128  # kTileRows in params.h: queries of a tile times heads of a group
 CPU_LIMITS = Limits(
-    dtypes=(jnp.float32, jnp.bfloat16, jnp.float16), head_dims=range(1, 1025)
+    dtypes=(jnp.float32, jnp.bfloat16, jnp.float16),
+    head_dims=range(1, 1025),
+    widths=ANY,
 )
 CUDA_LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
     head_dims=range(8, 257, 8),
     page_sizes=range(2, 129),
     groups=range(1, TILE_ROWS + 1),
+    widths=range(8, 2**16, 8),
 )
 
 
@@ -79,7 +87,7 @@ def _run(call: PrefillAttention, room: Room) -> Float[Array, "T Hq D"]:
     )
     out, _ = handler(
         call.q,
-        call.kv.cache.array,
+        handlers_array(call.kv.cache),
         pages.page_table,
         pages.lengths,
         work_for(call, room),

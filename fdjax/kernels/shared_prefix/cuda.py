@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels import ffi
-from fdjax.kernels.paged import PagedAttention, PageView, SharedPrefixes, by_head
+from fdjax.kernels.paged import (
+    PagedAttention,
+    PageView,
+    SharedPrefixes,
+    by_head,
+    handlers_array,
+)
 from fdjax.kernels.shared_prefix.plan import TILE_ROWS
 from fdjax.notation import Array, Float, Int32
 
@@ -62,7 +68,7 @@ def add_prefixes(
     )
     out, _ = handler(
         call.q,
-        cache.array,
+        handlers_array(cache),
         call.pages.page_table,
         call.pages.lengths,
         by_head(None),
