@@ -139,6 +139,11 @@ class FdjaxAttentionBackend(FlashAttention):  # pyright: ignore[reportUntypedBas
         if layer.sliding_window_size and metadata.swa_page_indices is not None:
             pages = metadata.swa_page_indices
 
+        is_decoding = (
+            forward_batch.forward_mode.is_decode()
+            and q.shape[0] == metadata.seq_lens.shape[0]
+        )
+
         def attend(*arrays: Any) -> tuple[jax.Array, jax.Array]:
             *operands, cu_kv_lens, sinks = arrays
             return ragged_paged_attention(
@@ -148,7 +153,10 @@ class FdjaxAttentionBackend(FlashAttention):  # pyright: ignore[reportUntypedBas
                 soft_cap=layer.logit_cap,
                 sinks=sinks,
                 cu_kv_lens=cu_kv_lens,
-                pages_per_row=self.max_pages,
+                # No row has more pages than all rows have: there are as few as can be
+                # of the buckets that the engine compiles for.
+                pages_per_row=min(self.max_pages, operands[5].shape[0]),
+                mode="decode" if is_decoding else "mixed",
             )
 
         sharded = jax.shard_map(

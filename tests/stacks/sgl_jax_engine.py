@@ -7,6 +7,7 @@ prompt's were found in the cache.
 import json
 import os
 import sys
+from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Prompts of several chunks, of parts of pages, and of less.
@@ -14,13 +15,12 @@ PROMPTS = [[5 + i % 50 for i in range(length)] for length in (40, 7, 70, 3)]
 NEW_TOKENS = 24
 
 
-def main() -> None:
-    """Runs both rounds."""
+def make_engine(folder: str, backend: str) -> Any:
+    """In this process, for as many requests as there are prompts."""
     from sgl_jax.srt.entrypoints.engine import (  # pyright: ignore[reportMissingImports]  (installed where this runs)
         Engine,
     )
 
-    folder, backend = sys.argv[1:]
     engine = Engine(
         model_path=folder,
         device="cpu",
@@ -44,6 +44,12 @@ def main() -> None:
         from fdjax.integrations.sgl_jax import attach
 
         attach(engine)
+    return engine
+
+
+def main() -> None:
+    """Runs both rounds."""
+    engine = make_engine(*sys.argv[1:])
     params = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
     rounds = [
         [

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.skipif(
     reason="`.ci/run stacks` installs sgl-jax, into an environment of its own",
 )
 
-PROGRAM = pathlib.Path(__file__).with_name("sgl_jax_engine.py")
+ENGINE, COMPILATIONS = "sgl_jax_engine", "sgl_jax_compilations"
 
 
-def run(folder: pathlib.Path, backend: str, **environment: str) -> Any:
+def run(program: str, *arguments: object, **environment: str) -> Any:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder), backend],
+        [sys.executable, "-m", f"tests.stacks.{program}", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -41,18 +41,26 @@ def test_tokens_are_those_of_its_own_backend(
 ):
     """With chunks of prompts, and the second time with prefixes that are found."""
     folder = tiny_models.make(tmp_path / family, family)
-    first, second = ours = run(folder, "fdjax")
-    assert ours == run(folder, "native")
+    first, second = ours = run(ENGINE, folder, "fdjax")
+    assert ours == run(ENGINE, folder, "native")
     assert {len(tokens) for tokens, _ in first + second} == {NEW_TOKENS}
     assert len({tuple(tokens) for tokens, _ in first}) == len(PROMPTS), "all alike"
     assert [cached for _, cached in second] == [32, 0, 64, 0]
+
+
+def test_what_has_been_served_compiles_nothing(tmp_path: pathlib.Path):
+    """Of the second round the prompts are found in the cache: they may compile."""
+    first, _, third = run(COMPILATIONS, tiny_models.make(tmp_path / "llama", "llama"))
+    assert first > 0
+    assert third == 0
 
 
 def test_the_cache_is_not_copied(tmp_path: pathlib.Path):
     """In no program that takes the cache is there a copy of its shape."""
     folder = tiny_models.make(tmp_path / "llama", "llama")
     dump = tmp_path / "hlo"
-    run(folder, "fdjax", XLA_FLAGS=f"--xla_dump_to={dump} --xla_dump_hlo_as_text")
+    flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
+    run(ENGINE, folder, "fdjax", XLA_FLAGS=flags)
     shape = re.compile(r"f32\[\d+,16,\d+,\d+,128\]")
     programs = [
         text
