@@ -184,6 +184,10 @@ inline ffi::Error check_prompts(const Operands& in, Dims* d) {
                                     prefill_attention::kTileRows));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d->prompts.page_size, 2, 128));
   FDJAX_RETURN_IF_ERROR(check_range("D", *d->prompts.head_dim, 8, 256));
+  if (*d->prompts.head_dim % 8 != 0) {
+    return invalid("D is " + std::to_string(*d->prompts.head_dim) +
+                   "; attention of prompts takes multiples of 8");
+  }
   return check_range("T", *d->tokens, 0, 1 << 25);
 }
 

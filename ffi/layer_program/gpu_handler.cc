@@ -27,17 +27,19 @@ decode_attention::Params attention_of(const Operands& in, const Pages& pages,
 decode_attention::Params decode_of(const Attributes& a, const Operands& in,
                                    const Results& out, const Dims& d) {
   decode_attention::Params p = attention_of(in, in.decoding, d.decoding);
-  const float* cosines = in.angles.typed_data();
+  const bool has_angles = in.angles.element_count() != 0;
+  const float* cosines = has_angles ? in.angles.typed_data() : nullptr;
   p.recomputed = out.recomputed->typed_data();
   p.plan = decode_attention::counters_of(in.plans);
   p.records = static_cast<float*>(out.blocks[kDecodeRecords].data);
-  p.newest = {.qkv = nullptr,
-              .kv = out.kv->untyped_data(),
-              .slots = in.slots.typed_data(),
-              .cosines = cosines,
-              .sines = cosines + *d.decoding.rows * *d.frequencies,
-              .num_frequencies = static_cast<int>(*d.frequencies),
-              .interleaved = a.interleaved};
+  p.newest = {
+      .qkv = nullptr,
+      .kv = out.kv->untyped_data(),
+      .slots = in.slots.typed_data(),
+      .cosines = cosines,
+      .sines = has_angles ? cosines + *d.decoding.rows * *d.frequencies : nullptr,
+      .num_frequencies = static_cast<int>(*d.frequencies),
+      .interleaved = a.interleaved};
   return p;
 }
 
