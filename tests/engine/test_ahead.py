@@ -2,25 +2,24 @@
 
 import pathlib
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Iterator
 
 import jax
 import pytest
 from jax import monitoring
-from jax.experimental.compilation_cache import compilation_cache
 
 from fdjax.engine.ahead import Ahead, Collected, compile_all, default_threads
 from fdjax.engine.warm_up import warm_up
 from fdjax.generate.params import SamplingParams
 from tests.support.engines import shallow_model, tiny_engine
+from tests.support.kept_programs import keeping
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture
-def compilations() -> list[str]:
-    """Grows by one for each program that XLA compiles."""
+def compilations() -> Iterator[list[str]]:
+    """Grows by one for each program that XLA compiles; none is kept."""
     found: list[str] = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -29,27 +28,9 @@ def compilations() -> list[str]:
             found.append(event)
 
     monitoring.register_event_duration_secs_listener(listen)
-    return found
-
-
-@contextmanager
-def _kept(folder: pathlib.Path | None) -> Generator[None]:
-    """JAX keeps every program that it compiles there, or none."""
-    values = {
-        "jax_compilation_cache_dir": folder and str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in values}
-    try:
-        for name, value in values.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
+    with keeping(None):
+        yield found
+    monitoring.unregister_event_duration_listener(listen)
 
 
 def _lowered(*terms: float) -> list[jax.stages.Lowered]:
@@ -75,7 +56,7 @@ def test_threads_compile_from_the_first_program_on_that_is_not_kept(
     tmp_path: pathlib.Path, compiled_by: list[str]
 ):
     done: list[int] = []
-    with _kept(tmp_path):
+    with keeping(tmp_path):
         for lowered in _lowered(1.0, 2.0, 5.0):
             lowered.compile()
         jax.clear_caches()
@@ -88,7 +69,7 @@ def test_threads_compile_from_the_first_program_on_that_is_not_kept(
 
 
 def test_without_a_folder_threads_compile_all(compiled_by: list[str]):
-    with _kept(None):
+    with keeping(None):
         compile_all([lambda one=one: one for one in _lowered(6.0, 7.0)], threads=1)
     assert compiled_by == ["compile_0"] * 2
 
