@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+import jax
+
 from fdjax.engine.ahead import Collected, compile_all, default_threads
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
@@ -85,6 +87,8 @@ def warm_up(
     for done, call in enumerate(calls):
         report(max(done, num_ahead), len(calls))
         call()
+    # What failed on the device, for want of memory perhaps, is said here.
+    jax.block_until_ready((executor.rules, executor.progress))
     report(len(calls), len(calls))
     return len(calls)
 
