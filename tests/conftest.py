@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,9 +32,30 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.support.gpu_run import GpuRun
 
     jax.config.update("jax_numpy_dtype_promotion", "strict")
+    if (
+        os.environ["JAX_PLATFORMS"] == "cpu"
+        and not jax.config.jax_compilation_cache_dir
+    ):
+        _keep_programs(config)
     # A worker of xdist sees a part of the tests only, and the process above it none.
     if (path := gpu_record.destination()) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(GpuRun(path))
+
+
+def _keep_programs(config: pytest.Config) -> None:
+    """A process compiles a program once: engines of one shape are made often.
+
+    Not for several processes: JAX writes where another one may read.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir:  # somebody has said where
+        return
+    folder = tempfile.TemporaryDirectory(prefix="fdjax-tests-")
+    config.add_cleanup(folder.cleanup)
+    jax.config.update("jax_compilation_cache_dir", folder.name)
+    # Others are compiled as fast as they are read.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

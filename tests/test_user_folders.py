@@ -9,6 +9,7 @@ import pytest
 from fdjax.cli import loading
 from fdjax.serve import compilation_cache
 from fdjax.user_folders import NoHomeError, user_folder
+from tests.support.kept_programs import keeping
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def test_no_home():
 def test_without_a_home_a_server_keeps_no_programs_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ):
-    loading.keep_programs()
+    with keeping(None):
+        loading.keep_programs()
+        assert not compilation_cache.is_configured()
     assert "programs are not kept" in caplog.text
     assert "has no home" in caplog.text
-    assert not compilation_cache.is_configured()

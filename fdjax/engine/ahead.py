@@ -4,14 +4,18 @@ XLA compiles a program in a second or less, mostly on one core; an engine has do
 """
 
 import os
+import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.monitoring
 
 MOST_THREADS = 8
+
+_OF_THREAD = threading.local()
 
 
 class Collected(Exception):
@@ -51,16 +55,62 @@ def default_threads() -> int:
 
 
 def compile_all(
-    lowerings: Sequence[Callable[[], jax.stages.Lowered]], threads: int
+    lowerings: Sequence[Callable[[], jax.stages.Lowered]],
+    threads: int,
+    on_progress: Callable[[int], None] | None = None,
 ) -> None:
     """Compiles programs; jit finds them when it is called with the same operands.
 
     They are traced in the calling thread, whose contexts say which implementations
-    serve. When one fails, or the caller is interrupted, those not begun are left out.
+    serve. As long as JAX's folder of programs has them, that thread reads them, too:
+    what others would do of it holds the interpreter's lock that tracing waits for.
+    When one fails, or the caller is interrupted, those not begun are left out.
+
+    Args:
+        lowerings: trace and lower one program each.
+        threads: that compile, from the first program on that is not in the folder.
+        on_progress: called in the calling thread with the number of programs done.
     """
+    report = on_progress or (lambda done: None)
+    num_read = 0
+    if jax.config.jax_compilation_cache_dir is not None:
+        num_read = _read_kept(lowerings, report)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
     try:
-        for done in [pool.submit(lower().compile) for lower in lowerings]:
-            done.result()
+        compiling: list[Future[jax.stages.Compiled]] = []
+        for lower in lowerings[num_read:]:
+            compiling.append(pool.submit(lower().compile))
+            report(num_read + sum(one.done() for one in compiling))
+        for one in compiling:
+            one.result()
+            report(num_read + sum(one.done() for one in compiling))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _read_kept(
+    lowerings: Sequence[Callable[[], jax.stages.Lowered]],
+    report: Callable[[int], None],
+) -> int:
+    """Compiles up to the first that is not in JAX's folder, with it; how many."""
+    for done, lower in enumerate(lowerings, 1):
+        before = _num_read()
+        lower().compile()
+        report(done)
+        if _num_read() == before:
+            return done
+    return len(lowerings)
+
+
+def _num_read() -> int:
+    """Programs that the calling thread has read from JAX's folder."""
+    return getattr(_OF_THREAD, "num_read", 0)
+
+
+def _note(event: str, **kwargs: Any) -> None:
+    del kwargs
+    if event == "/jax/compilation_cache/cache_hits":
+        _OF_THREAD.num_read = _num_read() + 1
+
+
+jax.monitoring.register_event_listener(_note)

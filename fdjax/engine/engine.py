@@ -48,8 +48,7 @@ class Engine:
         policy: how prompts and rows that decode share steps. Where decode attention
             does not read pages in place they take turns whatever it says.
         limits: what may wait for a row.
-        borrowing: pages at the end of the KV array that each call overwrites; by
-            default what the plan says, nothing or what steps need.
+        borrowing: pages that calls overwrite, by default as the plan lends them.
     """
 
     def __init__(
@@ -279,7 +278,7 @@ class Engine:
         """
         self.sleeping.check()
         if self.scheduler.room.borrows:  # and overwritten
-            self._check_idle("programs are compiled")
+            self._parking.check_idle("programs are compiled")
             self.scheduler.pool.forget()
         longest = min(max_tokens or self.plan.max_model_len, self.plan.max_model_len)
         return warm_up(

@@ -293,6 +293,7 @@ class Executor:
             state.progress,
             SoftmaxCounts.of(self._config),
         )
+        progress.kv.array.block_until_ready()  # one that does not fit fails here
         return self.programs.beside((state.rules, progress))
 
     def _width(self, num_pages: int) -> int:

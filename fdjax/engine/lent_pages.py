@@ -1,6 +1,6 @@
 """`LentPages`: how much of the KV array's end each of an engine's calls needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fdjax import device
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing, BorrowingCall
@@ -41,8 +41,10 @@ def borrowing_of(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> Bor
     """
     if not layout.lent:
         return NOTHING_BORROWED
-    rows, widths = buckets.rows[-1], buckets.widths
-    return LentPages(config, layout, num_rows=rows, widths=widths)
+    sizes = {"decode": buckets.rows, "extend": buckets.prefills, "pool": buckets.pooled}
+    return LentPages(
+        config, layout, num_rows=buckets.rows[-1], widths=buckets.widths, sizes=sizes
+    )
 
 
 class LentPages:
@@ -53,6 +55,8 @@ class LentPages:
         layout: of the KV array.
         num_rows: rows of the largest batch.
         widths: pages that page tables have room for, of all programs.
+        sizes: tokens of calls by their program, rising. Of fewer tokens the keys may be
+            cut into more pieces; a call is told the most of those up to its own.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class LentPages:
         *,
         num_rows: int,
         widths: Sequence[int],
+        sizes: Mapping[str, Sequence[int]],
     ) -> None:
         self._page_bytes = layout.page_bytes
+        self._sizes = sizes
         # How attention of rows that decode is cut depends on the width.
         self._calls = [
             StepCalls(config, layout, num_rows, width * layout.page_size)
@@ -75,7 +81,9 @@ class LentPages:
         """See `Borrowing`."""
         key = call, num_tokens
         if key not in self._known:
-            self._known[key] = self._pages(call, num_tokens)
+            smaller = (n for n in self._sizes.get(call, ()) if n < num_tokens)
+            before = max((self.pages(call, n) for n in smaller), default=0)
+            self._known[key] = max(before, self._pages(call, num_tokens))
         return self._known[key]
 
     def _pages(self, call: BorrowingCall, num_tokens: int) -> int:

@@ -162,7 +162,7 @@ class Pipeline:
         while (
             room.borrows
             and prompts
-            and not scheduler.pool.can_clear(room.least_of_prompts(prompts))
+            and not room.can_clear(room.least_of_prompts(prompts))
         ):
             self._put_back_for_room()
 

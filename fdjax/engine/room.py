@@ -32,21 +32,29 @@ class Room:
         pool: the pages.
         buckets: shapes of calls.
         borrowing: of each of them.
+        page_size: tokens of a page.
 
     Attributes:
         borrows: calls borrow pages at all.
         num_moved: pages moved so far.
         num_put_back: sequences put back so far, for whose own pages there was room.
+        num_promised: pages that nobody holds yet, and prompts let in will take.
     """
 
     def __init__(
-        self, pool: PagePool, buckets: Buckets, borrowing: Borrowing = NOTHING_BORROWED
+        self,
+        pool: PagePool,
+        buckets: Buckets,
+        borrowing: Borrowing = NOTHING_BORROWED,
+        *,
+        page_size: int,
     ) -> None:
         self.borrows = borrowing is not NOTHING_BORROWED
-        self.num_moved = self.num_put_back = 0
+        self.num_moved = self.num_put_back = self.num_promised = 0
         self._pool = pool
         self._buckets = buckets
         self._pages = borrowing.pages
+        self._page_size = page_size
 
     def least(self, request: Request, *, num_rows: int = 1) -> int:
         """Pages that the smallest steps borrow in which a request goes on.
@@ -117,9 +125,31 @@ class Room:
         fitting = (
             size
             for size in reversed(sizes)
-            if self._pool.can_clear(self._of_prompts(prompts, size))
+            if self._pool.can_clear(
+                self._of_prompts(prompts, size) + self._taken(prompts, size)
+            )
         )
         return next(fitting, sizes[0])
+
+    def promise(self, sequence: EngineSequence, count: int) -> None:
+        """So many pages will be for the prompt of a sequence, in place of those before.
+
+        Until a chunk needs them they are room for steps, so that the first chunks of a
+        long prompt are large ones.
+        """
+        self.num_promised += count - sequence.num_promised
+        sequence.num_promised = count
+
+    def take(self, chunk: Chunk) -> None:
+        """Gives a sequence the pages of a chunk that were promised."""
+        sequence, needed = chunk.sequence, -(-chunk.stop // self._page_size)
+        count = max(needed - len(sequence.pages), 0)
+        sequence.pages += self._pool.take(count)
+        self.promise(sequence, sequence.num_promised - count)
+
+    def can_clear(self, count: int) -> bool:
+        """Whether so many pages have room beside all that is held and promised."""
+        return self._pool.can_clear(count + self.num_promised)
 
     def clear(self, count: int, running: Sequence[EngineSequence]) -> dict[int, int]:
         """Frees the last pages, and tells holders where theirs are now.
@@ -137,6 +167,10 @@ class Room:
             for sequence in running:
                 sequence.move(moves)
         return moves
+
+    def _taken(self, prompts: Collection[EngineSequence], num_tokens: int) -> int:
+        """Pages that prompts take for so many tokens at most: each may begin one."""
+        return min(num_tokens // self._page_size + len(prompts), self.num_promised)
 
     def _of_prompts(self, prompts: Collection[EngineSequence], size: int) -> int:
         pages = self._pages("extend", size)

@@ -57,7 +57,7 @@ class Scheduler:
         order: PrefillOrder = "shortest",
         borrowing: Borrowing = NOTHING_BORROWED,
     ) -> None:
-        self.room = Room(pool, buckets, borrowing)
+        self.room = Room(pool, buckets, borrowing, page_size=page_size)
         self.pool = pool
         self.running: list[EngineSequence] = []
         self.formed = FormedSequences()
@@ -138,6 +138,7 @@ class Scheduler:
         """See `Prompts.chunks`."""
         chunks = self.prompts.chunks(room, num_decoding=num_decoding)
         for chunk in chunks:
+            self.room.take(chunk)
             self.prefixes.remember(chunk.sequence)
         return chunks
 
@@ -161,7 +162,7 @@ class Scheduler:
             borrowed: pages that must be free after that.
         """
         most = self._pages_for(num_steps) + 1
-        num_free = self.pool.num_free - borrowed
+        num_free = self.pool.num_free - self.room.num_promised - borrowed
         if most * self._rows.num_held <= num_free:
             return False
         wanted = sum(self._missing(sequence, num_steps) for sequence in self.decoding)
@@ -230,10 +231,12 @@ class Scheduler:
         # And for what a step borrows that it takes part in.
         rows = len(self.running) + 1
         crowd += self.room.least(sequence.request, num_rows=rows)
-        if missing + crowd > self.pool.num_free and self.running:
+        num_free = self.pool.num_free - self.room.num_promised
+        if missing + crowd > num_free and self.running:
             self.pool.give_back(found)
             return False
-        sequence.pages = [*found, *self.pool.take(missing)]
+        sequence.pages = [*found]
+        self.room.promise(sequence, missing)
         sequence.num_prefilled = len(found) * self._page_size
         sequence.num_remembered = len(found)
         sequence.num_let_in = len(sequence.tokens)
@@ -286,6 +289,7 @@ class Scheduler:
         self.prompts.remove(sequence)
         self.beams.remove(sequence)
         self.waiting.unseated(sequence)
+        self.room.promise(sequence, 0)
         sequence.pages, sequence.row = [], None
 
     def _put_back(self, sequence: EngineSequence) -> EngineSequence:

@@ -30,6 +30,7 @@ class EngineSequence:
         keys: of its full pages.
         tokens: the prompt, and the output as far as it was read.
         pages: of the KV array, in order; empty while it waits.
+        num_promised: pages that its prompt will take, chunk by chunk.
         row: of the batch; `None` while it waits. Beams have none: theirs is past the
             end, where nothing is seated.
         num_prefilled: tokens whose keys and values prefill has launched, or that were
@@ -59,6 +60,7 @@ class EngineSequence:
     keys: PrefixKeys
     tokens: list[int]
     pages: list[int] = field(default_factory=list[int])
+    num_promised: int = 0
     row: int | None = None
     turn: int = -1
     num_let_in: int = 0

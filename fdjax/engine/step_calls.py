@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import PREFILL_ROWS
-from fdjax.kernels.paged import PageView
+from fdjax.kernels.paged import KVCache, PageView
 from fdjax.layers import Batch, decode_batch, mixed_batch, packed_batch
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
@@ -45,16 +45,16 @@ class StepCalls:
         # As `last_hidden` has it: where no fewer are wanted, all are.
         program = self._programs[kind == "extend" and num_tokens > self.num_rows]
         paths = program.layer_parameters
+        parameters = tuple(self._parameters[path] for path in paths)
 
-        def call() -> LayerProgram:
-            return LayerProgram(
-                self.layout.allocate(),
-                self._batch(kind, num_tokens),
-                tuple(jax.tree.map(_zeros, self._parameters[path]) for path in paths),
-                program,
-            )
+        def call(kv: KVCache, parameters: Any) -> LayerProgram:
+            return LayerProgram(kv, self._batch(kind, num_tokens), parameters, program)
 
-        return jax.eval_shape(call)
+        return jax.eval_shape(call, self._kv, parameters)
+
+    @cached_property
+    def _kv(self) -> Any:
+        return jax.eval_shape(self.layout.allocate)
 
     @cached_property
     def _parameters(self) -> dict[str, Any]:
@@ -87,7 +87,3 @@ class StepCalls:
     def _table(self, num_rows: int) -> Array:
         width = self.layout.pages_for(self.max_model_len)
         return jnp.zeros((num_rows, width), jnp.int32)
-
-
-def _zeros(each: Any) -> Array:
-    return jnp.zeros(each.shape, each.dtype)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+import jax
+
 from fdjax.engine.ahead import Collected, compile_all, default_threads
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
@@ -45,7 +47,8 @@ def warm_up(
         params: what requests will ask for; `None`: anything.
         longest: tokens of the longest sequence to be ready for.
         moves: pages are moved.
-        on_progress: called with programs done, and programs in all.
+        on_progress: called with programs done, and programs in all; one that was
+            compiled ahead is done.
         threads: that compile; `None`: by the number of cores.
 
     Returns:
@@ -74,26 +77,35 @@ def warm_up(
         if executor.shared_reads is not None:
             reads = executor.shared_reads
             calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
+    report = on_progress or (lambda done, in_all: None)
     threads = default_threads() if threads is None else threads
     # Rows that share prefixes run layer by layer, by GEMMs that XLA times.
     config, by_layer = executor.programs.model.config, executor.shared_reads is not None
+    num_ahead = 0
     if threads > 1 and not by_layer and not tunes_gemms(config, layout, buckets):
-        _compile_ahead(executor, calls, threads)
+        num_ahead = _compile_ahead(executor, calls, threads, report)
     for done, call in enumerate(calls):
-        if on_progress is not None:
-            on_progress(done, len(calls))
+        report(max(done, num_ahead), len(calls))
         call()
-    if on_progress is not None:
-        on_progress(len(calls), len(calls))
+    # What failed on the device, for want of memory perhaps, is said here.
+    jax.block_until_ready((executor.rules, executor.progress))
+    report(len(calls), len(calls))
     return len(calls)
 
 
-def _compile_ahead(executor: Executor, calls: Sequence[_Call], threads: int) -> None:
+def _compile_ahead(
+    executor: Executor,
+    calls: Sequence[_Call],
+    threads: int,
+    report: Callable[[int, int], None],
+) -> int:
+    """Compiles what calls would; the number of those whose program that was."""
     with executor.programs.ahead.collecting() as lowerings:
         for call in calls:
             with suppress(Collected):
                 call()
-    compile_all(lowerings, threads)
+    compile_all(lowerings, threads, lambda done: report(done, len(calls)))
+    return len(lowerings)
 
 
 def _extend(executor: Executor, tokens: int) -> _Call:

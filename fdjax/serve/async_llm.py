@@ -8,14 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import RequestTimeoutError
-from fdjax.generate.any_params import AnyParams, num_outputs
+from fdjax.generate.any_params import AnyParams
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.claims import Claim
-from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.engine_thread import EngineThread
 from fdjax.serve.grammars import Grammars
 from fdjax.serve.llm import LLM
@@ -26,9 +24,9 @@ from fdjax.serve.preparing import Preparing
 from fdjax.serve.prompts import CutPrompt, Prompt
 from fdjax.serve.reading import Reading
 from fdjax.serve.serving_engine import ServingEngine
+from fdjax.serve.starting import Starting
 from fdjax.serve.stream import Stream
 from fdjax.serve.texts import TextLimit, Texts
-from fdjax.serve.tickets import Call, Ticket
 from fdjax.serve.tokenizer import Tokenizer
 from fdjax.serve.turns.reader import TurnReader
 
@@ -59,7 +57,8 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self.texts = None if tokenizer is None else Texts(tokenizer, text_limit)
         self._preparing = Preparing(engine)
-        self._reading = Reading(tokenizer, self.texts, grammars)
+        reading = Reading(tokenizer, self.texts, grammars)
+        self._starting = Starting(self._thread, tokenizer, reading, self._preparing)
         self._names = Names()
 
     @classmethod
@@ -196,8 +195,13 @@ class AsyncLLM:
             deadline_s = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(deadline_s):
-                return await self._claimed(
-                    prompts, params, origin, charge, deadline_s, make_reader
+                return await self._starting.start(
+                    prompts,
+                    params,
+                    origin,
+                    charge=charge,
+                    deadline_s=deadline_s,
+                    make_reader=make_reader,
                 )
         except TimeoutError:
             raise RequestTimeoutError(
@@ -218,8 +222,7 @@ class AsyncLLM:
             RequestError: there never is any.
             QueueFullError: as many requests wait as may.
         """
-        num_samples = num_prompts * num_outputs(params)
-        return self._thread.claim(Load(1, num_samples, num_samples), origin)
+        return self._starting.room(num_prompts, params, origin)
 
     def close(self, *, seconds: float | None = None) -> bool:
         """Ends all requests, and the thread.
@@ -238,65 +241,3 @@ class AsyncLLM:
     def shutdown(self) -> None:
         """`close`, by vLLM's name."""
         self.close()
-
-    async def _claimed(
-        self,
-        prompts: Sequence[CutPrompt],
-        params: AnyParams,
-        origin: Origin,
-        charge: Callable[[int], AbstractContextManager[None]] | None,
-        deadline_s: float | None,
-        make_reader: Callable[[], TurnReader] | None,
-    ) -> list[Stream]:
-        """Starts prompts; where the queue is full, nothing of them is read."""
-        n = num_outputs(params)
-        with self.room(len(prompts), params, origin) as claim:
-            calls = await self._reading.calls(prompts, params, origin.tenant)
-            calls = await self._preparing.calls(calls, origin.tenant)
-            num_tokens = sum(len(call.prompt) for call in calls)
-            with charge(num_tokens) if charge else contextlib.nullcontext():
-                return await self._start(
-                    calls, n, origin, claim, deadline_s, make_reader
-                )
-
-    async def _start(
-        self,
-        calls: Sequence[Call],
-        n: int,
-        origin: Origin,
-        claim: Claim,
-        deadline_s: float | None,
-        make_reader: Callable[[], TurnReader] | None,
-    ) -> list[Stream]:
-        loop, of_sequence = asyncio.get_running_loop(), n // len(calls[0].samples)
-        tickets = [Ticket(loop) for _ in calls for _ in range(n)]
-        owners = tickets[
-            ::of_sequence
-        ]  # of a search's outputs one has those of the others
-        for place, owner in enumerate(owners):
-            owner.others = tickets[place * of_sequence + 1 : (place + 1) * of_sequence]
-        try:
-            taken = await asyncio.wrap_future(
-                self._thread.add(calls, owners, origin, claim)
-            )
-            requests = [request for request in taken for _ in range(of_sequence)]
-            return [
-                Stream(
-                    self._thread,
-                    ticket,
-                    request,
-                    Detokenizer(
-                        self.tokenizer,
-                        request,
-                        sample=place % n,
-                        reader=make_reader and make_reader(),
-                    ),
-                    deadline_s=deadline_s,
-                )
-                for place, (ticket, request) in enumerate(
-                    zip(tickets, requests, strict=True)
-                )
-            ]
-        except BaseException:  # the task may be cancelled when the engine has them
-            self._thread.abort(tickets)
-            raise

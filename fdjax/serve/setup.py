@@ -140,11 +140,11 @@ class Settings:
                 layout,
                 num_rows=self.max_num_seqs,
                 widths=(layout.pages_for(self.max_model_len),),
+                sizes={},
             )
-            steps = {
-                "step_pages": lent.pages("extend", self.max_batched_tokens),
-                "least_step_pages": lent.pages("extend", SMALLEST_PREFILL),
-            }
+            least = lent.pages("extend", SMALLEST_PREFILL)
+            most = lent.pages("extend", self.max_batched_tokens)
+            steps = {"step_pages": max(most, least), "least_step_pages": least}
         budget = device.memory_budget(self.memory_fraction)
         return plan_memory(
             budget_bytes=budget if budget_bytes is None else budget_bytes,

@@ -20,7 +20,8 @@ ffi::Error read_table(const char* name, ffi::AnyBuffer vectors,
   }
   *table = {.vectors = vectors.untyped_data(),
             .ids = ids.typed_data(),
-            .count = static_cast<int>(*count)};
+            .count = static_cast<int>(*count),
+            .offset = 0};
   return ffi::Error::Success();
 }
 

@@ -31,15 +31,15 @@ struct Pages {
 struct Operands {
   ffi::AnyBuffer kv;
   Ints tokens, positions, slots;  // of each token
-  Ints wanted;            // tokens whose hidden states are wanted
-  Ints places;            // where the token of each row is that decodes
-  Floats frequencies;     // of RoPE
-  Floats angles;          // cosines, then sines, of each row that decodes
-  Floats slopes;          // of ALiBi, or empty
-  Pages decoding;         // rows with one token
-  Ints plans;             // of their attention, one for each window
-  Pages prompts;          // rows with any number
-  Ints tiles;             // of their attention, likewise
+  Ints wanted;                    // tokens whose hidden states are wanted
+  Ints places;                    // where the token of each row is that decodes
+  Floats frequencies;             // of RoPE
+  Floats angles;                  // cosines, then sines, of each row that decodes
+  Floats slopes;                  // of ALiBi, or empty
+  Pages decoding;                 // rows with one token
+  Ints plans;                     // of their attention, one for each window
+  Pages prompts;                  // rows with any number
+  Ints tiles;                     // of their attention, likewise
   ffi::RemainingArgs weights;
 };
 
@@ -71,9 +71,9 @@ inline ffi::Error invalid(std::string message) {
 
 // Every size by its letter (fdjax/notation.py); the first buffer with it binds it.
 struct Dims {
-  Dim tokens{"T"}, wanted{"U"}, frequencies{"R2"}, places{"places"},
-      plans{"plans"}, plan_size{"integers of a plan"}, lists{"lists of tiles"},
-      tiles{"N"}, eight{"8", 8};
+  Dim tokens{"T"}, wanted{"U"}, frequencies{"R2"}, places{"places"}, plans{"plans"},
+      plan_size{"integers of a plan"}, lists{"lists of tiles"}, tiles{"N"},
+      eight{"8", 8};
   decode_attention::Dims decoding, prompts;
 };
 
@@ -116,15 +116,14 @@ inline ffi::Error check_tokens(const Operands& in, const Results& out, Dims* d) 
     FDJAX_RETURN_IF_ERROR(
         check_shape("slopes", in.slopes.dimensions(), {&d->decoding.q_heads}));
   }
-  return check_dtype("hidden", out.hidden->element_type(), "kv",
-                     in.kv.element_type());
+  return check_dtype("hidden", out.hidden->element_type(), "kv", in.kv.element_type());
 }
 
 // The blocks: buffers, or where `places` says so, a byte offset into the KV array and a
 // number of bytes for each.
-inline ffi::Error find_blocks(ffi::Span<const int64_t> places, const ffi::AnyBuffer& kv,
-                              std::initializer_list<ffi::Result<ffi::AnyBuffer>> buffers,
-                              Blocks* blocks) {
+inline ffi::Error find_blocks(
+    ffi::Span<const int64_t> places, const ffi::AnyBuffer& kv,
+    std::initializer_list<ffi::Result<ffi::AnyBuffer>> buffers, Blocks* blocks) {
   auto block = blocks->begin();
   if (places.size() == 0) {
     for (const auto& buffer : buffers) {
@@ -185,6 +184,10 @@ inline ffi::Error check_prompts(const Operands& in, Dims* d) {
                                     prefill_attention::kTileRows));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d->prompts.page_size, 2, 128));
   FDJAX_RETURN_IF_ERROR(check_range("D", *d->prompts.head_dim, 8, 256));
+  if (*d->prompts.head_dim % 8 != 0) {
+    return invalid("D is " + std::to_string(*d->prompts.head_dim) +
+                   "; attention of prompts takes multiples of 8");
+  }
   return check_range("T", *d->tokens, 0, 1 << 25);
 }
 

@@ -98,10 +98,19 @@ class Chain {
 
   bool is_right() const { return reader_.problem().empty(); }
 
+  // Kernels load a row by 16 bytes.
+  void check_columns(int columns) {
+    if (columns % 8 != 0) {
+      reader_.refuse("columns is " + std::to_string(columns) +
+                     "; the handler takes multiples of 8");
+    }
+  }
+
   cudaError_t embed() {
     embedding::Params p{};
     p.rows = reader_.number("rows", 0, tokens_.count);
     p.size = reader_.number("columns", 1);
+    check_columns(p.size);
     p.has_scale = reader_.number("scaled", 0, 1) == 1;
     p.scale = reader_.real();
     p.tokens.count = reader_.number("vectors", 1);
@@ -120,6 +129,7 @@ class Chain {
     add_norm::Params p{};
     p.rows = reader_.number("rows", 0);
     p.size = reader_.number("columns", 1, add_norm::kMaxSize<T>);
+    check_columns(p.size);
     p.epsilon = reader_.real();
     p.scale_offset = reader_.real();
     const int64_t size = int64_t{p.rows} * p.size;
@@ -129,6 +139,9 @@ class Chain {
     p.bias = reader_.optional(p.size);
     p.sum = reader_.optional(size);
     p.out = reader_.operand(size);
+    if (p.delta != nullptr && p.sum == nullptr) {
+      reader_.refuse("a norm has a delta, and no sum to write");
+    }
     if (!is_right() || p.rows == 0) return cudaSuccess;
     return add_norm::launch_rows<T>(stream_, p, /*programmatic=*/!first_);
   }
@@ -139,6 +152,10 @@ class Chain {
     p.q_heads = reader_.number("Hq", 1);
     p.kv_heads = reader_.number("Hkv", 1);
     p.head_dim = reader_.number("D", 8, 256);
+    if (p.head_dim % 8 != 0) {
+      reader_.refuse("D is " + std::to_string(p.head_dim) +
+                     "; norms of heads take multiples of 8");
+    }
     p.epsilon = reader_.real();
     p.scale_offset = reader_.real();
     const int64_t size = int64_t{p.rows} * (p.q_heads + 2 * p.kv_heads) * p.head_dim;
@@ -259,6 +276,7 @@ class Chain {
     const int64_t qkv_columns = int64_t{p.kv_heads} * (p.group + 2) * p.head_dim;
     p.q = reader_.operand(p.rows * (rotates ? qkv_columns : q_columns));
     p.out = reader_.operand(p.rows * q_columns);
+    if (rotates) check_rotation(p);
     if (!is_right() || p.rows == 0) return cudaSuccess;
     void* const keys = static_cast<char*>(p.newest.kv) + index * attention_.layer_bytes;
     p.kv = keys;
@@ -269,6 +287,17 @@ class Chain {
     // Without `rotates` the predecessors have written pages.
     how.programmatic = rotates;
     return decode_attention::launch_decode_attention<T>(stream_, p, how);
+  }
+
+  // What attention rotates by, and a slot of each row's key and value.
+  void check_rotation(const decode_attention::Params& p) {
+    if (p.newest.num_frequencies != 0 && p.newest.cosines == nullptr) {
+      reader_.refuse("attention rotates, and there are no angles");
+    }
+    if (p.rows > tokens_.count) {
+      reader_.refuse("attention rotates " + std::to_string(p.rows) + " rows of " +
+                     std::to_string(tokens_.count) + " tokens");
+    }
   }
 
   cudaError_t prefill() {
@@ -282,6 +311,10 @@ class Chain {
     a.q = reader_.operand(size);
     a.out = reader_.operand(size);
     a.kv = static_cast<const char*>(a.kv) + index * attention_.layer_bytes;
+    if (!(a.scale > 0.0f)) {  // NaN, too
+      reader_.refuse("scale is " + std::to_string(a.scale) +
+                     "; attention of prompts takes one above 0");
+    }
     if (!is_right() || p.queries == 0 || p.num_tiles == 0) return cudaSuccess;
     return prefill_attention::launch_prefill_attention<T>(stream_, p);
   }

@@ -27,17 +27,19 @@ decode_attention::Params attention_of(const Operands& in, const Pages& pages,
 decode_attention::Params decode_of(const Attributes& a, const Operands& in,
                                    const Results& out, const Dims& d) {
   decode_attention::Params p = attention_of(in, in.decoding, d.decoding);
-  const float* cosines = in.angles.typed_data();
+  const bool has_angles = in.angles.element_count() != 0;
+  const float* cosines = has_angles ? in.angles.typed_data() : nullptr;
   p.recomputed = out.recomputed->typed_data();
   p.plan = decode_attention::counters_of(in.plans);
   p.records = static_cast<float*>(out.blocks[kDecodeRecords].data);
-  p.newest = {.qkv = nullptr,
-              .kv = out.kv->untyped_data(),
-              .slots = in.slots.typed_data(),
-              .cosines = cosines,
-              .sines = cosines + *d.decoding.rows * *d.frequencies,
-              .num_frequencies = static_cast<int>(*d.frequencies),
-              .interleaved = a.interleaved};
+  p.newest = {
+      .qkv = nullptr,
+      .kv = out.kv->untyped_data(),
+      .slots = in.slots.typed_data(),
+      .cosines = cosines,
+      .sines = has_angles ? cosines + *d.decoding.rows * *d.frequencies : nullptr,
+      .num_frequencies = static_cast<int>(*d.frequencies),
+      .interleaved = a.interleaved};
   return p;
 }
 
@@ -103,8 +105,8 @@ std::vector<Region> regions_of(const Operands& in, const Results& out,
     const Block& block = out.blocks[name];
     regions.push_back({block.data, block.bytes / element_bytes});
   }
-  regions.push_back({out.hidden->untyped_data(),
-                     static_cast<int64_t>(out.hidden->element_count())});
+  regions.push_back(
+      {out.hidden->untyped_data(), static_cast<int64_t>(out.hidden->element_count())});
   for (size_t i = 0; i < in.weights.size(); ++i) {
     const auto weight = in.weights.get<ffi::AnyBuffer>(i);
     const bool fits =
@@ -136,37 +138,32 @@ ffi::Error check_library() {
   return ffi::Error::Internal("layer_program: " + problem);
 }
 
-ffi::Error handle(
-    gpu_stream stream, ffi::Span<const int64_t> program, ffi::Span<const int64_t> places,
-    int64_t q_heads, bool interleaved, int64_t slots_of_plan, int64_t splits,
-    int64_t heads, int64_t warps, int64_t max_items, int64_t max_pieces,
-    ffi::AnyBuffer kv, Ints tokens, Ints positions, Ints slots, Ints wanted,
-    Ints places_of_rows, Floats frequencies, Floats angles, Floats slopes,
-    Ints decoding_table, Ints decoding_lengths, Ints plans, Ints prompts_table,
-    Ints prompts_lengths, Ints tiles, ffi::RemainingArgs weights,
-    ffi::Result<ffi::AnyBuffer> kv_out, ffi::Result<ffi::AnyBuffer> hidden,
-    ffi::Result<Ints> recomputed, ffi::Result<ffi::AnyBuffer> first,
-    ffi::Result<ffi::AnyBuffer> second, ffi::Result<ffi::AnyBuffer> third,
-    ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<ffi::AnyBuffer> decode_records,
-    ffi::Result<ffi::AnyBuffer> prefill_records) {
+ffi::Error handle(gpu_stream stream, ffi::Span<const int64_t> program,
+                  ffi::Span<const int64_t> places, int64_t q_heads, bool interleaved,
+                  int64_t slots_of_plan, int64_t splits, int64_t heads, int64_t warps,
+                  int64_t max_items, int64_t max_pieces, ffi::AnyBuffer kv, Ints tokens,
+                  Ints positions, Ints slots, Ints wanted, Ints places_of_rows,
+                  Floats frequencies, Floats angles, Floats slopes, Ints decoding_table,
+                  Ints decoding_lengths, Ints plans, Ints prompts_table,
+                  Ints prompts_lengths, Ints tiles, ffi::RemainingArgs weights,
+                  ffi::Result<ffi::AnyBuffer> kv_out,
+                  ffi::Result<ffi::AnyBuffer> hidden, ffi::Result<Ints> recomputed,
+                  ffi::Result<ffi::AnyBuffer> first, ffi::Result<ffi::AnyBuffer> second,
+                  ffi::Result<ffi::AnyBuffer> third,
+                  ffi::Result<ffi::AnyBuffer> scratch,
+                  ffi::Result<ffi::AnyBuffer> decode_records,
+                  ffi::Result<ffi::AnyBuffer> prefill_records) {
   const Attributes a{program,
                      q_heads,
                      interleaved,
                      {slots_of_plan, splits, heads, warps, max_items, max_pieces}};
-  const Operands in{kv,
-                    tokens,
-                    positions,
-                    slots,
-                    wanted,
-                    places_of_rows,
-                    frequencies,
-                    angles,
-                    slopes,
-                    {decoding_table, decoding_lengths},
-                    plans,
-                    {prompts_table, prompts_lengths},
-                    tiles,
-                    weights};
+  const Operands in{kv,          tokens,
+                    positions,   slots,
+                    wanted,      places_of_rows,
+                    frequencies, angles,
+                    slopes,      {decoding_table, decoding_lengths},
+                    plans,       {prompts_table, prompts_lengths},
+                    tiles,       weights};
   Results out{kv_out, hidden, recomputed, {}};
   FDJAX_RETURN_IF_ERROR(find_blocks(
       places, kv, {first, second, third, scratch, decode_records, prefill_records},

@@ -53,6 +53,11 @@ class Reader {
   // What is wrong with what has been read; empty: nothing.
   const std::string& problem() const { return problem_; }
 
+  // For a launch whose numbers and operands do not go together.
+  void refuse(std::string problem) {
+    if (problem_.empty()) problem_ = std::move(problem);
+  }
+
   int64_t integer() {
     if (has_more()) return *next_++;
     problem_ = "the program ends within a launch";

@@ -152,12 +152,16 @@ bool choose(Handle handle, const Gemm& gemm, const Key& key, int candidate,
 
 }  // namespace
 
+// Several threads may prepare a device at a time, when they load programs; a handle
+// that is made twice would be lost.
 void prepare_library(int device) {
-  if (!library().problem.empty() || handle_of(device) != nullptr) return;
-  Handle handle = nullptr;
-  if (library().call.Create(&handle) != kSuccess) return;
+  if (!library().problem.empty()) return;
   const std::lock_guard lock(made().mutex);
-  made().handles.emplace(device, handle);
+  if (made().handles.contains(device)) return;
+  Handle handle = nullptr;
+  if (library().call.Create(&handle) == kSuccess) {
+    made().handles.emplace(device, handle);
+  }
 }
 
 std::string library_problem(int device) {

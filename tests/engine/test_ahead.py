@@ -1,5 +1,9 @@
 """Programs that are compiled beside each other are those that run."""
 
+import pathlib
+import threading
+from collections.abc import Iterator
+
 import jax
 import pytest
 from jax import monitoring
@@ -8,13 +12,14 @@ from fdjax.engine.ahead import Ahead, Collected, compile_all, default_threads
 from fdjax.engine.warm_up import warm_up
 from fdjax.generate.params import SamplingParams
 from tests.support.engines import shallow_model, tiny_engine
+from tests.support.kept_programs import keeping
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture
-def compilations() -> list[str]:
-    """Grows by one for each program that XLA compiles."""
+def compilations() -> Iterator[list[str]]:
+    """Grows by one for each program that XLA compiles; none is kept."""
     found: list[str] = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -23,7 +28,50 @@ def compilations() -> list[str]:
             found.append(event)
 
     monitoring.register_event_duration_secs_listener(listen)
-    return found
+    with keeping(None):
+        yield found
+    monitoring.unregister_event_duration_listener(listen)
+
+
+def _lowered(*terms: float) -> list[jax.stages.Lowered]:
+    """Programs that differ in one number."""
+    return [jax.jit(lambda x, term=term: x + term).lower(1.0) for term in terms]
+
+
+@pytest.fixture
+def compiled_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The name of the thread for each program that is compiled, or read."""
+    names: list[str] = []
+    compile_one = jax.stages.Lowered.compile
+
+    def noted(self: jax.stages.Lowered) -> jax.stages.Compiled:
+        names.append(threading.current_thread().name)
+        return compile_one(self)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
+    return names
+
+
+def test_threads_compile_from_the_first_program_on_that_is_not_kept(
+    tmp_path: pathlib.Path, compiled_by: list[str]
+):
+    done: list[int] = []
+    with keeping(tmp_path):
+        for lowered in _lowered(1.0, 2.0, 5.0):
+            lowered.compile()
+        jax.clear_caches()
+        compiled_by.clear()
+        some = [lambda one=one: one for one in _lowered(1.0, 2.0, 3.0, 4.0, 5.0)]
+        compile_all(some, threads=1, on_progress=done.append)
+    # The third is looked for, and compiled where it was not found.
+    assert compiled_by == ["MainThread"] * 3 + ["compile_0"] * 2
+    assert done == sorted(done) and done[:3] == [1, 2, 3] and done[-1] == 5
+
+
+def test_without_a_folder_threads_compile_all(compiled_by: list[str]):
+    with keeping(None):
+        compile_all([lambda one=one: one for one in _lowered(6.0, 7.0)], threads=1)
+    assert compiled_by == ["compile_0"] * 2
 
 
 def test_a_collected_call_does_not_run_and_then_does_not_compile(
@@ -62,8 +110,9 @@ def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[st
     """The first engine compiles, too, what is the same for all of one shape."""
     counts: list[tuple[int, int]] = []
     for threads in (0, 0, 3):
+        told: list[int] = []
         engine = tiny_engine(
-            shallow_model(), max_num_seqs=2, max_model_len=40, page_size=16
+            shallow_model(), max_num_seqs=2, max_model_len=16, page_size=16
         )
         compilations.clear()
         done = warm_up(
@@ -71,8 +120,12 @@ def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[st
             engine.buckets,
             engine.plan.layout,
             [SamplingParams(temperature=0.0), SamplingParams()],
-            longest=40,
+            longest=16,
+            on_progress=lambda done, in_all, told=told: told.append(done),
             threads=threads,
         )
+        # Compiling ahead tells of itself, and what runs then does not begin anew.
+        assert told == sorted(told) and told[-1] == done
+        assert len(told) > done + 1 if threads else told == list(range(done + 1))
         counts.append((done, len(compilations)))
     assert counts[1] == counts[2]

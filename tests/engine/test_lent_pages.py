@@ -36,7 +36,8 @@ def _settings(name: str = "llama3-8b", **options: Any) -> Settings:
 
 
 def _lent(config: ModelConfig, layout: KVLayout, *widths: int) -> LentPages:
-    return LentPages(config, layout, num_rows=ROWS, widths=widths)
+    sizes = {"extend": (16, 64, 128)}
+    return LentPages(config, layout, num_rows=ROWS, widths=widths, sizes=sizes)
 
 
 def test_a_step_takes_the_tokens_of_the_plan():
@@ -51,6 +52,16 @@ def test_a_step_takes_the_tokens_of_the_plan():
         beside = min(tokens, 2048) * 28_672 * 2 + 100 * 2**20
         assert activations < pages * layout.page_bytes < activations + beside
     assert lent.pages("decode", 256) * layout.page_bytes < 32 * 2**20
+
+
+def test_more_tokens_borrow_no_less():
+    settings = _settings()
+    lent = _lent(settings.config, settings.widest_layout, 512)
+    alone = LentPages(
+        settings.config, settings.widest_layout, num_rows=ROWS, widths=(512,), sizes={}
+    )
+    assert alone.pages("extend", 128) < alone.pages("extend", 64), "keys in pieces"
+    assert lent.pages("extend", 128) == alone.pages("extend", 64)
 
 
 @pytest.mark.parametrize("kind", ["extend", "decode", "score", "pool"])

@@ -77,7 +77,7 @@ class Desk:
 
     @property
     def num_free(self) -> int:
-        return self.scheduler.pool.num_free
+        return self.scheduler.pool.num_free - self.scheduler.room.num_promised
 
 
 def spans(chunks: Sequence[Chunk]) -> list[tuple[int, int, int]]:
@@ -94,7 +94,10 @@ def test_rows_and_pages_go_to_the_first_in_order():
     admitted = desk.scheduler.admit()
     assert [sequence.request.index for sequence in admitted] == [1, 3, 4, 0]
     assert [sequence.row for sequence in admitted] == [0, 1, 2, 3]
-    assert [page for sequence in admitted for page in sequence.pages] == list(range(8))
+    assert [sequence.num_promised for sequence in admitted] == [2] * 4
+    desk.scheduler.chunks(20)
+    assert [sequence.pages for sequence in admitted] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [sequence.num_promised for sequence in admitted] == [0] * 4
     assert desk.scheduler.num_waiting == 1
 
 

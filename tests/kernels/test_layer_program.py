@@ -29,6 +29,7 @@ from tests.support.numerics import assert_close
 from tests.support.programs import INTERMEDIATE, call_of, config_of
 
 KINDS = {"decode": 5, "prefill": 0, "mixed": 6, "chunks": 2}
+HEAD_DIMS = (80, 96, 128, 256)
 MANY = 130  # rows, more than the kernels of the package multiply
 
 
@@ -50,18 +51,41 @@ def test_launches_do_what_the_instructions_say(
     name: str, kind: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Regions hold NaN at first; what a kernel writes is apart from what it reads."""
-    slices: list[int] = []
-
-    def simulated(launches: Any, *operands: Any, **options: Any) -> Any:
-        slices.extend(one.slice_rows for one in launches if isinstance(one, Linear))
-        return Simulation(launches, *operands, **options).run()
-
-    monkeypatch.setattr(layer_program, "run", simulated)
+    told = _simulate(monkeypatch)
     monkeypatch.setattr(lower, "SLICE_ROWS", 64)
     call = call_of(config_of(name), kind, rows)
     actual = cuda.run(call)
     assert_agree(actual, run_layers(call))
+    slices = {one.slice_rows for one in told if isinstance(one, Linear)}
     assert (64 in slices) == (name == "llama" and rows == MANY)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "head_dim"),
+    [
+        *(("qwen3", "mixed", 80), ("gptj", "decode", 96)),
+        *(("gptj", "mixed", 128), ("qwen3", "decode", 256)),
+    ],
+)
+def test_launches_of_other_heads_do_the_same(
+    name: str, kind: str, head_dim: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Normalised heads, and those of which RoPE turns a half."""
+    _simulate(monkeypatch)
+    call = call_of(config_of(name, head_dim=head_dim), kind, KINDS[kind])
+    assert_agree(cuda.run(call), run_layers(call))
+
+
+def _simulate(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Calls run on a CPU; their launches, as they come."""
+    told: list[Launch] = []
+
+    def simulated(launches: tuple[Launch, ...], *operands: Any, **options: Any) -> Any:
+        told.extend(launches)
+        return Simulation(launches, *operands, **options).run()
+
+    monkeypatch.setattr(layer_program, "run", simulated)
+    return told
 
 
 CASES = [
@@ -90,12 +114,8 @@ def test_the_chain_agrees_with_the_definition(
         with OP.using("cuda"):
             return OP(call)
 
-    wide = jax.tree.map(_widened, call)
     actual = chain(call)
-    # Of the operations of the definition it is the one that takes float32 on a GPU.
-    with jax.default_device(jax.devices("cpu")[0]), EMBEDDING.using("reference"):
-        expected = run_layers(jax.device_put(wide, jax.devices("cpu")[0]))
-    assert_agree(actual, jax.tree.map(np.asarray, expected))
+    assert_agree(actual, _defined(call))
     again = chain(call)
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
@@ -134,8 +154,31 @@ def test_heads_outside_the_bounds_are_counted():
         bounds = UnifiedMax(0.0, -60.0, 0.01)
         call = call_of(config_of("llama", unified=bounds), kind, 6, dtype="bfloat16")
         with OP.using("cuda"):
-            _, _, recomputed = jax.jit(OP)(call)
-        assert 0 < int(recomputed.sum()) <= recomputed.size * 8
+            actual = jax.jit(OP)(call)
+        assert 0 < int(actual[2].sum()) <= actual[2].size * 8
+        # They are computed again, so the result is that of any maximum.
+        assert_agree(actual, _defined(call))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("kind", ["decode", "mixed"])
+def test_the_chain_agrees_for_other_heads(kind: str, head_dim: int):
+    skip_without("layer_program", "gpu")
+    config = config_of("qwen3", head_dim=head_dim)
+    call = call_of(config, kind, KINDS[kind], dtype="bfloat16")
+    with OP.using("cuda"):
+        actual = jax.jit(OP)(call)
+    assert_agree(actual, _defined(call))
+
+
+def _defined(call: LayerProgram) -> Any:
+    """What the definition computes of it on the CPU, in float32."""
+    cpu = jax.devices("cpu")[0]
+    wide = jax.device_put(jax.tree.map(_widened, call), cpu)
+    # Of the operations of the definition it is the one that takes float32 on a GPU.
+    with jax.default_device(cpu), EMBEDDING.using("reference"):
+        return jax.tree.map(np.asarray, run_layers(wide))
 
 
 def _widened(leaf: Any) -> Any:
@@ -144,13 +187,7 @@ def _widened(leaf: Any) -> Any:
 
 
 def test_the_bounds_reach_attention(monkeypatch: pytest.MonkeyPatch):
-    told: list[Launch] = []
-
-    def recorded(launches: tuple[Launch, ...], *operands: Any, **options: Any) -> Any:
-        told.extend(launches)
-        return Simulation(launches, *operands, **options).run()
-
-    monkeypatch.setattr(layer_program, "run", recorded)
+    told = _simulate(monkeypatch)
     for unified in (UnifiedMax(1.5, -20.0, 30.0), None):
         told.clear()
         cuda.run(call_of(config_of("llama", unified=unified), "decode", 2))

@@ -9,27 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 from fdjax.errors import ConfigError
 from fdjax.serve import compilation_cache
-
-_OPTIONS = (
-    "jax_compilation_cache_dir",
-    "jax_compilation_cache_max_size",
-    "jax_persistent_cache_min_compile_time_secs",
-)
+from tests.support.kept_programs import keeping
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    """JAX goes back to what it did before."""
-    before = {name: getattr(jax.config, name) for name in _OPTIONS}
-    jax_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    jax_cache.reset_cache()
+def no_folder() -> Iterator[None]:
+    """JAX keeps nothing before, and goes back to what it did."""
+    with keeping(None):
+        yield
 
 
 def compile_anew() -> None:

@@ -21,10 +21,14 @@ HIDDEN, HEADS, HEAD_DIM, INTERMEDIATE = 512, 8, 64, 704
 PAGE_SIZE, WIDTH = 16, 6
 
 
-def config_of(name: str, *, unified: UnifiedMax | None = None) -> ModelConfig:
+def config_of(
+    name: str, *, unified: UnifiedMax | None = None, head_dim: int = HEAD_DIM
+) -> ModelConfig:
     """A fixture's model with larger sizes, three layers, and all else as it is."""
     small = ModelConfig.from_hf(read_config(FIXTURES / name))
-    layers = tuple(_layer(small.layers[i % small.num_layers]) for i in range(3))
+    layers = tuple(
+        _layer(small.layers[i % small.num_layers], head_dim) for i in range(3)
+    )
     embedding = small.embedding
     if embedding.positions is not None:
         table = replace(embedding.positions, size=PAGE_SIZE * WIDTH)
@@ -34,25 +38,25 @@ def config_of(name: str, *, unified: UnifiedMax | None = None) -> ModelConfig:
     )
 
 
-def _layer(spec: LayerSpec) -> LayerSpec:
+def _layer(spec: LayerSpec, head_dim: int) -> LayerSpec:
     mlp = replace(spec.mlp, size=INTERMEDIATE)
-    return replace(spec, attention=_attention(spec.attention), mlp=mlp)
+    return replace(spec, attention=_attention(spec.attention, head_dim), mlp=mlp)
 
 
-def _attention(spec: Attention) -> Attention:
+def _attention(spec: Attention, head_dim: int) -> Attention:
     positions = spec.positions
     if isinstance(positions, Rope):
         partial = positions.rotary_dim < spec.head_dim
         positions = replace(
-            positions, rotary_dim=HEAD_DIM // 2 if partial else HEAD_DIM
+            positions, rotary_dim=head_dim // 2 if partial else head_dim
         )
     own = spec.num_heads == spec.num_kv_heads
     return replace(
         spec,
         num_heads=HEADS,
         num_kv_heads=HEADS if own else 2,
-        head_dim=HEAD_DIM,
-        scale=HEAD_DIM**-0.5,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
         positions=positions,
         window=None if spec.window is None else 20,
     )

@@ -30,6 +30,7 @@ DONE = b"data: [DONE]\n\n"
 
 # nginx's status for a client that closed the connection; only logs see it.
 _CLIENT_CLOSED = 499
+_FAILED = 500
 _MAX_MESSAGE = 1000
 _FAILURES = {
     "grammar_too_slow": (400, "invalid_request_error"),
@@ -202,7 +203,7 @@ def error_of(error: Exception) -> ApiError:
             told = ApiError(str(detail), status=status, headers=headers)
         case _:
             text = "the server failed; its log says why"
-            told = ApiError(text, status=500, kind="internal_error")
+            told = ApiError(text, status=_FAILED, kind="internal_error")
     return told
 
 
@@ -212,6 +213,8 @@ def install(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> JSONResponse:
         told = error_of(error)
         told.note(request.scope)
+        if told.status != _FAILED:  # else the log wants to know where it was
+            _forget_frames(error)
         return told.response
 
     async def nobody(request: Request, error: Exception) -> Response:
@@ -230,6 +233,21 @@ def install(app: FastAPI) -> None:
         Exception,
     ):
         app.add_exception_handler(kind, answer)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Lets an error that is told hold nothing of its request.
+
+    It is held by the future that it came through, and that by a frame of its traceback:
+    the body, and all that was made of it, would stay until the collector comes.
+    """
+    seen, left = set[int](), [error]
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += [more for more in (one.__cause__, one.__context__) if more]
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

@@ -17,6 +17,7 @@ from fdjax.serve.http.connections import HEAD_BYTES, Connection, CrowdConfig
 from fdjax.serve.http.crowd import ConnectionLimits, Crowd
 from fdjax.serve.http.errors import ApiError, draining
 from fdjax.serve.http.errors import stalled as stalled_error
+from fdjax.serve.http.idle_memory import IDLE_SECONDS, IdleMemory, give_back
 from fdjax.serve.http.listening import ACCEPTED_AT_ONCE, url
 from fdjax.serve.http.server import Server
 
@@ -84,6 +85,7 @@ class DrainingServer(uvicorn.Server):
         self._deadline: float | None = None
         self._told_until: float | None = None
         self._was_stalled = False
+        self._memory = IdleMemory(give_back, seconds=IDLE_SECONDS)
         self._readings = set[asyncio.Task[None]]()
         self.gave_up = False
 
@@ -124,6 +126,8 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second; whether to stop listening."""
         self._watch_steps()
+        underway = self._server.underway
+        self._memory.watch(begun=underway.num_begun, busy=bool(underway))
         if self._deadline is not None:
             self._drain(self._deadline - time.monotonic())
         return await super().on_tick(counter)

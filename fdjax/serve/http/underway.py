@@ -31,12 +31,13 @@ class Underway:
     """All requests that are served, but for those that watch the server.
 
     Attributes:
+        num_begun: requests so far.
         num_lost: requests whose clients did not get what they asked for.
     """
 
     def __init__(self) -> None:
         self._requests: set[_Request] = set()
-        self.num_lost = 0
+        self.num_begun = self.num_lost = 0
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -65,6 +66,7 @@ class Underway:
         assert task is not None
         request = _Request(task)
         self._requests.add(request)
+        self.num_begun += 1
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

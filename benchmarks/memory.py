@@ -1,0 +1,236 @@
+"""Room for keys and values, and the longest sequences: planned, and as the device says.
+
+`--case NAME` measures one case and adds it to `memory.json`:
+
+* `llama3-8b-room`: 0.90 of the device for 256 rows; an engine with it is warmed up.
+* `<model>-80GiB`: the longest single sequence of that budget, prompt in chunks, run to
+  its end; `<model>-device`: likewise, of what the device offers.
+* `curves`: the three ways of FlashDecoding++Next's Fig. 19 by arithmetic; none runs.
+* `plot`: draws what there is of these.
+
+A sequence of a whole H200 takes minutes: `--tokens` runs a shorter one in the same
+room.
+"""
+
+import argparse
+import pathlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from benchmarks import memory_chart, results
+from benchmarks.memory_plans import (
+    arena_prompt,
+    longest,
+    planned_bytes,
+    room_tokens,
+    separate_prompt,
+    settings_of,
+)
+from benchmarks.report import load_rows
+from fdjax import device
+from fdjax.engine.engine import Engine
+from fdjax.generate.params import SamplingParams
+from fdjax.memory.plan import MemoryPlan
+from fdjax.serve.loading import load_decoder, make_engine
+from fdjax.serve.setup import Settings
+
+type Row = dict[str, Any]
+
+LLAMA, QWEN = "configs/models/llama3-8b.json", "configs/models/qwen1.5-7b.json"
+ROWS = 256
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class MemoryCase:
+    """What to measure.
+
+    Attributes:
+        kind: "room" of many rows, or the "longest" sequence.
+        model: a folder, or a configuration whose weights are made up.
+        budget_gib: `None`: what the device offers.
+        fraction: of the device's memory that JAX takes.
+    """
+
+    kind: Literal["room", "longest"]
+    model: str
+    budget_gib: float | None = None
+    fraction: float = 0.93
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """`budget_gib` in bytes."""
+        return None if self.budget_gib is None else int(self.budget_gib * GIB)
+
+
+CASES = {
+    "llama3-8b-room": MemoryCase("room", LLAMA, fraction=0.9),
+    "llama3-8b-80GiB": MemoryCase("longest", LLAMA, 80),
+    "qwen1.5-7b-80GiB": MemoryCase("longest", QWEN, 80),
+    "llama3-8b-device": MemoryCase("longest", LLAMA),
+    "qwen1.5-7b-device": MemoryCase("longest", QWEN),
+}
+
+
+def measure(name: str, case: MemoryCase, *, tokens: int | None, output: int) -> Row:
+    """One object of the results.
+
+    Args:
+        name: of the case.
+        case: what to measure.
+        tokens: of the sequence run, prompt and output; `None`: the longest.
+        output: of these.
+    """
+    if case.kind == "room":
+        settings = Settings.of(
+            case.model, max_num_seqs=ROWS, memory_fraction=case.fraction
+        )
+        plan = settings.memory_plan(case.budget_bytes)
+        _start(case, settings, plan)
+        return _row(name, plan, tokens=room_tokens(plan))
+    settings = settings_of(case.model, memory_fraction=case.fraction)
+    plan = longest(settings, case.budget_bytes)
+    greedy = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
+    engine = _start(case, settings, plan, greedy)
+    run = min(tokens or plan.max_model_len, plan.max_model_len)
+    ttft_s, ms_per_token = run_sequence(engine, run - output, greedy)
+    return _row(
+        name, plan, tokens=run, output=output, ttft_s=ttft_s, ms_per_token=ms_per_token
+    )
+
+
+def _start(
+    case: MemoryCase, settings: Settings, plan: MemoryPlan, *params: SamplingParams
+) -> Engine:
+    """An engine that is ready for such requests; for any, where there are none."""
+    sized = replace(settings, max_model_len=plan.max_model_len)
+    made_up = pathlib.Path(case.model).suffix == ".json"
+    model = load_decoder(sized, random_weights=made_up)
+    engine = make_engine(sized, model, plan, prefix_caching=False)
+    engine.warm_up(params or None)
+    return engine
+
+
+def run_sequence(
+    engine: Engine, num_prompt: int, params: SamplingParams
+) -> tuple[float, float]:
+    """Seconds to the first token, and milliseconds of each after the first launch's.
+
+    Args:
+        engine: warmed up, without work.
+        num_prompt: random tokens to begin with.
+        params: whose `max_tokens` all come.
+    """
+    vocabulary = engine.config.embedding.vocab_size
+    prompt = np.random.default_rng(0).integers(0, vocabulary, num_prompt).tolist()
+    request = engine.request(0, prompt, params)
+    counts, times = list[int](), list[float]()
+    start = time.perf_counter()
+    engine.add(request)
+    while engine.has_work:
+        if came := sum(len(new.token_ids) for _, new in engine.step()):
+            counts.append(came)
+            times.append(time.perf_counter())
+    assert sum(counts) == params.max_tokens, f"{sum(counts)} tokens came"
+    later = sum(counts[1:])
+    ms = (times[-1] - times[0]) * 1e3 / later if later else 0.0
+    return times[0] - start, ms
+
+
+def _row(
+    name: str,
+    plan: MemoryPlan,
+    *,
+    tokens: int,
+    output: int = 0,
+    ttft_s: float | None = None,
+    ms_per_token: float | None = None,
+) -> Row:
+    """With the device's peak, where it tells one."""
+    planned = planned_bytes(plan)
+    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    return {
+        "case": name,
+        "tokens": tokens,
+        "prompt_tokens": tokens - output if output else None,
+        "room_tokens": room_tokens(plan),
+        "budget_bytes": plan.budget_bytes,
+        "planned_bytes": planned,
+        "peak_bytes": peak,
+        "peak_over_plan": peak and round(peak / planned - 1, 5),
+        "ttft_s": ttft_s and round(ttft_s, 3),
+        "ms_per_token": ms_per_token and round(ms_per_token, 4),
+        **results.provenance(),
+    }
+
+
+def curves(model: str, budget_bytes: int) -> list[Row]:
+    """The ways of Fig. 19 by arithmetic: the longest prompt, and the final length."""
+    settings = settings_of(model)
+    plan = longest(settings, budget_bytes)
+    final = plan.max_model_len
+    ways = {"separate": (separate_prompt(settings, budget_bytes),) * 2}
+    if plan.layout.lent:  # else steps have their memory beside the array
+        ways["arena"] = (arena_prompt(settings, plan), final)
+    ways["chunked"] = (final, final)
+    name = f"{pathlib.Path(model).stem}-{budget_bytes / GIB:g}GiB"
+    return [
+        {
+            "case": f"{name}-{way}",
+            "tokens": last,
+            "prompt_tokens": prompt,
+            "budget_bytes": budget_bytes,
+            **results.provenance(),
+        }
+        for way, (prompt, last) in ways.items()
+    ]
+
+
+def keep(out: pathlib.Path, rows: Sequence[Row]) -> None:
+    """Replaces what the file has of the same cases."""
+    new = {row["case"] for row in rows}
+    kept = [row for row in load_rows(out) if row["case"] not in new]
+    results.write(out, [*kept, *rows])
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measures a case and adds it to `memory.json`.
+
+    Args:
+        given: of the command line.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--case", choices=(*CASES, "curves", "plot"), required=True)
+    parser.add_argument("--tokens", type=int, help="of the sequence; all by default")
+    parser.add_argument("--output", type=int, default=32, help="tokens of these")
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--plot", type=pathlib.Path, help="an SVG file, of `plot`")
+    asked = parser.parse_args(given)
+    if asked.output < 1 or (asked.tokens or asked.output + 1) <= asked.output:
+        parser.error("--tokens must be more than --output, and that 1 at least")
+    case = CASES.get(asked.case)
+    if case is not None:
+        device.claim_memory(case.fraction)
+    out = asked.out or results.RESULTS / results.device_slug() / "memory.json"
+    if asked.case == "plot":
+        plot = asked.plot or out.with_suffix(".svg")
+        plot.write_text(memory_chart.chart(load_rows(out), out.parent.name))
+        return
+    if case is None:
+        rows = [row for model in (LLAMA, QWEN) for row in curves(model, 80 * GIB)]
+    else:
+        rows = [measure(asked.case, case, tokens=asked.tokens, output=asked.output)]
+    for row in rows:
+        print(row, flush=True)
+    keep(out, rows)
+
+
+if __name__ == "__main__":
+    main()

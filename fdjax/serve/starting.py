@@ -1,0 +1,131 @@
+"""`Starting`: from prompts to streams, by way of a place in the engine's queue."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from fdjax.engine.limits import Load
+from fdjax.engine.origin import Origin
+from fdjax.generate.any_params import AnyParams, num_outputs
+from fdjax.serve.claims import Claim
+from fdjax.serve.detokenizer import Detokenizer
+from fdjax.serve.engine_thread import EngineThread
+from fdjax.serve.preparing import Preparing
+from fdjax.serve.prompts import CutPrompt
+from fdjax.serve.reading import Reading
+from fdjax.serve.stream import Stream
+from fdjax.serve.tickets import Call, Ticket
+from fdjax.serve.tokenizer import Tokenizer
+from fdjax.serve.turns.reader import TurnReader
+
+
+class Starting:
+    """Lets an engine's thread take requests, whose prompts are read and prepared.
+
+    Args:
+        thread: the engine's.
+        tokenizer: of the model; without one, streams have no text.
+        reading: from prompts to token ids and grammars.
+        preparing: compiles what a request alone needs.
+    """
+
+    def __init__(
+        self,
+        thread: EngineThread,
+        tokenizer: Tokenizer | None,
+        reading: Reading,
+        preparing: Preparing,
+    ) -> None:
+        self._thread = thread
+        self._tokenizer = tokenizer
+        self._reading = reading
+        self._preparing = preparing
+
+    def room(
+        self, num_prompts: int, params: AnyParams, origin: Origin
+    ) -> AbstractContextManager[Claim]:
+        """See `AsyncLLM.room`."""
+        num_samples = num_prompts * num_outputs(params)
+        return self._thread.claim(Load(1, num_samples, num_samples), origin)
+
+    async def start(
+        self,
+        prompts: Sequence[CutPrompt],
+        params: AnyParams,
+        origin: Origin,
+        *,
+        charge: Callable[[int], AbstractContextManager[None]] | None,
+        deadline_s: float | None,
+        make_reader: Callable[[], TurnReader] | None,
+    ) -> list[Stream]:
+        """Starts prompts; where the queue is full, nothing of them is read.
+
+        Args:
+            prompts: see `AsyncLLM.start`, as the others are.
+            params: of all.
+            origin: on whose behalf they are.
+            charge: told how many tokens the prompts have.
+            deadline_s: when the streams end, by the loop's time; `None`: never.
+            make_reader: what reads a sample's text.
+
+        Returns:
+            The streams of the first prompt's samples, then those of the next.
+        """
+        n = num_outputs(params)
+        with self.room(len(prompts), params, origin) as claim:
+            calls = await self._reading.calls(prompts, params, origin.tenant)
+            calls = await self._preparing.calls(calls, origin.tenant)
+            num_tokens = sum(len(call.prompt) for call in calls)
+            with charge(num_tokens) if charge else contextlib.nullcontext():
+                return await self._streams(
+                    calls, n, origin, claim, deadline_s, make_reader
+                )
+
+    async def _streams(
+        self,
+        calls: Sequence[Call],
+        n: int,
+        origin: Origin,
+        claim: Claim,
+        deadline_s: float | None,
+        make_reader: Callable[[], TurnReader] | None,
+    ) -> list[Stream]:
+        """Those of `n` samples of each call, once the engine has them."""
+        loop, of_sequence = asyncio.get_running_loop(), n // len(calls[0].samples)
+        tickets = [Ticket(loop) for _ in calls for _ in range(n)]
+        owners = _owners(tickets, of_sequence)
+        try:
+            taken = await asyncio.wrap_future(
+                self._thread.add(calls, owners, origin, claim)
+            )
+            requests = [request for request in taken for _ in range(of_sequence)]
+            return [
+                Stream(
+                    self._thread,
+                    ticket,
+                    request,
+                    Detokenizer(
+                        self._tokenizer,
+                        request,
+                        sample=place % n,
+                        reader=make_reader and make_reader(),
+                    ),
+                    deadline_s=deadline_s,
+                )
+                for place, (ticket, request) in enumerate(
+                    zip(tickets, requests, strict=True)
+                )
+            ]
+        except BaseException:  # the task may be cancelled when the engine has them
+            self._thread.abort(tickets)
+            raise
+
+
+def _owners(tickets: Sequence[Ticket], of_sequence: int) -> list[Ticket]:
+    """The tickets that the engine knows: of a search's outputs one, with the others."""
+    owners = list(tickets[::of_sequence])
+    for place, owner in enumerate(owners):
+        begin = place * of_sequence
+        owner.others = list(tickets[begin + 1 : begin + of_sequence])
+    return owners

@@ -1,0 +1,105 @@
+"""What `encode` writes is what `chain.h` reads: each number, in order, by its name."""
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import fields
+
+import pytest
+
+from fdjax.kernels.layer_program.launches import CODES, Launch, Operand
+from fdjax.kernels.matmul.params import FlatConfig
+from tests.support.operations import ROOT
+
+FOLDER = ROOT / "ffi" / "layer_program"
+CHAIN = (FOLDER / "chain.h").read_text()
+
+# Where the C++ has another name for a field: of the mathematics, or of its kernel.
+NAMES = {
+    "num_vectors": "vectors",
+    "num_positions": "positions",
+    "position_offset": "offset",
+    "num_heads": "Hq",
+    "num_kv_heads": "Hkv",
+    "head_dim": "D",
+    "m": "M",
+    "n": "N",
+    "k": "K",
+    "tile_rows": "tile rows",
+    "slice_rows": "slice",
+}
+# The same of one launch alone.
+NAMES_OF = {
+    ("Embed", "table"): "tokens.vectors",
+    ("Embed", "positions"): "positions.vectors",
+    ("Norm", "total"): "sum",
+    ("Sum", "total"): "sum",
+    ("Prefill", "tiles"): "list",
+}
+
+_READ = re.compile(
+    r"(?:(?P<target>[\w.>-]+)\s*=\s*(?:\w+<[^>]*>\()?)?"
+    r"\breader_\.(?P<kind>number|integer|real|operand|optional)\("
+    r'(?:"(?P<name>[^"]+)")?'
+    r"|\b(?P<called>layer|read_scores|read_rows)\("
+)
+
+
+def _body(function: str) -> str:
+    """Of a method of `Chain`."""
+    found = re.search(rf"^  [\w:]+ {function}\(.*?\) \{{", CHAIN, re.M)
+    assert found is not None, function
+    depth, end = 1, found.end()
+    while depth:
+        depth += {"{": 1, "}": -1}.get(CHAIN[end], 0)
+        end += 1
+    return CHAIN[found.end() : end]
+
+
+def _read(function: str) -> Iterator[tuple[str, str]]:
+    """What a method reads: of what kind, and its name."""
+    for found in _READ.finditer(_body(function)):
+        if found["called"]:
+            yield from _read(found["called"])
+            continue
+        kind = "number" if found["kind"] == "integer" else found["kind"]
+        target = re.sub(r"^\w+(\.|->)", "", found["target"] or "")
+        yield kind, found["name"] or target
+
+
+def _written(launch: type[Launch]) -> Iterator[tuple[str, str]]:
+    """What `encode` writes of a launch, likewise."""
+    hints = typing.get_type_hints(launch)
+    for field in fields(launch):
+        kind = hints[field.name]
+        if kind is FlatConfig:
+            yield from (("number", NAMES.get(f.name, f.name)) for f in fields(kind))
+            continue
+        name = NAMES.get(field.name, field.name)
+        yield _kind(kind), NAMES_OF.get((launch.__name__, field.name), name)
+
+
+def _kind(hint: object) -> str:
+    if isinstance(hint, types.UnionType):
+        assert set(typing.get_args(hint)) == {Operand, types.NoneType}
+        return "optional"
+    return {int: "number", bool: "number", float: "real", Operand: "operand"}[
+        typing.cast(type, hint)
+    ]
+
+
+@pytest.mark.parametrize("launch", CODES, ids=lambda launch: launch.__name__)
+def test_the_chain_reads_what_is_written(launch: type[Launch]):
+    case = re.search(rf"case Code::k{launch.__name__}:\s+return (\w+)\(", CHAIN)
+    assert case is not None
+    assert list(_read(case[1])) == list(_written(launch))
+
+
+def test_codes_are_in_the_same_order():
+    enum = re.search(
+        r"enum class Code[^{]*\{([^}]*)\}", (FOLDER / "reader.h").read_text()
+    )
+    assert enum is not None
+    *codes, end = re.findall(r"k(\w+),", enum[1])
+    assert end == "End" and codes == [launch.__name__ for launch in CODES]

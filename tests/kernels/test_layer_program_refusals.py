@@ -1,0 +1,83 @@
+"""What the handler of a step refuses itself, whoever wrote the launches."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fdjax.kernels.layer_program import call as layer_program
+from fdjax.kernels.layer_program.launches import Decode, HeadNorm, Launch, Norm, Prefill
+from fdjax.models.program import cuda
+from tests.support.handlers import skip_without
+from tests.support.programs import call_of, config_of
+
+type Change = Callable[[Launch], Launch]
+
+
+def _without_total(one: Launch) -> Launch:
+    has_delta = isinstance(one, Norm) and one.delta is not None
+    return replace(one, total=None) if has_delta else one
+
+
+def _odd_heads(one: Launch) -> Launch:
+    return replace(one, head_dim=60) if isinstance(one, HeadNorm) else one
+
+
+def _scaled(scale: float) -> Change:
+    def changed(one: Launch) -> Launch:
+        return replace(one, scale=scale) if isinstance(one, Prefill) else one
+
+    return changed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "kind", "change", "reason"),
+    [
+        ("llama", "decode", _without_total, "a norm has a delta, and no sum to write"),
+        ("qwen3", "decode", _odd_heads, "D is 60; norms of heads take multiples of 8"),
+        ("llama", "prefill", _scaled(-1.0), "scale is -1.000000; attention of prompts"),
+        ("llama", "prefill", _scaled(float("nan")), "nan; attention of prompts"),
+    ],
+)
+def test_launches_that_do_not_go_together_are_refused(
+    name: str,
+    kind: str,
+    change: Change,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    skip_without("layer_program", "gpu")
+    run, changed = layer_program.run, list[Launch]()
+
+    def told(launches: Any, *operands: Any, **options: Any) -> Any:
+        others = [change(one) for one in launches]
+        changed.extend(b for a, b in zip(launches, others, strict=True) if a is not b)
+        return run(others, *operands, **options)
+
+    monkeypatch.setattr(layer_program, "run", told)
+    call = call_of(config_of(name), kind, 2, dtype="bfloat16")
+    with pytest.raises(jax.errors.JaxRuntimeError, match=reason):
+        jax.block_until_ready(jax.jit(cuda.run)(call))
+    assert changed
+
+
+@pytest.mark.gpu
+def test_a_rotation_without_angles_is_refused(monkeypatch: pytest.MonkeyPatch):
+    skip_without("layer_program", "gpu")
+    run = layer_program.run
+
+    def told(
+        launches: Any, memory: Any, tokens: Any, *operands: Any, **options: Any
+    ) -> Any:
+        assert any(isinstance(one, Decode) and one.rotates for one in launches)
+        without = replace(tokens, angles=jnp.zeros((0, 0, 0), jnp.float32))
+        return run(launches, memory, without, *operands, **options)
+
+    monkeypatch.setattr(layer_program, "run", told)
+    call = call_of(config_of("llama"), "decode", 2, dtype="bfloat16")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="there are no angles"):
+        jax.block_until_ready(jax.jit(cuda.run)(call))

@@ -1,0 +1,138 @@
+"""The program of longest sequences: its arithmetic, and runs of a tiny model."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from benchmarks import memory, memory_chart, memory_plans
+from fdjax.engine.engine import Engine
+from fdjax.serve import setup
+from tests.support import h200
+from tests.support.hf_model import FIXTURES
+
+MODEL = str(FIXTURES / "llama")
+GIB = 2**30
+LLAMA = {"weights": 16_060_522_496, "kv": 131_072, "separate": 118_784}
+
+
+@pytest.fixture
+def on_h200(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    h200.pretend(monkeypatch, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Chunks of 64 tokens where something runs: few programs are compiled."""
+    if "on_h200" not in request.fixturenames:
+        monkeypatch.setitem(setup.MAX_BATCHED_TOKENS, "cpu", 64)
+
+
+def _rows(out: pathlib.Path) -> dict[str, dict[str, Any]]:
+    return {row["case"]: row for row in json.loads(out.read_text())}
+
+
+# --- Arithmetic -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_the_ways_of_fig_19_are_told_apart():
+    rows = memory.curves(memory.LLAMA, 80 * GIB)
+    ways = {row["case"].rpartition("-")[2]: row for row in rows}
+    assert list(ways) == ["separate", "arena", "chunked"]
+    left = 80 * GIB - LLAMA["weights"]
+    separate = left // (LLAMA["kv"] + LLAMA["separate"])
+    assert separate - 64 <= ways["separate"]["prompt_tokens"] <= separate
+    assert ways["separate"]["tokens"] == ways["separate"]["prompt_tokens"]
+    assert 390_000 < ways["arena"]["prompt_tokens"] < left // (LLAMA["kv"] + 45_056)
+    final = ways["chunked"]["tokens"]
+    assert 528_000 < final < left // LLAMA["kv"]
+    assert ways["arena"]["tokens"] == ways["chunked"]["prompt_tokens"] == final
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_one_page_more_does_not_fit():
+    settings = memory_plans.settings_of(memory.LLAMA)
+    plan = memory_plans.longest(settings, 80 * GIB)
+    assert 0 <= plan.free_bytes < plan.layout.page_bytes
+    assert memory_plans.room_tokens(plan) >= plan.max_model_len
+    assert memory_plans.planned_bytes(plan) == 80 * GIB - plan.free_bytes
+    prompt = memory_plans.arena_prompt(settings, plan)
+    for pages, fits in ((prompt // 16, True), (prompt // 16 + 1, False)):
+        needed = pages + memory_plans.borrowed_pages(settings, plan, pages)
+        assert (needed <= plan.layout.num_pages) is fits
+
+
+def test_the_largest_number_is_found_from_anywhere():
+    for most in (0, 1, 5, 100):
+        for near in (-3, 1, 4, 5, 6, 99, 100, 101, 1000):
+            assert memory_plans._most(lambda n, m=most: n <= m, near=near) == most
+
+
+# --- Runs -----------------------------------------------------------------------------
+
+
+def test_the_longest_sequence_runs_to_its_end(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Beyond the model's own limit, and in several chunks."""
+    out = tmp_path / "memory.json"
+    out.write_text('[{"case": "kept"}, {"case": "tiny", "tokens": 1}]')
+    # What attention's definition gathers takes most of it.
+    case = memory.MemoryCase("longest", MODEL, budget_gib=0.02)
+    monkeypatch.setitem(memory.CASES, "tiny", case)
+    memory.main(["--case", "tiny", "--output", "20", "--out", str(out)])
+    rows = _rows(out)
+    assert list(rows) == ["kept", "tiny"]
+    row = rows["tiny"]
+    assert row["tokens"] > memory.Settings.of(MODEL).max_model_len
+    assert row["prompt_tokens"] == row["tokens"] - 20
+    assert row["tokens"] <= row["room_tokens"]
+    assert 0 < row["planned_bytes"] <= row["budget_bytes"] == int(0.02 * GIB)
+    assert row["ttft_s"] > 0 and row["ms_per_token"] > 0
+
+
+def test_a_shorter_sequence_has_the_same_room(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    case = memory.MemoryCase("longest", MODEL, budget_gib=0.02)
+    row = memory.measure("tiny", case, tokens=50, output=4)
+    assert (row["tokens"], row["prompt_tokens"]) == (50, 46)
+    assert row["room_tokens"] > 50
+    with pytest.raises(SystemExit):
+        memory.main(["--case", "curves", "--tokens", "32"])
+
+
+def test_room_is_that_of_an_engine_warmed_up_for_anything(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    warmed = list[Any]()
+    monkeypatch.setattr(Engine, "warm_up", lambda _, params: warmed.append(params))
+    monkeypatch.setattr(memory, "ROWS", 2)
+    case = memory.MemoryCase("room", MODEL, budget_gib=1.0)
+    row = memory.measure("room", case, tokens=None, output=1)
+    assert warmed == [None]
+    assert row["tokens"] == row["room_tokens"] == 2 * 128
+    assert row["ttft_s"] is row["ms_per_token"] is row["prompt_tokens"] is None
+
+
+# --- The chart ------------------------------------------------------------------------
+
+
+def test_a_run_stands_for_what_was_planned():
+    rows: list[dict[str, Any]] = [
+        {"case": f"llama3-8b-80GiB-{way}", "prompt_tokens": prompt, "tokens": last}
+        for way, prompt, last in [
+            ("separate", 279_000, 279_000),
+            ("arena", 396_000, 531_000),
+            ("chunked", 530_000, 530_000),
+        ]
+    ]
+    drawn = memory_chart.chart(rows, "h200")
+    assert "396,000; 531,000" in drawn and "530,000 (the paper: 502,000)" in drawn
+    run = {"prompt_tokens": 529_968, "tokens": 530_000, "ttft_s": 140.0}
+    drawn = memory_chart.chart([*rows, {"case": "llama3-8b-80GiB", **run}], "h200")
+    assert "529,968; 530,000, run (the paper: 502,000)" in drawn
+    with pytest.raises(ValueError, match="run the case curves first"):
+        memory_chart.chart([], "h200")
