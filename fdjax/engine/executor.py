@@ -81,6 +81,7 @@ class Executor:
             num_arrivals=buckets.prefill_rows,
         )
         self.rules, self.progress = self._fresh()
+        self.kv.array.block_until_ready()  # one that does not fit fails here
 
     @property
     def kv(self) -> KVCache:
@@ -293,7 +294,6 @@ class Executor:
             state.progress,
             SoftmaxCounts.of(self._config),
         )
-        progress.kv.array.block_until_ready()  # one that does not fit fails here
         return self.programs.beside((state.rules, progress))
 
     def _width(self, num_pages: int) -> int:

@@ -12,7 +12,7 @@ from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.models import ModelConfig, decoder, random_weights
 from fdjax.models.checkpoint import read_config
 from fdjax.models.decoder_layer import DecoderLayer
-from fdjax.models.program import LayerProgram
+from fdjax.models.program import LayerProgram, Ran
 from fdjax.notation import Array
 from tests.support.engines import FIXTURES, layout_of
 from tests.support.numerics import assert_close
@@ -88,11 +88,11 @@ def test_a_step_is_one_call_where_that_is_faster(monkeypatch: pytest.MonkeyPatch
     assert 0 < int(expected[2].sum()) < expected[2].size * LLAMA.attention.num_heads
     asked: list[str] = []
 
-    def fast(call: LayerProgram) -> bool:
+    def if_fast(call: LayerProgram) -> Ran:
         asked.append(call.batch.phase)
-        return True
+        return decoder.LAYER_PROGRAM(call)
 
-    monkeypatch.setattr(decoder.LAYER_PROGRAM, "fast", fast)
+    monkeypatch.setattr(decoder.LAYER_PROGRAM, "if_fast", if_fast)
     monkeypatch.delattr(DecoderLayer, "__call__")
     logits, keys, counts = stepped()
     assert asked == ["prefill", "decode"]
