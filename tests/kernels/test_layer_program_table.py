@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fdjax import device
+from fdjax.cli.doctor import caches
 from fdjax.errors import ConfigError
 from fdjax.kernels.layer_program import config, table
 from fdjax.kernels.layer_program.table import ChainRows
@@ -78,3 +79,11 @@ def test_a_wrong_part_is_named(tmp_path: pathlib.Path, part: object, message: st
     with pytest.raises(ConfigError, match="cannot be read: layer_program") as error:
         table.load(path)
     assert message in str(error.value)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_the_doctor_names_a_wrong_part():
+    path = _write(files.user_path("NVIDIA H200"), {**PART, "gemv_up_to": 5})
+    kept = caches._table("NVIDIA H200")
+    assert kept.problem is not None
+    assert f"{path} cannot be read: layer_program: gemv_up_to is 5" in kept.problem
