@@ -48,7 +48,7 @@ class Engine:
         policy: how prompts and rows that decode share steps. Where decode attention
             does not read pages in place they take turns whatever it says.
         limits: what may wait for a row.
-        borrowing: pages that calls overwrite, by default as the plan lends them.
+        borrowing: pages that calls overwrite; by default those the plan lends.
     """
 
     def __init__(
@@ -273,8 +273,7 @@ class Engine:
             The number of programs.
 
         Raises:
-            ConfigError: sequences wait, run or are parked, and steps borrow pages: the
-                calls made here do without asking who holds them.
+            ConfigError: sequences are unfinished whose pages these calls would borrow.
         """
         self.sleeping.check()
         if self.scheduler.room.borrows:  # and overwritten

@@ -69,7 +69,7 @@ class Programs:
             model = jax.tree.unflatten(structure, weights)
             return extend(model, progress, call, mixed=mixed)
 
-        @partial(jax.jit, donate_argnums=5, static_argnames=("plan",))
+        @partial(jax.jit, donate_argnums=(4, 5), static_argnames=("plan",))
         def run_sample(
             weights: tuple[Array, ...],
             hidden: Float[Array, "R E"],
@@ -189,7 +189,7 @@ class Programs:
         *,
         plan: SamplingPlan,
     ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
-        """See `fdjax.generate.rows.sample_rows`; `progress` is donated."""
+        """See `fdjax.generate.rows.sample_rows`; rules and progress are donated."""
         return self._sample(
             self._weights, hidden, decodes, arrivals, rules, progress, plan=plan
         )

@@ -87,8 +87,9 @@ def warm_up(
     for done, call in enumerate(calls):
         report(max(done, num_ahead), len(calls))
         call()
-    # What failed on the device, for want of memory perhaps, is said here.
-    jax.block_until_ready((executor.rules, executor.progress))
+        # Operands of calls on their way take memory; and what failed on the device, for
+        # want of it perhaps, is said here.
+        jax.block_until_ready((executor.rules, executor.progress))
     report(len(calls), len(calls))
     return len(calls)
 

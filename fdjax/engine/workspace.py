@@ -25,7 +25,7 @@ from fdjax.models.program import OP as LAYER_PROGRAM
 FLOAT32_BYTES = 4
 # Page tables and tokens on their way, and the allocator's rounding. Without it an H200
 # refused sampling's 376 MiB at the end of 135.1 GB.
-SLACK_BYTES = 64 * 2**20
+SLACK_BYTES = 96 * 2**20
 
 
 def workspace_bytes(

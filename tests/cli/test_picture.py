@@ -35,7 +35,8 @@ def test_parts_stand_in_proportion():
 
 @pytest.mark.parametrize("name", ["step_pages", "unused_bytes"])
 def test_what_is_not_there_is_not_shown(name: str):
-    whole, less = (picture(Memory(**sizes)) for sizes in (SIZES, {**SIZES, name: 0}))
+    sizes: dict[str, Any] = {**SIZES, name: 0}
+    whole, less = picture(Memory(**SIZES)), picture(Memory(**sizes))
     symbol = {"step_pages": "▒", "unused_bytes": "·"}[name]
     assert symbol in whole
     assert symbol not in less

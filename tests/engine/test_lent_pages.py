@@ -31,7 +31,7 @@ def on_h200(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
 
 def _settings(name: str = "llama3-8b", **options: Any) -> Settings:
     path = CONFIGS / f"{name}.json"
-    sizes = {"max_model_len": LENGTH, "max_num_seqs": ROWS}
+    sizes: dict[str, Any] = {"max_model_len": LENGTH, "max_num_seqs": ROWS}
     return Settings.of(path, dtype="bfloat16", **{**sizes, **options})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fdjax import SamplingParams
-from fdjax.engine import executor
+from fdjax.engine import kv_calls
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Increment, Logprob
 from fdjax.engine.runs import Runs
@@ -26,7 +26,7 @@ type Scores = list[Logprob | None]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "SCORED_TOKENS", 4)
+    monkeypatch.setattr(kv_calls, "SCORED_TOKENS", 4)
 
 
 def followed(engine: Engine, prompts: Any, params: SamplingParams) -> list[Increment]:
