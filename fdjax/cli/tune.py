@@ -47,6 +47,12 @@ def tune(
     missing: Annotated[
         bool, typer.Option("--missing", help="Leave out shapes that the file has.")
     ] = False,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Seconds after which no further shape is begun; default: none."
+        ),
+    ] = None,
     out: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -73,15 +79,16 @@ def tune(
     with reported(debug=debug):
         from fdjax import device
         from fdjax.kernels.matmul import table
+        from fdjax.kernels.tuning import files
 
         check_places(out, plot)
-        path = out or table.user_path(device.kind())
+        path = out or files.user_path(device.kind())
         table.updated(path, device.kind(), [])
         weights = _weights(model or [SHIPPED], revision, dtype=dtype)
         if missing:
-            known = table.parse(table.read(path), path)
+            known = table.parse(files.read(path), path)
             weights = [one for one in weights if (one.n, one.k) not in known]
-        profiles = _measure(_tunable(weights, ms), ms, path)
+        profiles = _measure(_tunable(weights, ms), ms, path, limit=limit)
         progress.note(f"{len(profiles)} shapes written to {path}")
         _show(profiles, path, plot=plot, json_report=json_report)
 
@@ -141,26 +148,40 @@ def _tunable(weights: "Sequence[WeightSpec]", ms: Sequence[int]) -> "list[Weight
 
 
 def _measure(
-    weights: "Sequence[WeightSpec]", ms: Sequence[int], path: pathlib.Path
+    weights: "Sequence[WeightSpec]",
+    ms: Sequence[int],
+    path: pathlib.Path,
+    *,
+    limit: float | None,
 ) -> "list[Profile]":
     """Every row is written as soon as it is there."""
     import datetime
+    import time
 
     from fdjax import device
     from fdjax.kernels.matmul import table, timing
     from fdjax.kernels.matmul.tuning import profile
+    from fdjax.kernels.tuning import files
 
     made_by = f"fdjax tune {__version__}: {_MEASURED_WITH}"
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     path.parent.mkdir(parents=True, exist_ok=True)
     profiles: list[Profile] = []
+    begun = time.monotonic()
     with progress.stepping(len(weights) * len(ms), "measuring") as advance:
         for weight in weights:
+            if limit is not None and time.monotonic() - begun >= limit:
+                break
             measured = profile(weight, ms, times=timing.Stopwatch, on_point=advance)
             row = measured.row(measured_with=made_by, date=date)
             document = table.updated(path, device.kind(), [row])
-            path.write_text(table.to_json(document))
+            path.write_text(files.to_json(document))
             profiles.append(measured)
+    if left := weights[len(profiles) :]:
+        shapes = ", ".join(f"[{weight.n}, {weight.k}]" for weight in left)
+        progress.note(
+            f"left after {limit:g} s: {shapes}; --missing with the same --out goes on"
+        )
     return profiles
 
 

@@ -89,6 +89,31 @@ def test_models_share_shapes_and_known_ones_may_be_left_out(
     assert "0 shapes written" in nothing.stderr
 
 
+def test_after_its_limit_no_shape_is_begun_and_another_run_goes_on(
+    invoke: Invoke, user: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock = iter([0.0, 0.0, 50.0, 100.0])  # the third shape would begin at 100
+    monkeypatch.setattr("time.monotonic", lambda: next(clock, 100.0))
+    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--limit", "90")
+    assert result.exit_code == 0, result.stderr
+    assert _shapes(user) == SHAPES[:2]
+    said = result.stderr.replace("\n", " ")
+    assert "left after 90 s: [28672, 4096], [4096, 14336], [128256, 4096]" in said
+    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--missing")
+    assert result.exit_code == 0, result.stderr
+    assert _shapes(user) == SHAPES
+
+
+def test_what_a_table_has_of_other_operations_stays(invoke: Invoke, user: pathlib.Path):
+    part = {"gemv_up_to": 0, "flat_up_to": 32, "gemm_up_to": 96, "library": []}
+    user.parent.mkdir(parents=True)
+    user.write_text(json.dumps({"layer_program": part, "shapes": []}))
+    assert invoke("tune", "--model", LLAMA3, "--m", "8").exit_code == 0
+    document = json.loads(user.read_text())
+    assert document["layer_program"] == part
+    assert document["format"] == 1
+
+
 def test_what_a_kernel_cannot_serve_is_said(
     invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path
 ):

@@ -12,6 +12,7 @@ from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
 from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import OP, Matmul, cases, config, gemm, matmul, table
+from fdjax.kernels.tuning import files
 from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
@@ -178,7 +179,7 @@ def test_a_forced_implementation_is_nobodys_choice():
         assert OP.explain(cases._case("any", m=1, n=80, k=64).call) == "matmul: flat"
 
 
-@pytest.mark.parametrize("path", sorted(table.SHIPPED.glob("*.json")), ids=str)
+@pytest.mark.parametrize("path", sorted(files.SHIPPED.glob("*.json")), ids=str)
 def test_the_tables_are_valid(path: Any):
     choices = table.load(path)
     assert choices

@@ -8,6 +8,7 @@ import pytest
 
 from fdjax.errors import ConfigError
 from fdjax.kernels.matmul import OP, cases, config, table
+from fdjax.kernels.tuning import files
 from fdjax.user_folders import NoHomeError
 
 KIND = "NVIDIA H200"
@@ -23,7 +24,7 @@ ROW: dict[str, Any] = {
 
 def _write(path: pathlib.Path, *rows: Any, **others: Any) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(table.to_json({**others, "shapes": list(rows)}))
+    path.write_text(files.to_json({**others, "shapes": list(rows)}))
     return path
 
 
@@ -35,7 +36,7 @@ def _explain(m: int, n: int = 6144) -> str:
 def test_the_users_row_comes_before_the_packages():
     shipped = " (the tuned table of NVIDIA H200)"
     assert _explain(1) == f"matmul: flat{shipped}"
-    path = _write(table.user_path(KIND), ROW)
+    path = _write(files.user_path(KIND), ROW)
     table.load.cache_clear()
     users = f" (the user's table {path})"
     assert _explain(4) == f"matmul: gemv{users}"
@@ -47,11 +48,11 @@ def test_the_users_row_comes_before_the_packages():
 
 def test_the_users_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert table.user_path(KIND) == tmp_path / "fdjax" / "tuned" / "nvidia-h200.json"
+    assert files.user_path(KIND) == tmp_path / "fdjax" / "tuned" / "nvidia-h200.json"
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = tmp_path / "home" / ".config" / "fdjax" / "tuned"
-    assert table.user_path(KIND) == folder / "nvidia-h200.json"
+    assert files.user_path(KIND) == folder / "nvidia-h200.json"
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -59,15 +60,15 @@ def test_a_user_without_a_home_has_no_table(monkeypatch: pytest.MonkeyPatch):
     def missing(*_: str) -> pathlib.Path:
         raise NoHomeError
 
-    monkeypatch.setattr(table, "user_folder", missing)
+    monkeypatch.setattr(files, "user_folder", missing)
     choice, place = table.find(6144, 4096)
     assert choice is not None
     assert place == "the tuned table of NVIDIA H200"
 
 
 def test_the_packages_tables_are_written_as_fdjax_writes_them():
-    for path in table.SHIPPED.glob("*.json"):
-        assert table.to_json(table.read(path)) == path.read_text()
+    for path in files.SHIPPED.glob("*.json"):
+        assert files.to_json(files.read(path)) == path.read_text()
 
 
 def test_new_rows_replace_those_of_their_shape_and_follow_the_others(
@@ -78,6 +79,7 @@ def test_new_rows_replace_those_of_their_shape_and_follow_the_others(
     new = [{**ROW, "n": 16}, {**ROW, "gemv_up_to": 0}]
     document = table.updated(path, KIND, new)
     assert document == {
+        "format": files.FORMAT,
         "device": KIND,
         "note": "kept",
         "shapes": [new[1], other, new[0]],

@@ -9,6 +9,7 @@ import pytest
 
 from fdjax.kernels.matmul import config, table, timing, tuning
 from fdjax.kernels.matmul.tuning import Point, WeightSpec, inflection_points
+from fdjax.kernels.tuning import files
 from tests.support.matmul_times import BEST, QUICK_AND_WRONG, MadeUpTimes
 
 M = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -107,7 +108,7 @@ def test_a_row_is_what_a_table_takes(tmp_path: pathlib.Path):
     assert (row["measured_with"], row["dtype"]) == ("a test", "bfloat16")
     assert row["us"][0] == {"m": 1, "gemv": 10.0, "flat": 12.0, "reference": 16.0}
     assert {"us": 12.0, **vars(BEST)} in row["searched"]["8"]
-    path.write_text(table.to_json(table.updated(path, "NVIDIA H200", [row])))
+    path.write_text(files.to_json(table.updated(path, "NVIDIA H200", [row])))
     assert table.load(path) == {(6144, 4096): table.Choice(1, 64, profile.flat)}
     assert json.loads(path.read_text())["device"] == "NVIDIA H200"
 

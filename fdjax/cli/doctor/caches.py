@@ -64,17 +64,20 @@ def _models() -> Kept:
 
 
 def _table(kind: str) -> Kept:
+    from fdjax.kernels.layer_program import table as chain
     from fdjax.kernels.matmul import table
+    from fdjax.kernels.tuning import files
 
     what = "table of GEMMs"
     try:
-        place = table.user_path(kind)
+        place = files.user_path(kind)
     except ConfigError as error:
         return Kept(what, "nowhere", 0, None, str(error))
     if not place.is_file():
         return Kept(what, str(place), 0, 0, None)
     try:
         found, problem = table.load(place), None
+        chain.load(place)
     except ConfigError as error:
         found, problem = {}, str(error)
     return Kept(what, str(place), len(found), place.stat().st_size, problem)

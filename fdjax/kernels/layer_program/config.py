@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from fdjax.kernels.layer_program import table
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.matmul import gemm, handler, library
 from fdjax.kernels.matmul.params import FlatConfig
@@ -12,12 +13,6 @@ from fdjax.kernels.matmul.params import FlatConfig
 # at 16 x 1,024 4.35 with 8, 4.39 with 13; at 64 all are level.
 BESIDE_ATTENTION_BYTES = 132 * 1024
 FEW_ROWS = 16
-
-# Which of cuBLASLt's candidates serves, where the step is faster by another than
-# its first: (M, N, K), on an H200 with cuBLASLt 13.1. Measured in the step, where power
-# and clocks are what they are: alone the first takes 92 us, in the step 99 to 104, and
-# the second 91 to 94.
-CANDIDATES = {(256, 28672, 4096): 1}
 
 
 def choose(
@@ -32,14 +27,15 @@ def choose(
         gated: whether the weight's rows are a gate's and as many `up` rows.
         beside_attention: attention of rows that decode is what follows.
     """
-    if m == 1:
+    rows = table.find()
+    if m <= rows.gemv_up_to:
         # gemv's many small blocks and flat's few large ones leave each other little
         # room: of Llama-3-8B, all by gemv takes 3,720 us, all by flat 4,016, and each
         # GEMM by what is fastest for it alone 4,262.
         return handler.GEMV
-    if m > gemm.MAX_GEMM_M:
-        return library.config(CANDIDATES.get((m, n, k), 0))
-    if m > matmul_config.MAX_FLAT_M:
+    if m > rows.gemm_up_to:
+        return library.config(rows.candidates.get((m, n, k), 0))
+    if m > rows.flat_up_to:
         return gemm.choose(n, k).numbers()
     config = matmul_config.flat_config(m, n, k, gated=gated)
     return _beside_attention(m, config) if beside_attention else config
@@ -52,12 +48,14 @@ def source(m: int, shapes: tuple[tuple[int, int], ...]) -> str:
         m: rows of x.
         shapes: of the weights.
     """
-    if m == 1:
-        return "GEMMs by gemv, for one row"
-    if m > gemm.MAX_GEMM_M:
-        return f"GEMMs by cuBLASLt, for more than {gemm.MAX_GEMM_M} rows"
-    if m > matmul_config.MAX_FLAT_M:
-        return f"GEMMs by gemm, for more than {matmul_config.MAX_FLAT_M} rows"
+    rows = table.find()
+    if m <= rows.gemv_up_to:
+        few = "one row" if rows.gemv_up_to == 1 else f"up to {rows.gemv_up_to} rows"
+        return f"GEMMs by gemv, for {few}"
+    if m > rows.gemm_up_to:
+        return f"GEMMs by cuBLASLt, for more than {rows.gemm_up_to} rows"
+    if m > rows.flat_up_to:
+        return f"GEMMs by gemm, for more than {rows.flat_up_to} rows"
     names = dict.fromkeys(matmul_config.source_of(*shape) for shape in shapes)
     return f"GEMMs by {', '.join(names)}"
 

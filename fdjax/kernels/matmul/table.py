@@ -1,12 +1,6 @@
-"""Tables of inflection points: those of the package, the user's, and their format.
+"""The part of `matmul` in tables of measurements: inflection points, launch configs."""
 
-A table is a JSON file for one device. The package has some; what `fdjax tune` measures
-goes to the user's folder, whose rows come before the package's.
-"""
-
-import contextlib
 import functools
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +9,7 @@ from typing import Any
 from fdjax import device
 from fdjax.errors import ConfigError
 from fdjax.kernels.matmul.params import MAX_FLAT_M, MAX_GEMV_M, PADDED_M, FlatConfig
-from fdjax.user_folders import NoHomeError, user_folder
-
-SHIPPED = pathlib.Path(__file__).parent / "tuned"
+from fdjax.kernels.tuning.files import FORMAT, ROWS, integer, places, read, unreadable
 
 
 @dataclass(frozen=True)
@@ -45,30 +37,10 @@ def find(n: int, k: int) -> tuple[Choice | None, str]:
         ConfigError: a table of the device cannot be read.
     """
     kind = device.kind()
-    places = [(SHIPPED / _name(kind), f"the tuned table of {kind}")]
-    with contextlib.suppress(NoHomeError):  # nor a table of the user's
-        user = user_path(kind)
-        places.insert(0, (user, f"the user's table {user}"))
-    for path, name in places:
+    for path, name in places(kind):
         if (choice := load(path).get((n, k))) is not None:
             return choice, name
     return None, f"a heuristic: no table of {kind} has [{n}, {k}]"
-
-
-def user_path(kind: str) -> pathlib.Path:
-    """Where the user's table of a device is, there or not.
-
-    `XDG_CONFIG_HOME` moves the folder.
-
-    Raises:
-        NoHomeError: the user has none.
-    """
-    return user_folder("XDG_CONFIG_HOME", ".config") / "tuned" / _name(kind)
-
-
-def _name(kind: str) -> str:
-    """Of a device's table."""
-    return f"{kind.lower().replace(' ', '-')}.json"
 
 
 @functools.cache
@@ -81,23 +53,6 @@ def load(path: pathlib.Path) -> Table:
     return parse(read(path), path)
 
 
-def read(path: pathlib.Path) -> dict[str, Any]:
-    """A table's document, unchecked but for its outline; one without rows if missing.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no JSON object.
-    """
-    try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {"shapes": []}
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, str(error)) from error
-    if not isinstance(document, dict):
-        raise _unreadable(path, "it holds no JSON object")
-    return document
-
-
 def parse(document: Mapping[str, Any], path: pathlib.Path) -> Table:
     """The rows of a document by `[N, K]`.
 
@@ -108,19 +63,19 @@ def parse(document: Mapping[str, Any], path: pathlib.Path) -> Table:
     Raises:
         ConfigError: a field is missing or has a wrong value.
     """
-    rows = document.get("shapes")
+    rows = document.get(ROWS)
     if not isinstance(rows, list):
-        raise _unreadable(path, "it has no list 'shapes'")
+        raise unreadable(path, f"it has no list {ROWS!r}")
     table: Table = {}
     for index, row in enumerate(rows):
-        where = f"shapes[{index}]"
+        where = f"{ROWS}[{index}]"
         try:
-            shape = _integer(row, "n", 1), _integer(row, "k", 1)
+            shape = integer(row, "n", 1), integer(row, "k", 1)
             table[shape] = _choice(row)
         except KeyError as error:
-            raise _unreadable(path, f"{where} has no {error}") from error
+            raise unreadable(path, f"{where} has no {error}") from error
         except (TypeError, ValueError) as error:
-            raise _unreadable(path, f"{where}: {error}") from error
+            raise unreadable(path, f"{where}: {error}") from error
     return table
 
 
@@ -140,26 +95,18 @@ def updated(
             "another file"
         )
     new = {(row["n"], row["k"]): row for row in rows}
-    kept = [new.pop((row["n"], row["k"]), row) for row in document["shapes"]]
-    return {**document, "device": kind, "shapes": [*kept, *new.values()]}
-
-
-def to_json(document: Mapping[str, Any]) -> str:
-    """A document as its file has it: a row a line."""
-    others = {name: value for name, value in document.items() if name != "shapes"}
-    head = "".join(f' "{n}": {json.dumps(value)},\n' for n, value in others.items())
-    rows = ",\n".join(f"  {json.dumps(row)}" for row in document["shapes"])
-    return f'{{\n{head} "shapes": [\n{rows}\n ]\n}}\n'
+    kept = [new.pop((row["n"], row["k"]), row) for row in document[ROWS]]
+    return {**document, "format": FORMAT, "device": kind, ROWS: [*kept, *new.values()]}
 
 
 def _choice(row: Any) -> Choice:
-    gemv_up_to = _integer(row, "gemv_up_to", 0, MAX_GEMV_M)
+    gemv_up_to = integer(row, "gemv_up_to", 0, MAX_GEMV_M)
     flat = row["flat"]
     if not isinstance(flat, dict):
         raise ValueError("flat is no object")
     return Choice(
         gemv_up_to,
-        _integer(row, "flat_up_to", gemv_up_to, MAX_FLAT_M),
+        integer(row, "flat_up_to", gemv_up_to, MAX_FLAT_M),
         {int(m): _flat(m, config) for m, config in flat.items()},
     )
 
@@ -168,24 +115,9 @@ def _flat(m: str, fields: Any) -> FlatConfig:
     if m not in map(str, PADDED_M):
         raise ValueError(f"flat has M = {m!r}; it pads to {PADDED_M}")
     try:
-        config = FlatConfig(**{name: _integer(fields, name, 0) for name in fields})
+        config = FlatConfig(**{name: integer(fields, name, 0) for name in fields})
     except (TypeError, ValueError) as error:
         raise ValueError(f"flat[{m}]: {error}") from None
     if reason := config.problem(int(m)):
         raise ValueError(f"flat[{m}]: {reason}")
     return config
-
-
-def _integer(row: Any, name: str, low: int, high: int | None = None) -> int:
-    value = row[name]
-    if type(value) is not int or value < low or (high is not None and value > high):
-        bound = f"from {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name} is {value!r}; it is a whole number {bound}")
-    return value
-
-
-def _unreadable(path: pathlib.Path, what: str) -> ConfigError:
-    return ConfigError(
-        f"the table {path} cannot be read: {what}; delete it, or make it anew with "
-        "`fdjax tune`"
-    )

@@ -1,0 +1,89 @@
+"""Who multiplies how many rows in a chain: from a device's table, or by default."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from fdjax import device
+from fdjax.cli.doctor import caches
+from fdjax.errors import ConfigError
+from fdjax.kernels.layer_program import config, table
+from fdjax.kernels.layer_program.table import ChainRows
+from fdjax.kernels.matmul import gemm, handler, library
+from fdjax.kernels.tuning import files
+
+PART: dict[str, Any] = {
+    "gemv_up_to": 2,
+    "flat_up_to": 32,
+    "gemm_up_to": 96,
+    "library": [{"m": 97, "n": 6144, "k": 4096, "candidate": 3}],
+}
+
+
+def _write(path: pathlib.Path, part: object) -> pathlib.Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"layer_program": part, "shapes": []}))
+    return path
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_the_packages_table_has_what_was_measured_of_an_h200():
+    assert table.find() == ChainRows(1, 64, 128, {(256, 28672, 4096): 1})
+    assert config.choose(256, 28672, 4096, gated=True) == library.config(1)
+    assert config.choose(512, 28672, 4096, gated=True) == library.config(0)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_device_without_a_table_takes_what_the_kernels_can(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(device, "kind", lambda: "NVIDIA of another kind")
+    assert table.find() == ChainRows(1, 64, 128, {})
+    assert config.choose(256, 28672, 4096, gated=True) == library.config(0)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_table_steers_the_program():
+    _write(files.user_path("NVIDIA H200"), PART)
+    kernels = {m: config.choose(m, 6144, 4096) for m in (2, 3, 32, 33, 96, 97, 98)}
+    assert kernels[2] == handler.GEMV
+    assert min(kernels[3].tiles, kernels[32].tiles) > 0
+    assert {kernels[33].tiles, kernels[96].tiles} == {gemm.TILES}
+    assert (kernels[97], kernels[98]) == (library.config(3), library.config(0))
+    shapes = ((6144, 4096),)
+    assert config.source(2, shapes) == "GEMMs by gemv, for up to 2 rows"
+    assert config.source(33, shapes) == "GEMMs by gemm, for more than 32 rows"
+    assert config.source(97, shapes) == "GEMMs by cuBLASLt, for more than 96 rows"
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ([], "layer_program: it is no object"),
+        ({**PART, "gemv_up_to": 5}, "gemv_up_to is 5; it is a whole number from 0 to"),
+        ({**PART, "flat_up_to": 1}, "flat_up_to is 1; it is a whole number from 2 to"),
+        (
+            {**PART, "gemm_up_to": 129},
+            "gemm_up_to is 129; it is a whole number from 32",
+        ),
+        ({**PART, "more": 1}, "'more' is none of flat_up_to, gemm_up_to, gemv_up_to"),
+        ({**PART, "library": [{"m": 1, "n": 1, "k": 1}]}, "has no 'candidate'"),
+        ({**PART, "library": [7]}, "layer_program: "),
+        ({"gemv_up_to": 1}, "layer_program has no 'flat_up_to'"),
+    ],
+)
+def test_a_wrong_part_is_named(tmp_path: pathlib.Path, part: object, message: str):
+    path = _write(tmp_path / "a.json", part)
+    with pytest.raises(ConfigError, match="cannot be read: layer_program") as error:
+        table.load(path)
+    assert message in str(error.value)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_the_doctor_names_a_wrong_part():
+    path = _write(files.user_path("NVIDIA H200"), {**PART, "gemv_up_to": 5})
+    kept = caches._table("NVIDIA H200")
+    assert kept.problem is not None
+    assert f"{path} cannot be read: layer_program: gemv_up_to is 5" in kept.problem
