@@ -11,10 +11,11 @@ import pytest
 # JAX reads it when it is imported; nothing above and at the top may do that.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and compute little: a third of the time of the engine's tests less.
-# Not for what compiles for a GPU from here.
-if os.environ["JAX_PLATFORMS"] == "cpu" and not os.environ.get(
+# Not for what compiles for a GPU from here, whose programs cannot be read from a disk.
+ON_A_CPU = os.environ["JAX_PLATFORMS"] == "cpu" and not os.environ.get(
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
-):
+)
+if ON_A_CPU:
     os.environ.setdefault(
         "XLA_FLAGS",
         "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
@@ -32,10 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.support.gpu_run import GpuRun
 
     jax.config.update("jax_numpy_dtype_promotion", "strict")
-    if (
-        os.environ["JAX_PLATFORMS"] == "cpu"
-        and not jax.config.jax_compilation_cache_dir
-    ):
+    if ON_A_CPU and not jax.config.jax_compilation_cache_dir:
         _keep_programs(config)
     # A worker of xdist sees a part of the tests only, and the process above it none.
     if (path := gpu_record.destination()) and not hasattr(config, "workerinput"):
@@ -49,8 +47,6 @@ def _keep_programs(config: pytest.Config) -> None:
     """
     import jax
 
-    if jax.config.jax_compilation_cache_dir:  # somebody has said where
-        return
     folder = tempfile.TemporaryDirectory(prefix="fdjax-tests-")
     config.add_cleanup(folder.cleanup)
     jax.config.update("jax_compilation_cache_dir", folder.name)
