@@ -27,8 +27,10 @@ def lends(
     """
     if device.platform() != "gpu":
         return False
-    calls = StepCalls(config, layout, num_rows, max_model_len)
-    return all(OP.fast(calls.of(kind, num_rows)) for kind in ("extend", "decode"))
+    calls, width = StepCalls(config, layout, num_rows), layout.pages_for(max_model_len)
+    return all(
+        OP.fast(calls.of(kind, num_rows, width)) for kind in ("extend", "decode")
+    )
 
 
 def borrowing_of(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> Borrowing:
@@ -70,11 +72,8 @@ class LentPages:
     ) -> None:
         self._page_bytes = layout.page_bytes
         self._sizes = sizes
-        # How attention of rows that decode is cut depends on the width.
-        self._calls = [
-            StepCalls(config, layout, num_rows, width * layout.page_size)
-            for width in widths
-        ]
+        self._widths = widths
+        self._calls = StepCalls(config, layout, num_rows)
         self._known: dict[tuple[BorrowingCall, int], int] = {}
 
     def pages(self, call: BorrowingCall, num_tokens: int, /) -> int:
@@ -87,6 +86,8 @@ class LentPages:
         return self._known[key]
 
     def _pages(self, call: BorrowingCall, num_tokens: int) -> int:
-        calls = self._calls if call == "decode" else self._calls[-1:]
-        most = max(activation_bytes(one.of(call, num_tokens)) for one in calls)
+        # How attention of rows that decode is cut depends on the width.
+        widths = self._widths if call == "decode" else self._widths[-1:]
+        calls = (self._calls.of(call, num_tokens, width) for width in widths)
+        most = max(map(activation_bytes, calls))
         return -(-most // self._page_bytes)

@@ -28,12 +28,17 @@ class Parking:
         if not sequence.ended and not self._scheduler.away.is_parked(sequence):
             self._asked.add(sequence)
 
-    def park(self) -> None:
-        """Parks what was asked for; what is on its way will still be read."""
-        for sequence in self._asked:
-            if not sequence.ended:
-                self._scheduler.leave(sequence, parked=True)
+    def park(self) -> bool:
+        """Parks what was asked for; what is on its way will still be read.
+
+        Returns:
+            Whether anything was parked.
+        """
+        parked = [sequence for sequence in self._asked if not sequence.ended]
+        for sequence in parked:
+            self._scheduler.leave(sequence, parked=True)
         self._asked.clear()
+        return bool(parked)
 
     def resume(self, sequence: EngineSequence) -> None:
         """Puts a sequence back into the queue, if it is parked."""

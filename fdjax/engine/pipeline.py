@@ -8,7 +8,6 @@ from fdjax.engine.executor import AnyLaunch, Executor
 from fdjax.engine.parking import Parking
 from fdjax.engine.request import Increment
 from fdjax.engine.results import ending
-from fdjax.engine.rows import num_rows_of
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.plan import serving_plan
@@ -108,9 +107,12 @@ class Pipeline:
             return 0
         self._make_room_for_prompts()
         scheduler = self._scheduler
-        room, before = scheduler.prompts.most_tokens, len(self._unread)
-        most = scheduler.room.most_tokens(scheduler.prompts)
-        while chunks := scheduler.chunks(min(room, most)):
+        prompts, before = scheduler.prompts, len(self._unread)
+        room = prompts.most_tokens
+        # Each call's pages are no room for the next one.
+        while chunks := scheduler.chunks(
+            min(room, scheduler.room.most_tokens(prompts))
+        ):
             room -= sum(chunk.size for chunk in chunks)
             self._clear(scheduler.room.of_call(0, chunks))
             self._unread += self._executor.extend([], chunks)
@@ -133,7 +135,7 @@ class Pipeline:
         scheduler = self._scheduler
         sequences = scheduler.reserve(self._executor.pace.steps)
         if sequences:
-            self._clear(scheduler.room.of_rows(num_rows_of(sequences)))
+            self._clear(scheduler.room.of_rows(scheduler.num_rows))
             self._unread.append(self._executor.decode(sequences))
         return bool(sequences)
 
@@ -145,9 +147,9 @@ class Pipeline:
     def _make_room(self) -> None:
         """Frees pages for the next launch, and rows, by putting sequences back."""
         self._put_back_lacking()
-        self._scheduler.give_way()
-        self._parking.park()
-        self._put_back_lacking()  # another kind of call may come next
+        gave_way = self._scheduler.give_way()
+        if self._parking.park() or gave_way:
+            self._put_back_lacking()  # another kind of call may come next
         # A search that was put back begins anew: what it has on the way is nobody's.
         self._unread = deque(
             launch
@@ -182,7 +184,7 @@ class Pipeline:
             return 0
         if self._mixes:
             return room.least_of_prompts(scheduler.prompts, len(scheduler.decoding))
-        return room.of_rows(num_rows_of(scheduler.decoding))
+        return room.of_rows(scheduler.num_rows)
 
     def _put_back_for_room(self) -> None:
         """Fewer rows then need less room, if they are the first ones."""

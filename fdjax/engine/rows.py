@@ -1,16 +1,11 @@
 """`FreeRows`: the rows of the batch that no sequence holds."""
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fdjax.engine.buckets import smallest_fitting
 from fdjax.engine.sequence import EngineSequence
-
-
-def num_rows_of(sequences: Iterable[EngineSequence]) -> int:
-    """The first rows of the batch, as far as any of these sequences has one."""
-    rows = (sequence.row for sequence in sequences)
-    return max((row + 1 for row in rows if row is not None), default=0)
+from fdjax.memory.highest import Highest
 
 
 class FreeRows:
@@ -23,6 +18,8 @@ class FreeRows:
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self._sizes = sizes
         self._free = list(range(sizes[-1]))
+        self._held = set[int]()
+        self._highest = Highest(sizes[-1], self._held.__contains__)
         self._withheld = 0
 
     def __len__(self) -> int:
@@ -34,6 +31,11 @@ class FreeRows:
         """Rows that are not."""
         return self._sizes[-1] - len(self)
 
+    @property
+    def end(self) -> int:
+        """One past the highest row that is held: so many, at most, are in a batch."""
+        return self._highest.end
+
     def take(self, sequence: EngineSequence) -> int:
         """The lowest free row.
 
@@ -41,7 +43,7 @@ class FreeRows:
         what they get is a row past its end.
         """
         if sequence.group is None:
-            return heapq.heappop(self._free)
+            return self._lowest()
         self._withheld += sequence.group.width
         return self._sizes[-1]
 
@@ -49,7 +51,7 @@ class FreeRows:
         """Frees what a sequence has got."""
         assert sequence.row is not None
         if sequence.group is None:
-            heapq.heappush(self._free, sequence.row)
+            self._release(sequence.row)
         else:
             self._withheld -= sequence.group.width
 
@@ -71,8 +73,20 @@ class FreeRows:
         source = list(range(self._sizes[-1]))
         for sequence in outside:
             assert sequence.row is not None
-            row = heapq.heappop(self._free)
-            heapq.heappush(self._free, sequence.row)
+            row = self._lowest()
+            self._release(sequence.row)
             source[row], source[sequence.row] = source[sequence.row], source[row]
             sequence.row = row
         return source
+
+    def _lowest(self) -> int:
+        """The lowest free row, which is held then."""
+        row = heapq.heappop(self._free)
+        self._held.add(row)
+        self._highest.added((row,))
+        return row
+
+    def _release(self, row: int) -> None:
+        heapq.heappush(self._free, row)
+        self._held.remove(row)
+        self._highest.removed()

@@ -40,10 +40,7 @@ class Scheduler:
         caching: pages of earlier requests may be found and shared.
         gathering: decode calls copy their pages, and there is room for all once.
         order: of prompts.
-        borrowing: pages of the pool that calls overwrite.
-
-    Attributes:
-        room: for that.
+        borrowing: pages of the pool that calls overwrite; `room` is for that.
     """
 
     def __init__(
@@ -147,6 +144,11 @@ class Scheduler:
         """Sequences that the next decode step has a token of."""
         return [sequence for sequence in self.running if sequence.is_decoding]
 
+    @property
+    def num_rows(self) -> int:
+        """Of the batch, up to the last one that a sequence holds."""
+        return self._rows.end
+
     def settle(self, *, wait: bool) -> list[tuple[EngineSequence, FinishReason]]:
         """See `FormedSequences.settle`; the sequences returned have ended."""
         ended = self.formed.settle(wait=wait) + self.beams.settle(wait=wait)
@@ -157,9 +159,7 @@ class Scheduler:
     def lacking(self, num_steps: int, *, borrowed: int = 0) -> bool:
         """Whether pages are too few for `num_steps` more steps of all that decode.
 
-        Args:
-            num_steps: see above.
-            borrowed: pages that must be free after that.
+        After them `borrowed` pages must be free.
         """
         most = self._pages_for(num_steps) + 1
         num_free = self.pool.num_free - self.room.num_promised - borrowed
@@ -184,11 +184,13 @@ class Scheduler:
         ]
         return in_turn(sequences)[-1] if sequences else None
 
-    def give_way(self) -> None:
-        """Puts that sequence back into the queue."""
-        if (sequence := self.giving_way()) is not None:
+    def give_way(self) -> bool:
+        """Puts that sequence back into the queue; whether there was one."""
+        sequence = self.giving_way()
+        if sequence is not None:
             self._put_back(sequence)
             self._kept_out = None
+        return sequence is not None
 
     def reserve(self, num_steps: int) -> list[EngineSequence]:
         """Takes the pages of `num_steps` more steps; `lacking` has said that it can.
@@ -229,8 +231,7 @@ class Scheduler:
         # ones of beams, or it would be put back as soon as it is let in.
         crowd = self._rows.num_held + (sequence.group.width if sequence.group else 0)
         # And for what a step borrows that it takes part in.
-        rows = len(self.running) + 1
-        crowd += self.room.least(sequence.request, num_rows=rows)
+        crowd += self.room.least(sequence.request, num_rows=len(self.running) + 1)
         num_free = self.pool.num_free - self.room.num_promised
         if missing + crowd > num_free and self.running:
             self.pool.give_back(found)

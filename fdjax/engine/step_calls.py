@@ -27,20 +27,19 @@ class StepCalls:
         config: the model.
         layout: of the KV array.
         num_rows: of the largest batch.
-        max_model_len: longest sequence, in tokens: page tables have room for it.
     """
 
     config: ModelConfig
     layout: KVLayout
     num_rows: int
-    max_model_len: int
 
-    def of(self, kind: BorrowingCall, num_tokens: int) -> LayerProgram:
+    def of(self, kind: BorrowingCall, num_tokens: int, width: int) -> LayerProgram:
         """The call of so many tokens, padding included.
 
         Args:
             kind: which program's; the tokens of "decode" are its rows.
             num_tokens: `T`.
+            width: pages that its page table has room for.
         """
         # As `last_hidden` has it: where no fewer are wanted, all are.
         program = self._programs[kind == "extend" and num_tokens > self.num_rows]
@@ -48,7 +47,8 @@ class StepCalls:
         parameters = tuple(self._parameters[path] for path in paths)
 
         def call(kv: KVCache, parameters: Any) -> LayerProgram:
-            return LayerProgram(kv, self._batch(kind, num_tokens), parameters, program)
+            batch = self._batch(kind, num_tokens, width)
+            return LayerProgram(kv, batch, parameters, program)
 
         return jax.eval_shape(call, self._kv, parameters)
 
@@ -68,22 +68,20 @@ class StepCalls:
             program_of(self.config, selects=True),
         )
 
-    def _batch(self, kind: BorrowingCall, num_tokens: int) -> Batch:
+    def _batch(self, kind: BorrowingCall, num_tokens: int, width: int) -> Batch:
+        def table(num_rows: int) -> Array:
+            return jnp.zeros((num_rows, width), jnp.int32)
+
         page_size = self.layout.page_size
         ids = jnp.zeros(num_tokens, jnp.int32)
         if kind == "decode":
-            return decode_batch(ids, ids, self._table(num_tokens), page_size=page_size)
+            return decode_batch(ids, ids, table(num_tokens), page_size=page_size)
         arrivals = min(PREFILL_ROWS, self.num_rows)
         if kind != "extend":
             rows = jnp.zeros(1 if kind == "score" else arrivals, jnp.int32)
-            table = self._table(len(rows))
-            return packed_batch(ids, rows, table, rows, page_size=page_size)
+            return packed_batch(ids, rows, table(len(rows)), rows, page_size=page_size)
         rows = jnp.zeros(self.num_rows, jnp.int32)
-        view = PageView(self._table(self.num_rows), rows, starts=rows, firsts=rows)
+        view = PageView(table(self.num_rows), rows, starts=rows, firsts=rows)
         prompts = jnp.zeros(arrivals, jnp.int32)
         batch = mixed_batch(ids, view, prompts, rows > 0, page_size=page_size)
         return replace(batch, wanted=rows) if num_tokens > self.num_rows else batch
-
-    def _table(self, num_rows: int) -> Array:
-        width = self.layout.pages_for(self.max_model_len)
-        return jnp.zeros((num_rows, width), jnp.int32)

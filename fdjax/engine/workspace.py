@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from fdjax import device
 from fdjax.config import Alibi
 from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
-from fdjax.engine.lent_pages import lends
 from fdjax.engine.step_calls import StepCalls
 from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.kernels import decode_attention, prefill_attention
@@ -36,6 +35,7 @@ def workspace_bytes(
     num_rows: int,
     max_model_len: int,
     page_size: int,
+    lent: bool,
 ) -> int:
     """What lies beside weights and KV array at most.
 
@@ -50,10 +50,10 @@ def workspace_bytes(
         num_rows: rows of the largest batch.
         max_model_len: longest sequence, in tokens.
         page_size: tokens of a page.
+        lent: steps have what they need in the KV array.
     """
     layout = config.kv_layout(num_pages=1, page_size=page_size, dtype=dtype)
-    as_one = lends(config, layout, num_rows=num_rows, max_model_len=max_model_len)
-    if as_one:
+    if lent:
         # Of prompts that are pooled, the states of all tokens are a result; all else
         # that a step needs lies at the end of the KV array.
         activations = num_tokens * config.hidden_size * jnp.dtype(dtype).itemsize
@@ -71,9 +71,9 @@ def workspace_bytes(
         scores = 2 * config.num_heads * FLOAT32_BYTES
         of_key = scores + gathered_token_bytes(config, dtype=dtype)
         gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
-    prefill = activations + gathered + (0 if as_one else logits)
+    prefill = activations + gathered + (0 if lent else logits)
     # Beams and rows that share prefixes run layer by layer all the same.
-    by_layer = max(num_rows, MAX_BEAMS) if as_one else num_tokens
+    by_layer = max(num_rows, MAX_BEAMS) if lent else num_tokens
     tuning = tuning_bytes(config, dtype=dtype, num_tokens=by_layer, num_rows=num_rows)
     most = max(prefill, sampling, scoring, tuning)
     slack = SLACK_BYTES if device.platform() == "gpu" else 0
@@ -140,9 +140,8 @@ def tunes_gemms(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> bool
     """Whether XLA times GEMMs while it compiles, with room for one program's."""
     if device.platform() != "gpu":
         return False
-    longest = buckets.widths[-1] * layout.page_size
-    calls = StepCalls(config, layout, buckets.rows[-1], longest)
-    call = calls.of("extend", buckets.step_tokens)
+    calls = StepCalls(config, layout, buckets.rows[-1])
+    call = calls.of("extend", buckets.step_tokens, buckets.widths[-1])
     head = _head(config, layout.dtype, buckets.rows[-1])
     return not (LAYER_PROGRAM.fast(call) and MATMUL.fast(head))
 

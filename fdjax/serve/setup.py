@@ -156,6 +156,7 @@ class Settings:
                 num_rows=self.max_num_seqs,
                 max_model_len=self.max_model_len,
                 page_size=self.page_size,
+                lent=layout.lent,
             ),
             layout=layout,
             page_workspace_bytes=page_workspace_bytes(

@@ -78,10 +78,9 @@ def test_no_program_overwrites_more(
         return seen[-1]
 
     monkeypatch.setattr(layer_program, "places_in", places_in)
-    lent = _lent(config, layout, 32, 512)
+    lent, calls = _lent(config, layout, 32, 512), StepCalls(config, layout, ROWS)
     for width in (32, 512):
-        calls = StepCalls(config, layout, ROWS, width * 16)
-        jax.eval_shape(cuda.run, calls.of(kind, 64))
+        jax.eval_shape(cuda.run, calls.of(kind, 64, width))
         begin = seen[-1][0]
         assert layout.nbytes - begin <= lent.pages(kind, 64) * layout.page_bytes
     tight = lent.pages(kind, 64) - 1

@@ -10,6 +10,7 @@ from fdjax import PoolingParams, RequestError
 from fdjax.engine.borrowing import NOTHING_BORROWED
 from fdjax.engine.engine import Engine
 from fdjax.engine.kv_calls import MOVE_SIZES
+from fdjax.engine.policy import StepPolicy
 from fdjax.engine.request import Embedded
 from fdjax.engine.runs import Runs
 from tests.support.borrowing import Poisoned, TokensBorrow
@@ -81,6 +82,20 @@ def test_the_longest_admitted_runs_alone_in_small_chunks(undisturbed: Engine):
         RequestError, match=r"8 pages of 4 .* beside 1 .* bytes\), but there are 8 \("
     ):
         engine.request(0, prompt[0], params)
+
+
+def test_what_one_call_has_taken_is_no_room_for_the_next():
+    """Two prompts of 30 tokens: 32 go at first, and for the others 32 is too large."""
+    borrowing, policy = TokensBorrow(4), StepPolicy(mixed=False)
+    options: dict[str, Any] = {"max_batched_tokens": 64, "prefix_caching": False}
+    options |= {"page_size": 4, "steps_per_launch": 2, "policy": policy}
+    model, prompts = shallow_model(), [[3] * 30, [4] * 30]
+    engine = tiny_engine(model, num_pages=21, borrowing=borrowing, **options)
+    Poisoned(engine, borrowing)
+    plain = tiny_engine(model, num_pages=64, borrowing=NOTHING_BORROWED, **options)
+    params = dataclasses.replace(GREEDY, max_tokens=2)
+    assert run(engine, prompts, params) == run(plain, prompts, params)
+    assert is_idle(engine)
 
 
 def test_parked_sequences_come_back_after_moves(undisturbed: Engine):
