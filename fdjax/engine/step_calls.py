@@ -43,7 +43,7 @@ class StepCalls:
         """
         # As `last_hidden` has it: where no fewer are wanted, all are.
         program = self._programs[kind == "extend" and num_tokens > self.num_rows]
-        paths = program.layer_parameters
+        paths = program.body_parameters
         parameters = tuple(self._parameters[path] for path in paths)
 
         def call(kv: KVCache, parameters: Any) -> LayerProgram:

@@ -70,7 +70,7 @@ class Decoder(nnx.Module):
         """All before the head as one operation, where an implementation is faster."""
         program = program_of(self.config, selects=batch.wanted is not None)
         parameters = parameters_of(self)
-        operands = tuple(parameters[path] for path in program.layer_parameters)
+        operands = tuple(parameters[path] for path in program.body_parameters)
         call = LayerProgram(kv, batch, operands, program)
         return LAYER_PROGRAM.if_fast(call)
 

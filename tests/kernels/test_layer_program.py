@@ -22,7 +22,7 @@ from fdjax.kernels.paged import KVCache
 from fdjax.models.families import FAMILIES
 from fdjax.models.program import OP, LayerProgram, cuda, lower
 from fdjax.models.program import instructions as do
-from fdjax.models.program.run import run_layers
+from fdjax.models.program.run import run_body
 from tests.support.handlers import skip_without
 from tests.support.launches import Simulation
 from tests.support.numerics import assert_close
@@ -55,7 +55,7 @@ def test_launches_do_what_the_instructions_say(
     monkeypatch.setattr(lower, "SLICE_ROWS", 64)
     call = call_of(config_of(name), kind, rows)
     actual = cuda.run(call)
-    assert_agree(actual, run_layers(call))
+    assert_agree(actual, run_body(call))
     slices = {one.slice_rows for one in told if isinstance(one, Linear)}
     assert (64 in slices) == (name == "llama" and rows == MANY)
 
@@ -73,7 +73,7 @@ def test_launches_of_other_heads_do_the_same(
     """Normalised heads, and those of which RoPE turns a half."""
     _simulate(monkeypatch)
     call = call_of(config_of(name, head_dim=head_dim), kind, KINDS[kind])
-    assert_agree(cuda.run(call), run_layers(call))
+    assert_agree(cuda.run(call), run_body(call))
 
 
 def _simulate(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
@@ -178,7 +178,7 @@ def _defined(call: LayerProgram) -> Any:
     wide = jax.device_put(jax.tree.map(_widened, call), cpu)
     # Of the operations of the definition it is the one that takes float32 on a GPU.
     with jax.default_device(cpu), EMBEDDING.using("reference"):
-        return jax.tree.map(np.asarray, run_layers(wide))
+        return jax.tree.map(np.asarray, run_body(wide))
 
 
 def _widened(leaf: Any) -> Any:

@@ -83,7 +83,7 @@ def call_of(
     return LayerProgram(
         kv,
         batch,
-        tuple(parameters_of(model)[path] for path in program.layer_parameters),
+        tuple(parameters_of(model)[path] for path in program.body_parameters),
         program,
     )
 

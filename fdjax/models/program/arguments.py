@@ -20,7 +20,7 @@ class LayerProgram:
     Attributes:
         kv: keys and values. Donate it, and it is updated in place.
         batch: the tokens.
-        parameters: those of `program.layer_parameters`, in their order.
+        parameters: those of `program.body_parameters`, in their order.
         program: what is done; one that selects needs `batch.wanted`.
     """
 
@@ -42,7 +42,7 @@ class LayerProgram:
     @property
     def linear_shapes(self) -> tuple[tuple[int, int], ...]:
         """Of the weights that are multiplied by, each shape once."""
-        paths = zip(self.program.layer_parameters, self.parameters, strict=True)
+        paths = zip(self.program.body_parameters, self.parameters, strict=True)
         shapes = {path: each.shape for path, each in paths if isinstance(each, Dense)}
         linear = (one for one in self.program.instructions if isinstance(one, Linear))
         return tuple(dict.fromkeys(shapes[one.weight] for one in linear))

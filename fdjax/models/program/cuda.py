@@ -77,7 +77,7 @@ def _lowered(
     lowering = Lowering(
         call.program,
         _rows(call),
-        dict(zip(call.program.layer_parameters, shapes, strict=True)),
+        dict(zip(call.program.body_parameters, shapes, strict=True)),
         windows_of(call.program),
     )
     return lowering.launches(), lowering.memory
@@ -131,7 +131,7 @@ def _refuse_parameters(call: LayerProgram) -> str | None:
             f"a row is {row_bytes} bytes; add_norm takes multiples of 16 up to "
             f"{MAX_ROW_BYTES}"
         )
-    for path, each in zip(call.program.layer_parameters, call.parameters, strict=True):
+    for path, each in zip(call.program.body_parameters, call.parameters, strict=True):
         if each.dtype != call.dtype:
             return f"{path} is {each.dtype}, and the embedding {call.dtype}"
         if 0 in each.shape:

@@ -265,7 +265,7 @@ class Program:
         return value
 
     @property
-    def layer_parameters(self) -> tuple[str, ...]:
-        """As `parameters`, without those of the head."""
+    def body_parameters(self) -> tuple[str, ...]:
+        """As `parameters`, of the body: all but the head."""
         before = self.instructions[:-1]
         return tuple(dict.fromkeys(path for one in before for path in one.parameters))

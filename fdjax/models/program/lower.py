@@ -1,6 +1,7 @@
 """From a program to launches: each instruction as the kernels that compute it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fdjax.kernels.activations import place as activation_place
@@ -10,6 +11,7 @@ from fdjax.kernels.layer_program import launches as do
 from fdjax.kernels.layer_program.call import Memory
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
 from fdjax.kernels.matmul import library
+from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.kernels.paged.calls import ALL_TOKENS
 from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
@@ -54,10 +56,13 @@ class Lowering:
     scratch: int = 0
     _buffers: Buffers = field(init=False)
     _weights: dict[str, int] = field(init=False)
+    _choose: Callable[..., FlatConfig] = field(init=False)
 
     def __post_init__(self) -> None:
         self._buffers = assign(self.program)
         self._weights = {path: index for index, path in enumerate(self.shapes)}
+        # Layers have GEMMs of the same few shapes, and a choice looks for a file.
+        self._choose = functools.cache(config.choose)
 
     def launches(self) -> tuple[Launch, ...]:
         """All of them, in order."""
@@ -149,7 +154,7 @@ class Lowering:
         m, (n, k) = self._rows(x), self.shapes[one.weight]
         gate, epilogue = one.gate, one.epilogue
         beside = one.writes[0].name == "qkv" and not self.rows.prompts
-        kernel = config.choose(m, n, k, gated=gate is not None, beside_attention=beside)
+        kernel = self._choose(m, n, k, gated=gate is not None, beside_attention=beside)
         slice_rows, wide = 0, None
         if gate is not None and kernel.tiles == library.TILES:
             slice_rows, wide = min(m, SLICE_ROWS), Operand(Region.SCRATCH)

@@ -4,7 +4,7 @@ from fdjax.kernels.layer_program import config
 from fdjax.kernels.op import Op
 from fdjax.models.program import cuda
 from fdjax.models.program.arguments import LayerProgram
-from fdjax.models.program.run import run_layers
+from fdjax.models.program.run import run_body
 
 
 def _source(call: LayerProgram) -> str:
@@ -14,7 +14,7 @@ def _source(call: LayerProgram) -> str:
 
 OP = Op(
     "layer_program",
-    run_layers,
+    run_body,
     {"cuda": cuda.IMPL},
     source=_source,
     batch_invariant=True,  # as the operations are that it consists of

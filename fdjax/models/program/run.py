@@ -44,10 +44,10 @@ def run_program(
     return step.logits, step.kv, jnp.stack(step.recomputed)
 
 
-def run_layers(call: LayerProgram) -> Ran:
+def run_body(call: LayerProgram) -> Ran:
     """What a program does before its head; see `LayerProgram`."""
     program = call.program
-    parameters = dict(zip(program.layer_parameters, call.parameters, strict=True))
+    parameters = dict(zip(program.body_parameters, call.parameters, strict=True))
     step = _Step(parameters, call.kv, call.batch)
     for instruction in program.instructions[:-1]:
         step.execute(instruction)
