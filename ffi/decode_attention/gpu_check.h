@@ -31,7 +31,7 @@ inline ffi::Error check_kernel(const Dims& d) {
   const bool large = *d.head_dim == 64 || *d.head_dim == 128;
   FDJAX_RETURN_IF_ERROR(
       check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, large ? 16 : 8));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 8, 128));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 1, 128));
   FDJAX_RETURN_IF_ERROR(check_alignment(d));
   FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, attention_plan::kMaxRows));
   return check_head_dim(*d.head_dim);

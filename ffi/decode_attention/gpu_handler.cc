@@ -9,7 +9,7 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes,
                const LaunchConfig& config, const Arguments& arguments,
                const ffi::Buffer<ffi::S32>& plan,
                ffi::Result<ffi::Buffer<ffi::F32>> records,
-               ffi::Result<ffi::Buffer<ffi::F32>> about) {
+               ffi::Result<ffi::Buffer<ffi::F32>> about, bool has_slots) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
   FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
@@ -23,6 +23,7 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes,
   }
   if (*d.rows == 0) return ffi::Error::Success();
   Params p = params_of(attributes, arguments, d);
+  if (has_slots) p = by_slot(p);
   p.plan = counters_of(plan);
   p.records = records->typed_data();
   p.about = with_about ? about->typed_data() : nullptr;
@@ -47,7 +48,7 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes,
 ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
                   int64_t window, std::string_view scheme, float phi, float low,
                   float high, int64_t slots, int64_t splits, int64_t heads,
-                  int64_t warps, int64_t max_items, int64_t max_pieces,
+                  int64_t warps, int64_t max_items, int64_t max_pieces, bool by_slot,
                   ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
                   ffi::Buffer<ffi::F32> sinks, ffi::Buffer<ffi::S32> plan,
@@ -58,7 +59,7 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
   return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
              {slots, splits, heads, warps, max_items, max_pieces},
              {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed}, plan,
-             records, about);
+             records, about, by_slot);
 }
 
 }  // namespace
@@ -68,8 +69,11 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_decode_attention_gpu, fdjax::decode_attention::handle,
     fdjax::decode_attention::bind_operands(
-        fdjax::decode_attention::bind_config(fdjax::decode_attention::bind_attributes(
-            xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>())))
+        fdjax::decode_attention::bind_config(
+            fdjax::decode_attention::bind_attributes(
+                xla::ffi::Ffi::Bind()
+                    .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()))
+            .Attr<bool>("by_slot"))
         .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::Buffer<xla::ffi::S32>>()

@@ -79,9 +79,18 @@ struct Params {
 };
 
 // token / page_size is the upper half of token * reciprocal for tokens below 2^25 and
-// page sizes from 2 to 128.
+// page sizes from 2 to 128. 0: a page is one token.
 inline constexpr uint32_t page_reciprocal_of(uint32_t page_size) {
   return static_cast<uint32_t>(((uint64_t{1} << 32) + page_size - 1) / page_size);
+}
+
+// The same array in pages of one slot: the page table has a slot for each token,
+// counted as `slots_per_page` counts them.
+inline constexpr Params by_slot(Params p) {
+  p.num_pages *= p.slots_per_page;
+  p.slots_per_page = 1;
+  p.page_size = 1;
+  return p;
 }
 
 // From this layer's keys in page 0 to the end of its values in the last page.

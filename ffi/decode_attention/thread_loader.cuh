@@ -72,7 +72,7 @@ class ThreadLoader {
     if (tile >= work_.tiles || token < work_.begin || token >= work_.end) {
       return kAbsent;
     }
-    return slot_of(p_, work_.row, token);
+    return slot_of</*kAnySize=*/true>(p_, work_.row, token);
   }
 
   // Half a tile, `behind` bytes after its keys. Without a next tile an empty group

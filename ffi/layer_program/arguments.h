@@ -20,12 +20,19 @@ struct Attributes {
   ffi::Span<const int64_t> program;
   int64_t q_heads;
   bool interleaved;
+  bool by_slot;  // rows with one token have slots in their page table
   decode_attention::LaunchConfig config;  // of rows with one token
 };
 
 // Rows of a call, as a PageView has them.
 struct Pages {
   Ints table, lengths;
+};
+
+// What rows with one token share, beside the pages of their own; no order: nothing.
+struct Shared {
+  Ints table;  // of each row
+  Ints order, work, parts;
 };
 
 struct Operands {
@@ -40,6 +47,7 @@ struct Operands {
   Ints plans;                     // of their attention, one for each window
   Pages prompts;                  // rows with any number
   Ints tiles;                     // of their attention, likewise
+  Shared shared;
   ffi::RemainingArgs weights;
 };
 
@@ -50,9 +58,18 @@ struct Block {
 };
 
 // In the order of `Blocks` in call.py. The first four are regions of operands.
-enum BlockName { kFirst, kSecond, kThird, kScratch, kDecodeRecords, kPrefillRecords };
+enum BlockName {
+  kFirst,
+  kSecond,
+  kThird,
+  kScratch,
+  kDecodeRecords,
+  kPrefillRecords,
+  kAbout,
+  kSharedRecords
+};
 
-inline constexpr size_t kBlocks = kPrefillRecords + 1;
+inline constexpr size_t kBlocks = kSharedRecords + 1;
 
 using Blocks = std::array<Block, kBlocks>;
 
@@ -73,9 +90,15 @@ inline ffi::Error invalid(std::string message) {
 struct Dims {
   Dim tokens{"T"}, wanted{"U"}, frequencies{"R2"}, places{"places"}, plans{"plans"},
       plan_size{"integers of a plan"}, lists{"lists of tiles"}, tiles{"N"},
-      eight{"8", 8};
+      shared_width{"W"}, pieces{"M"}, levels{"K"}, eight{"8", 8}, four{"4", 4};
   decode_attention::Dims decoding, prompts;
 };
+
+// Of a piece of up to kTileRows queries, over all heads.
+inline int64_t record_bytes(const decode_attention::Dims& d) {
+  return *d.kv_heads * prefill_attention::kTileRows * (*d.head_dim + 2) *
+         int64_t{sizeof(float)};
+}
 
 // What the KV array says of both kinds of rows.
 inline ffi::Error check_kv(const Operands& in, const Results& out, int64_t q_heads,
@@ -172,6 +195,32 @@ inline ffi::Error check_decoding(const Attributes& a, const Operands& in,
       out.blocks[kDecodeRecords].bytes / static_cast<int64_t>(sizeof(float)));
 }
 
+// What rows that decode share.
+inline ffi::Error check_shared(const Operands& in, const Results& out, Dims* d) {
+  using decode_attention::check_range;
+  const Shared& shared = in.shared;
+  decode_attention::Dims& rows = d->decoding;
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("work", shared.work.dimensions(), {&d->pieces, &d->eight}));
+  if (shared.order.element_count() == 0) return ffi::Error::Success();
+  FDJAX_RETURN_IF_ERROR(check_shape("shared table", shared.table.dimensions(),
+                                    {&rows.rows, &d->shared_width}));
+  FDJAX_RETURN_IF_ERROR(check_shape("order", shared.order.dimensions(), {&rows.rows}));
+  FDJAX_RETURN_IF_ERROR(check_shape("parts", shared.parts.dimensions(),
+                                    {&d->levels, &rows.rows, &d->four}));
+  FDJAX_RETURN_IF_ERROR(check_range("K", *d->levels, 0, prefill_attention::kMaxLevels));
+  FDJAX_RETURN_IF_ERROR(
+      check_range("W * Z", *d->shared_width * *rows.page_size, 0, 1 << 25));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *rows.page_size, 2, 128));
+  FDJAX_RETURN_IF_ERROR(check_range("Hkv", *rows.kv_heads, 1, 65535));
+  const int64_t about = *rows.rows * *rows.q_heads * 2 * int64_t{sizeof(float)};
+  FDJAX_RETURN_IF_ERROR(
+      check_range("bytes of about", out.blocks[kAbout].bytes, about, about));
+  const int64_t records = *d->pieces * record_bytes(rows);
+  return check_range("bytes of shared records", out.blocks[kSharedRecords].bytes,
+                     records, records);
+}
+
 // Rows with any number of tokens.
 inline ffi::Error check_prompts(const Operands& in, Dims* d) {
   using decode_attention::check_range;
@@ -196,6 +245,7 @@ inline ffi::Error check(const Attributes& a, const Operands& in, const Results& 
   FDJAX_RETURN_IF_ERROR(check_kv(in, out, a.q_heads, d));
   FDJAX_RETURN_IF_ERROR(check_tokens(in, out, d));
   FDJAX_RETURN_IF_ERROR(check_decoding(a, in, out, d));
+  FDJAX_RETURN_IF_ERROR(check_shared(in, out, d));
   return check_prompts(in, d);
 }
 

@@ -11,36 +11,14 @@
 #include <string>
 
 #include "add_norm/launch.h"
-#include "decode_attention/launch.h"
 #include "embedding/launch.h"
+#include "layer_program/attention.h"
 #include "layer_program/launch.h"
 #include "layer_program/reader.h"
 #include "matmul/launch.h"
 #include "matmul/library.h"
-#include "prefill_attention/launch.h"
-#include "rope_kv_write/launch.h"
 
 namespace fdjax::layer_program {
-
-// The tokens of a call.
-struct Tokens {
-  const int32_t *ids, *positions;  // [count]
-  int count;
-};
-
-// What all launches of attention have in common. Parameters are those of layer 0.
-struct Attention {
-  decode_attention::Params decode;  // of rows with one token
-  decode_attention::Launch decode_launch;
-  prefill_attention::Params prefill;  // of rows with any number
-  rope_kv_write::Params rotate;
-  int64_t layers;
-  int64_t layer_bytes;  // of a page, from a layer's keys to the next layer's
-  int64_t num_plans, plan_size;
-  int64_t num_lists;  // of tiles
-  const int32_t *wanted, *places;
-  int num_wanted, num_places;
-};
 
 template <typename T>
 class Chain {
@@ -50,7 +28,8 @@ class Chain {
       : stream_(stream),
         reader_(std::move(reader)),
         tokens_(tokens),
-        attention_(attention) {}
+        attention_(attention),
+        attend_(stream, reader_, tokens, attention) {}
 
   // Launches all; says what keeps it from that, or nothing.
   std::string run() {
@@ -79,17 +58,19 @@ class Chain {
       case Code::kActivate:
         return activate();
       case Code::kRotate:
-        return rotate();
+        return attend_.rotate();
       case Code::kDecode:
-        return decode();
+        return attend_.decode();
       case Code::kPrefill:
-        return prefill();
+        return attend_.prefill();
       case Code::kSum:
         return sum();
       case Code::kGather:
         return move_rows(/*scatters=*/false);
       case Code::kScatter:
         return move_rows(/*scatters=*/true);
+      case Code::kShare:
+        return attend_.share();
       case Code::kEnd:
         break;
     }
@@ -242,83 +223,6 @@ class Chain {
     return launch_activate<T>(stream_, p);
   }
 
-  int64_t layer() { return reader_.number("layer", 0, attention_.layers - 1); }
-
-  cudaError_t rotate() {
-    rope_kv_write::Params p = attention_.rotate;
-    p.kv = static_cast<char*>(p.kv) + layer() * attention_.layer_bytes;
-    p.qkv =
-        reader_.operand(int64_t{p.tokens} * (p.q_heads + 2 * p.kv_heads) * p.head_dim);
-    p.query = reader_.operand(int64_t{p.tokens} * p.q_heads * p.head_dim);
-    if (!is_right() || p.tokens == 0) return cudaSuccess;
-    return rope_kv_write::launch_tokens<T>(stream_, p);
-  }
-
-  // What a launch of attention says of scores.
-  void read_scores(decode_attention::Params* p) {
-    p->window = reader_.number("window", 1);
-    p->scale = reader_.real();
-    p->soft_cap = reader_.real();
-  }
-
-  cudaError_t decode() {
-    decode_attention::Params p = attention_.decode;
-    const int64_t index = layer();
-    read_scores(&p);
-    p.unified = reader_.number("unified", 0, 1) == 1;
-    p.phi = reader_.real();
-    p.low = reader_.real();
-    p.high = reader_.real();
-    p.plan +=
-        reader_.number("plan", 0, attention_.num_plans - 1) * attention_.plan_size;
-    const bool rotates = reader_.number("rotates", 0, 1) == 1;
-    const int64_t q_columns = int64_t{p.kv_heads} * p.group * p.head_dim;
-    const int64_t qkv_columns = int64_t{p.kv_heads} * (p.group + 2) * p.head_dim;
-    p.q = reader_.operand(p.rows * (rotates ? qkv_columns : q_columns));
-    p.out = reader_.operand(p.rows * q_columns);
-    if (rotates) check_rotation(p);
-    if (!is_right() || p.rows == 0) return cudaSuccess;
-    void* const keys = static_cast<char*>(p.newest.kv) + index * attention_.layer_bytes;
-    p.kv = keys;
-    p.newest.kv = keys;
-    p.newest.qkv = rotates ? p.q : nullptr;
-    p.recomputed += index * p.rows * p.kv_heads;
-    decode_attention::Launch how = attention_.decode_launch;
-    // Without `rotates` the predecessors have written pages.
-    how.programmatic = rotates;
-    return decode_attention::launch_decode_attention<T>(stream_, p, how);
-  }
-
-  // What attention rotates by, and a slot of each row's key and value.
-  void check_rotation(const decode_attention::Params& p) {
-    if (p.newest.num_frequencies != 0 && p.newest.cosines == nullptr) {
-      reader_.refuse("attention rotates, and there are no angles");
-    }
-    if (p.rows > tokens_.count) {
-      reader_.refuse("attention rotates " + std::to_string(p.rows) + " rows of " +
-                     std::to_string(tokens_.count) + " tokens");
-    }
-  }
-
-  cudaError_t prefill() {
-    prefill_attention::Params p = attention_.prefill;
-    decode_attention::Params& a = p.attention;
-    const int64_t index = layer();
-    read_scores(&a);
-    p.tiles +=
-        int64_t{reader_.number("list", 0, attention_.num_lists - 1)} * p.num_tiles;
-    const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
-    a.q = reader_.operand(size);
-    a.out = reader_.operand(size);
-    a.kv = static_cast<const char*>(a.kv) + index * attention_.layer_bytes;
-    if (!(a.scale > 0.0f)) {  // NaN, too
-      reader_.refuse("scale is " + std::to_string(a.scale) +
-                     "; attention of prompts takes one above 0");
-    }
-    if (!is_right() || p.queries == 0 || p.num_tiles == 0) return cudaSuccess;
-    return prefill_attention::launch_prefill_attention<T>(stream_, p);
-  }
-
   cudaError_t sum() {
     SumParams p{};
     p.size = reader_.integer();
@@ -354,6 +258,7 @@ class Chain {
   Reader reader_;
   const Tokens& tokens_;
   const Attention& attention_;
+  AttentionChain<T> attend_;
   bool first_ = true;  // the first kernel has no predecessor in the chain
 };
 

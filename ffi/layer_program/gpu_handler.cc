@@ -27,6 +27,7 @@ decode_attention::Params attention_of(const Operands& in, const Pages& pages,
 decode_attention::Params decode_of(const Attributes& a, const Operands& in,
                                    const Results& out, const Dims& d) {
   decode_attention::Params p = attention_of(in, in.decoding, d.decoding);
+  if (a.by_slot) p = decode_attention::by_slot(p);
   const bool has_angles = in.angles.element_count() != 0;
   const float* cosines = has_angles ? in.angles.typed_data() : nullptr;
   p.recomputed = out.recomputed->typed_data();
@@ -46,15 +47,37 @@ decode_attention::Params decode_of(const Attributes& a, const Operands& in,
 prefill_attention::Params prefill_of(const Operands& in, const Results& out,
                                      const Dims& d) {
   const Block& records = out.blocks[kPrefillRecords];
-  const int64_t record_bytes = *d.prompts.kv_heads * prefill_attention::kTileRows *
-                               (*d.prompts.head_dim + 2) * sizeof(float);
   return {
       .attention = attention_of(in, in.prompts, d.prompts),
       .tiles = reinterpret_cast<const prefill_attention::Tile*>(in.tiles.typed_data()),
       .num_tiles = static_cast<int>(*d.tiles),
       .queries = static_cast<int>(*d.tokens),
-      .num_records = static_cast<int>(records.bytes / record_bytes),
+      .num_records = static_cast<int>(records.bytes / record_bytes(d.prompts)),
       .records = static_cast<float*>(records.data)};
+}
+
+prefill_attention::Params shared_of(const Operands& in, const Results& out,
+                                    const Dims& d) {
+  const Shared& shared = in.shared;
+  prefill_attention::Params p{
+      .attention = attention_of(in, {shared.table, in.decoding.lengths}, d.decoding),
+      .tiles =
+          reinterpret_cast<const prefill_attention::Tile*>(shared.work.typed_data()),
+      .num_tiles = static_cast<int>(*d.pieces),
+      .queries = static_cast<int>(*d.decoding.rows),
+      .num_records = static_cast<int>(*d.pieces),
+      .records = static_cast<float*>(out.blocks[kSharedRecords].data),
+      .order = shared.order.typed_data()};
+  p.attention.table_width = static_cast<int>(*d.shared_width);
+  return p;
+}
+
+prefill_attention::Joining joining_of(const Operands& in, const Results& out,
+                                      const Dims& d) {
+  const Ints& parts = in.shared.parts;
+  return {.parts = reinterpret_cast<const prefill_attention::Part*>(parts.typed_data()),
+          .about = static_cast<const float*>(out.blocks[kAbout].data),
+          .levels = static_cast<int>(*d.levels)};
 }
 
 rope_kv_write::Params rotate_of(const Attributes& a, const Operands& in,
@@ -82,9 +105,13 @@ rope_kv_write::Params rotate_of(const Attributes& a, const Operands& in,
 Attention attention_of(const Attributes& a, const Operands& in, const Results& out,
                        const Dims& d) {
   const decode_attention::Dims& kv = d.decoding;
+  const bool shares = in.shared.order.element_count() != 0;
   return {.decode = decode_of(a, in, out, d),
           .decode_launch = decode_attention::launch_of(a.config, /*programmatic=*/true),
           .prefill = prefill_of(in, out, d),
+          .shared = shares ? shared_of(in, out, d) : prefill_attention::Params{},
+          .joining = shares ? joining_of(in, out, d) : prefill_attention::Joining{},
+          .about = shares ? static_cast<float*>(out.blocks[kAbout].data) : nullptr,
           .rotate = rotate_of(a, in, out, d),
           .layers = *kv.layers,
           .layer_bytes = 2 * *kv.page_size * *kv.kv_heads * *kv.head_dim * 2,
@@ -138,24 +165,25 @@ ffi::Error check_library() {
   return ffi::Error::Internal("layer_program: " + problem);
 }
 
-ffi::Error handle(gpu_stream stream, ffi::Span<const int64_t> program,
-                  ffi::Span<const int64_t> places, int64_t q_heads, bool interleaved,
-                  int64_t slots_of_plan, int64_t splits, int64_t heads, int64_t warps,
-                  int64_t max_items, int64_t max_pieces, ffi::AnyBuffer kv, Ints tokens,
-                  Ints positions, Ints slots, Ints wanted, Ints places_of_rows,
-                  Floats frequencies, Floats angles, Floats slopes, Ints decoding_table,
-                  Ints decoding_lengths, Ints plans, Ints prompts_table,
-                  Ints prompts_lengths, Ints tiles, ffi::RemainingArgs weights,
-                  ffi::Result<ffi::AnyBuffer> kv_out,
-                  ffi::Result<ffi::AnyBuffer> hidden, ffi::Result<Ints> recomputed,
-                  ffi::Result<ffi::AnyBuffer> first, ffi::Result<ffi::AnyBuffer> second,
-                  ffi::Result<ffi::AnyBuffer> third,
-                  ffi::Result<ffi::AnyBuffer> scratch,
-                  ffi::Result<ffi::AnyBuffer> decode_records,
-                  ffi::Result<ffi::AnyBuffer> prefill_records) {
+ffi::Error handle(
+    gpu_stream stream, ffi::Span<const int64_t> program,
+    ffi::Span<const int64_t> places, int64_t q_heads, bool interleaved, bool by_slot,
+    int64_t slots_of_plan, int64_t splits, int64_t heads, int64_t warps,
+    int64_t max_items, int64_t max_pieces, ffi::AnyBuffer kv, Ints tokens,
+    Ints positions, Ints slots, Ints wanted, Ints places_of_rows, Floats frequencies,
+    Floats angles, Floats slopes, Ints decoding_table, Ints decoding_lengths,
+    Ints plans, Ints prompts_table, Ints prompts_lengths, Ints tiles, Ints shared_table,
+    Ints order, Ints work, Ints parts, ffi::RemainingArgs weights,
+    ffi::Result<ffi::AnyBuffer> kv_out, ffi::Result<ffi::AnyBuffer> hidden,
+    ffi::Result<Ints> recomputed, ffi::Result<ffi::AnyBuffer> first,
+    ffi::Result<ffi::AnyBuffer> second, ffi::Result<ffi::AnyBuffer> third,
+    ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<ffi::AnyBuffer> decode_records,
+    ffi::Result<ffi::AnyBuffer> prefill_records, ffi::Result<ffi::AnyBuffer> about,
+    ffi::Result<ffi::AnyBuffer> shared_records) {
   const Attributes a{program,
                      q_heads,
                      interleaved,
+                     by_slot,
                      {slots_of_plan, splits, heads, warps, max_items, max_pieces}};
   const Operands in{kv,          tokens,
                     positions,   slots,
@@ -163,11 +191,13 @@ ffi::Error handle(gpu_stream stream, ffi::Span<const int64_t> program,
                     frequencies, angles,
                     slopes,      {decoding_table, decoding_lengths},
                     plans,       {prompts_table, prompts_lengths},
-                    tiles,       weights};
+                    tiles,       {shared_table, order, work, parts},
+                    weights};
   Results out{kv_out, hidden, recomputed, {}};
-  FDJAX_RETURN_IF_ERROR(find_blocks(
-      places, kv, {first, second, third, scratch, decode_records, prefill_records},
-      &out.blocks));
+  FDJAX_RETURN_IF_ERROR(find_blocks(places, kv,
+                                    {first, second, third, scratch, decode_records,
+                                     prefill_records, about, shared_records},
+                                    &out.blocks));
   Dims d;
   FDJAX_RETURN_IF_ERROR(check(a, in, out, &d));
   FDJAX_RETURN_IF_ERROR(check_library());
@@ -202,7 +232,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
             .Attr<xla::ffi::Span<const int64_t>>("program")
             .Attr<xla::ffi::Span<const int64_t>>("places")
             .Attr<int64_t>("q_heads")
-            .Attr<bool>("interleaved"))
+            .Attr<bool>("interleaved")
+            .Attr<bool>("by_slot"))
         .Arg<xla::ffi::AnyBuffer>()
         .Arg<fdjax::layer_program::Ints>()
         .Arg<fdjax::layer_program::Ints>()
@@ -218,10 +249,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<fdjax::layer_program::Ints>()
         .Arg<fdjax::layer_program::Ints>()
         .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
+        .Arg<fdjax::layer_program::Ints>()
         .RemainingArgs()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<fdjax::layer_program::Ints>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::AnyBuffer>()

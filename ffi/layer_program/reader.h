@@ -27,6 +27,7 @@ enum class Code : int64_t {
   kSum,
   kGather,
   kScatter,
+  kShare,
   kEnd,
 };
 

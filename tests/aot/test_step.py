@@ -18,8 +18,11 @@ from fdjax.generate import steps
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.rows import RowTokens, extend_rows
 from fdjax.generate.sampling_state import SamplingProgress
+from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.paged import KVCache
+from fdjax.kernels.shared_prefix import plan_prefixes, plan_prompts
+from fdjax.layers import beam_batch
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
@@ -60,18 +63,40 @@ def _mixed(
     return hidden, progress.kv
 
 
+def _beams(
+    model: Decoder,
+    kv: KVCache,
+    tokens: Array,
+    lengths: Array,
+    table: Array,
+    beams: BeamView,
+) -> tuple[Array, KVCache]:
+    batch = beam_batch(tokens, lengths, table, beams, page_size=PAGE_SIZE)
+    hidden, kv, _ = model(kv, batch)
+    return model.logits(hidden), kv
+
+
+def _structs(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """A step of Llama-3-8B, and the shapes that it is compiled for."""
 
     function: Callable[..., Any]
     tokens: int
-    operands: tuple[jax.ShapeDtypeStruct, ...]
+    operands: tuple[Any, ...]
     unified: UnifiedMax | None = None
     decodes: bool = True
 
 
 ROWS, TABLE = _int32(BATCH), _int32(BATCH, WIDTH)
+HEADS = {"num_kv_heads": 8, "group": 4}
+PREFIXES = _structs(plan_prefixes((), rows=BATCH, **HEADS))
+# Eight groups of eight beams, 1,024 tokens of prompt, and up to 128 of their own.
+PROMPTS = _structs(plan_prompts([1024] * 8, width=8, **HEADS))
+BEAMS = BeamView(_int32(8, 64), _int32(8), _int32(BATCH, 128), PROMPTS)
 STEPS = {
     # 64 rows with room for 1,280 tokens each.
     "decode": Step(steps.decode, BATCH, (ROWS, ROWS, TABLE)),
@@ -85,6 +110,9 @@ STEPS = {
     "many_rows": Step(
         steps.decode, MANY, (_int32(MANY), _int32(MANY), _int32(MANY, WIDTH))
     ),
+    # Rows that share pages, which are read once for all of them.
+    "shared": Step(steps.decode_counted, BATCH, (ROWS, ROWS, TABLE, PREFIXES)),
+    "beams": Step(_beams, BATCH, (ROWS, ROWS, _int32(BATCH, 8), BEAMS)),
     # Eight prompts of 128 tokens.
     "prefill": Step(
         steps.prefill,

@@ -90,7 +90,7 @@ def test_no_program_overwrites_more(
 def test_blocks_lie_apart_at_the_end():
     layout = _settings().widest_layout.with_pages(3)
     kv = jax.eval_shape(layout.allocate)
-    blocks = Blocks(1000, 1, 0, 300_000, 257, 4)
+    blocks = Blocks(1000, 1, 0, 300_000, 257, 4, 9, 0)
     places = layer_program.places_in(kv, blocks)
     begins, sizes = places[::2], places[1::2]
     assert sizes == tuple(blocks)
@@ -103,7 +103,7 @@ def test_blocks_lie_apart_at_the_end():
 def test_an_array_that_is_too_small_is_named():
     layout = _settings().widest_layout.with_pages(1)
     kv = jax.eval_shape(layout.allocate)
-    blocks = Blocks(2**21, 1, 0, 0, 0, 0)
+    blocks = Blocks(2**21, 1, 0, 0, 0, 0, 0, 0)
     with pytest.raises(ValueError, match=r"needs 2097408 bytes .* which has 2097152"):
         layer_program.places_in(kv, blocks)
 

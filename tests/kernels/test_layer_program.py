@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fdjax.config import Alibi
 from fdjax.kernels import op
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.embedding import OP as EMBEDDING
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program import config
-from fdjax.kernels.layer_program.launches import Decode, Launch, Linear
+from fdjax.kernels.layer_program.launches import Decode, Launch, Linear, Share
 from fdjax.kernels.matmul import gemm, handler, library
 from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.kernels.paged import KVCache
@@ -23,12 +24,15 @@ from fdjax.models.families import FAMILIES
 from fdjax.models.program import OP, LayerProgram, cuda, lower
 from fdjax.models.program import instructions as do
 from fdjax.models.program.run import run_body
+from fdjax.models.program.views import refuse_views
 from tests.support.handlers import skip_without
 from tests.support.launches import Simulation
 from tests.support.numerics import assert_close
 from tests.support.programs import INTERMEDIATE, call_of, config_of
 
 KINDS = {"decode": 5, "prefill": 0, "mixed": 6, "chunks": 2}
+GROUPED = {"shared": 7, "beams": 6}
+GROUPING = ("llama", "qwen3", "opt", "gptj", "chatglm")
 HEAD_DIMS = (80, 96, 128, 256)
 MANY = 130  # rows, more than the kernels of the package multiply
 
@@ -58,6 +62,30 @@ def test_launches_do_what_the_instructions_say(
     assert_agree(actual, run_body(call))
     slices = {one.slice_rows for one in told if isinstance(one, Linear)}
     assert (64 in slices) == (name == "llama" and rows == MANY)
+
+
+def _reads_once(name: str) -> bool:
+    """Positions do not matter to its attention."""
+    layers = config_of(name).layers
+    return all(
+        one.attention.window is None and not isinstance(one.attention.positions, Alibi)
+        for one in layers
+    )
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+@pytest.mark.parametrize("name", [*FAMILIES, "mistral_window"])
+def test_what_rows_share_is_read_once(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    told = _simulate(monkeypatch)
+    call = call_of(config_of(name), kind, GROUPED[kind])
+    if kind == "beams" and not _reads_once(name):
+        assert "positions matter" in str(refuse_views(call))
+        return
+    assert_agree(cuda.run(call), run_body(call))
+    shares = [one.layer for one in told if isinstance(one, Share)]
+    assert shares == ([0, 1, 2] if _reads_once(name) else [])
 
 
 @pytest.mark.parametrize(
@@ -95,6 +123,9 @@ CASES = [
     *(("llama", *each, "float16") for each in KINDS.items()),
     *(("opt", "decode", 1, "float16"), ("gptj", "decode", 65, "float16")),
     *(("qwen3", "decode", 130, "float16"), ("bloom", "mixed", 9, "float16")),
+    *((name, *each, "bfloat16") for name in GROUPING for each in GROUPED.items()),
+    *(("llama", *each, "float16") for each in GROUPED.items()),
+    *(("llama", kind, 66, "bfloat16") for kind in GROUPED),
     *(("mistral_window", "mixed", 9, "bfloat16"),),
     *(("qwen2_window", "decode", 9, "bfloat16"),),
 ]
@@ -122,7 +153,9 @@ def test_the_chain_agrees_with_the_definition(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "rows"), [*KINDS.items(), ("decode", MANY)])
+@pytest.mark.parametrize(
+    ("kind", "rows"), [*KINDS.items(), *GROUPED.items(), ("decode", MANY)]
+)
 def test_a_step_in_pages_that_are_lent_has_the_same_bits(kind: str, rows: int):
     """They are full of NaN, and beside them nothing else changes."""
     skip_without("layer_program", "gpu")
@@ -230,7 +263,7 @@ def _narrowed(parameters: Any) -> Any:
             "a row is 2036 bytes; add_norm takes multiples of 16 up to",
         ),
         (_other_scale, "layer 2 differs from the first in its scale"),
-        (_beams, "rows are beams"),
+        (_beams, "rows are beams, and nothing is planned for their prompts"),
         (
             lambda call: replace(call, parameters=_narrowed(call.parameters)),
             "the KV array is float32, and the embedding bfloat16",

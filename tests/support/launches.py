@@ -1,6 +1,7 @@
 """What the launches of a layer program do, on a CPU: memory as the handler has it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,12 +9,14 @@ import numpy as np
 
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.add_norm import add_norm
+from fdjax.kernels.attention import AttentionState, merge_states
 from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
 from fdjax.kernels.embedding import embedding
 from fdjax.kernels.layer_program import launches as do
-from fdjax.kernels.layer_program.call import Memory, Tokens
+from fdjax.kernels.layer_program.call import Memory, Shared, Tokens
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
-from fdjax.kernels.paged import KVCache
+from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
+from fdjax.kernels.paged.definition import mixed, scores_of
 from fdjax.kernels.prefill_attention import PrefillAttention, prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.kernels.weight import Dense
@@ -37,6 +40,7 @@ class Simulation:
         weights: Sequence[Array],
         decoding: Sequence[DecodeAttention],
         prompts: Sequence[PrefillAttention],
+        shared: Shared | None = None,
         *,
         num_heads: int,
         hidden_size: int,
@@ -44,7 +48,8 @@ class Simulation:
     ) -> None:
         self.tokens, self.kv, self.launches = tokens, kv, launches
         self.num_heads, self.interleaved = num_heads, interleaved
-        self.decoding, self.prompts = decoding, prompts
+        self.decoding, self.prompts, self.shared = decoding, prompts, shared
+        self.found: AttentionState | None = None  # by rows that share prefixes
         count, self.hidden_size = tokens.ids.size, hidden_size
         wanted = tokens.wanted.size or count
         sizes = (
@@ -187,10 +192,24 @@ class Simulation:
         else:
             q = self.read(one.q, rows, self.num_heads, head_dim)
         slopes, options = self._terms(one)
-        out, _ = decode_attention(
-            q, self.kv.layer(one.layer), call.pages, slopes, **options
-        )
+        layer = self.kv.layer(one.layer)
+        out, _ = decode_attention(q, layer, call.pages, slopes, **options)
+        if one.shares:
+            self._apart((one.out, q.size), (one.q, q.size))
+            self.found = _found(replace(call, q=q, kv=layer))
         self.view(one.out, *out.shape)[:] = out
+
+    def share(self, one: do.Share) -> None:
+        assert self.shared is not None and self.found is not None
+        call, tokens = self.decoding[0], self.shared.prefixes.tokens
+        shape = call.pages.num_rows, self.num_heads, self.kv.head_dim
+        q, layer = self.read(one.q, *shape), self.kv.layer(one.layer)
+        pages = PageView.decoding(self.shared.page_table, tokens)
+        scores = ScoreSpec(None, one.scale, one.soft_cap or None, None)
+        of_others = _found(DecodeAttention(q, layer, pages, scores, unified=None))
+        out = merge_states((self.found, of_others)).output
+        self.found = None
+        self.view(one.out, *shape)[:] = out
 
     def prefill(self, one: do.Prefill) -> None:
         call = self.prompts[one.tiles]
@@ -224,3 +243,12 @@ class Simulation:
         x = np.asarray(self.read(one.x, len(places), one.columns))
         inside = (places >= 0) & (places < one.rows)
         self.view(one.out, one.rows, one.columns)[places[inside]] = x[inside]
+
+
+def _found(call: DecodeAttention) -> AttentionState:
+    """What rows find in the pages of their view."""
+    (keys, values), lengths = call.gathered(), call.pages.lengths
+    positions = (lengths - 1)[:, None]
+    scores = scores_of(call.q[:, None], keys, positions, lengths, call.scores)
+    output, log_sum = mixed(scores, values, lengths, None)
+    return AttentionState(output[:, 0], log_sum[:, 0])

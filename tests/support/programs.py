@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.config import Attention, LayerSpec, Rope
+from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.paged import KVCache, PageView
-from fdjax.layers import Batch, decode_batch, mixed_batch, packed_batch
+from fdjax.kernels.shared_prefix import Group, plan_prefixes, plan_prompts
+from fdjax.layers import Batch, beam_batch, decode_batch, mixed_batch, packed_batch
 from fdjax.models import ModelConfig, random_weights
 from fdjax.models.checkpoint import read_config
 from fdjax.models.parameters import parameters_of
@@ -69,13 +71,14 @@ def call_of(
 
     Args:
         config: the model.
-        kind: "decode", "prefill", "mixed", or "chunks": mixed without rows that decode.
+        kind: "decode", "prefill", "mixed", or "chunks": mixed without rows that decode;
+            "shared": rows that decode and share pages; "beams": two groups of rows.
         rows: how many, or how many decode; of prompts there are three.
         dtype: of weights and keys.
     """
     model = random_weights(config, dtype=dtype, seed=1)
     num_pages = (rows + 3) * WIDTH
-    batch = _batch(kind, rows, num_pages)
+    batch = _batch(kind, rows, num_pages, config.layers[0].attention)
     layout = config.kv_layout(num_pages=num_pages, page_size=PAGE_SIZE, dtype=dtype)
     values = np.random.default_rng(0).normal(size=layout.shape)
     kv = KVCache.page_major(jnp.asarray(values, layout.dtype))
@@ -88,10 +91,14 @@ def call_of(
     )
 
 
-def _batch(kind: str, rows: int, num_pages: int) -> Batch:
+def _batch(kind: str, rows: int, num_pages: int, heads: Attention) -> Batch:
     random = np.random.default_rng(rows)
     room = WIDTH * PAGE_SIZE
     table = jnp.asarray(random.permutation(num_pages).reshape(-1, WIDTH), jnp.int32)
+    if kind == "shared":
+        return _sharing(rows, table, heads)
+    if kind == "beams":
+        return _beams(rows // 2, table, heads)
     if kind == "decode":
         lengths = random.integers(0, room, rows)
         lengths[0] = room - 1
@@ -126,6 +133,39 @@ def _batch(kind: str, rows: int, num_pages: int) -> Batch:
         page_size=PAGE_SIZE,
     )
     return replace(batch, wanted=view.last_tokens(tokens.size))
+
+
+def _sharing(rows: int, table: jax.Array, heads: Attention) -> Batch:
+    """All rows but the last share two pages, and some of them one more."""
+    random, inner = np.random.default_rng(rows), max(rows // 2, 2)
+    table = table[:rows].at[:-1, :2].set(table[0, :2])
+    table = table.at[:inner, 2].set(table[0, 2])
+    of_all = Group(tuple(range(rows - 1)), 0, 2 * PAGE_SIZE, 0)
+    of_some = Group(tuple(range(inner)), 2 * PAGE_SIZE, 3 * PAGE_SIZE, 1)
+    prefixes = plan_prefixes((of_all, of_some), rows=rows, **_head_counts(heads))
+    lengths = random.integers(3 * PAGE_SIZE, (WIDTH - 1) * PAGE_SIZE, rows)
+    tokens = _ints(random.integers(0, 40, rows))
+    return decode_batch(tokens, _ints(lengths), table, prefixes, page_size=PAGE_SIZE)
+
+
+def _beams(width: int, table: jax.Array, heads: Attention) -> Batch:
+    """Two groups, whose beams have followed one another."""
+    random, rows = np.random.default_rng(width), 2 * width
+    prompts, room = [3 * PAGE_SIZE - 5, PAGE_SIZE + 1], 2 * PAGE_SIZE
+    prefixes = plan_prompts(prompts, width=width, **_head_counts(heads))
+    origins = random.integers(0, width, (rows, room))
+    lengths = _ints([room - 1] * width + [4] * width)
+    origins[np.arange(rows), lengths] = np.arange(rows) % width
+    view = BeamView(
+        table[rows : rows + 2, 2:5], _ints(prompts), _ints(origins), prefixes
+    )
+    tokens = _ints(random.integers(0, 40, rows))
+    return beam_batch(tokens, lengths, table[:rows, :2], view, page_size=PAGE_SIZE)
+
+
+def _head_counts(heads: Attention) -> dict[str, int]:
+    group = heads.num_heads // heads.num_kv_heads
+    return {"num_kv_heads": heads.num_kv_heads, "group": group}
 
 
 def _ints(values: Any) -> jax.Array:

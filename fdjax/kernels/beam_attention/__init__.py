@@ -1,6 +1,6 @@
 """Attention of beams: over a prompt that a group shares, and over their own tokens."""
 
-from fdjax.kernels.beam_attention import reference
+from fdjax.kernels.beam_attention import cuda, reference
 from fdjax.kernels.beam_attention.arguments import BeamAttention, BeamView
 from fdjax.kernels.op import Op
 from fdjax.kernels.paged import KVLayer, PageView, ScoreSpec, check_attention
@@ -8,7 +8,7 @@ from fdjax.notation import Array, Float
 
 __all__ = ["OP", "BeamAttention", "BeamView", "beam_attention"]
 
-OP = Op("beam_attention", reference.beam_attention)
+OP = Op("beam_attention", reference.beam_attention, {"cuda": cuda.IMPL})
 
 
 def beam_attention(

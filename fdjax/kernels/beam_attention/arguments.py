@@ -1,6 +1,8 @@
 """The arguments of `beam_attention`."""
 
-from fdjax.kernels.paged import PagedAttention
+import jax.numpy as jnp
+
+from fdjax.kernels.paged import KVCache, PagedAttention, PageView, SharedPrefixes
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree
 
@@ -17,16 +19,44 @@ class BeamView:
         prompt_lengths: tokens of each prompt.
         origins: for each beam and each token after the prompt, the beam of the group
             whose page holds its key and value; those past a beam's length mean nothing.
+        prefixes: the prompts as what the beams of each group share, for an
+            implementation that reads them once; `None`: only the definition serves.
     """
 
     prompt_table: Int32[Array, "groups W"]
     prompt_lengths: Int32[Array, " groups"]
     origins: Int32[Array, "B limit"]
+    prefixes: SharedPrefixes | None = None
 
     @property
     def width(self) -> int:
         """Beams of a group."""
         return self.origins.shape[0] // max(self.prompt_lengths.shape[0], 1)
+
+    def own(self, pages: PageView, cache: KVCache) -> PageView:
+        """Each beam's tokens after the prompt, in whose pages they may lie, by slot.
+
+        Args:
+            pages: of the beams.
+            cache: which they are of.
+        """
+        page_size = cache.page_size
+        step = jnp.arange(pages.width * page_size, dtype=jnp.int32)
+        first = jnp.arange(pages.num_rows, dtype=jnp.int32) // self.width * self.width
+        origin = first[:, None] + self.origins.at[:, step].get(mode="clip")
+        page = pages.page_table.at[origin, step // page_size].get(mode="clip")
+        exists = (page >= 0) & (page < cache.num_pages)
+        slots = jnp.where(exists, page * page_size + step % page_size, -1)
+        return PageView(slots, pages.lengths, pages.starts, by_slot=True)
+
+    def prompts(self, num_rows: int) -> PageView:
+        """Each beam's row as far as its group shares it.
+
+        Args:
+            num_rows: beams of all groups.
+        """
+        group = jnp.arange(num_rows, dtype=jnp.int32) // self.width
+        return PageView(self.prompt_table[group], self.prompt_lengths[group])
 
 
 @pytree

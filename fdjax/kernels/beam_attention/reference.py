@@ -1,6 +1,6 @@
 """The definition of `beam_attention`, in float32."""
 
-import jax.numpy as jnp
+from dataclasses import replace
 
 from fdjax.kernels.attention.states import AttentionState, merge_states
 from fdjax.kernels.beam_attention.arguments import BeamAttention
@@ -32,21 +32,10 @@ def _prompts(call: BeamAttention) -> AttentionState:
 
 
 def _responses(call: BeamAttention) -> AttentionState:
-    keys, values = (_selected(x, call) for x in call.kv.gather(call.pages.page_table))
+    own = replace(call, pages=call.beams.own(call.pages, call.kv.cache))
+    keys, values = own.gathered()
     lengths = call.pages.lengths
     positions = (lengths - 1)[:, None]
     scores = scores_of(call.q[:, None], keys, positions, lengths, call.scores)
     output, log_sum = mixed(scores, values, lengths, call.scores.sinks)
     return AttentionState(output[:, 0], log_sum[:, 0])
-
-
-def _selected(
-    held: Float[Array, "B T Hkv D"], call: BeamAttention
-) -> Float[Array, "B T Hkv D"]:
-    """What each beam sees, from what lies in the pages of the beams of its group."""
-    rows, room = held.shape[:2]
-    beams = call.beams
-    step = jnp.minimum(jnp.arange(room), beams.origins.shape[1] - 1)
-    first = jnp.arange(rows, dtype=jnp.int32) // beams.width * beams.width
-    origin = first[:, None] + beams.origins[:, step]
-    return held[origin, jnp.arange(room)]

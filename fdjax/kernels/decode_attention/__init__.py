@@ -47,7 +47,7 @@ def decode_attention(
         ScoreSpec(slopes, scale, soft_cap, window, sinks),
         unified=unified,
     )
-    check_attention("decode_attention", call)
+    check_attention("decode_attention", call, takes_slots=True)
     if q.shape[0] != pages.num_rows:
         raise ValueError(
             f"decode_attention: q has {q.shape[0]} rows, page_table {pages.num_rows}"

@@ -26,6 +26,8 @@ def run(call: DecodeAttention) -> Attended:
 
 def refuse_arguments(call: DecodeAttention) -> str | None:
     """Why the handler does not take these arrays, or `None`."""
+    if call.pages.by_slot:
+        return "rows are told by slots"
     return LIMITS.refuse(call) or refuse_sizes(call)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan.cuda import make_plan
@@ -19,7 +20,7 @@ from fdjax.notation import Array, Float, Int32
 LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
     head_dims=(64, 80, 96, 128, 256),
-    page_sizes=range(8, 129),
+    page_sizes=range(1, 129),
     groups=range(1, 17),
     queries=range(MAX_ROWS + 1),
     widths=range(8, 2**16, 8),
@@ -30,22 +31,33 @@ def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
     prefixes = call.pages.prefixes
     if prefixes is None or not reads_prefixes_once(call):
-        out, recomputed, _ = _attend(call, with_about=False)
+        out, recomputed, _ = attend(call, with_about=False)
         return out, recomputed
     pages = own_pages(call.pages, prefixes, page_size=call.kv.cache.page_size)
     own = dataclasses.replace(call, pages=pages)
-    out, recomputed, about = _attend(own, with_about=True)
+    out, recomputed, about = attend(own, with_about=True)
     return add_prefixes(call, prefixes, out, about), recomputed
 
 
 def reads_prefixes_once(call: DecodeAttention) -> bool:
     """Whether positions do not matter: then a row may begin behind its prefix."""
-    return call.scores.window is None and call.scores.slopes is None
+    scores = call.scores
+    return not call.pages.by_slot and scores.window is None and scores.slopes is None
 
 
-def _attend(
+def attend(
     call: DecodeAttention, *, with_about: bool
 ) -> tuple[Array, Array, Float[Array, "B Hq 2"]]:
+    """The result over the pages of each row, and what can be added to it.
+
+    Args:
+        call: the operation; what rows share is not looked at.
+        with_about: whether the last result is wanted; else it is empty.
+
+    Returns:
+        The result, how many heads were computed again, and of each head what its
+        weights are relative to, in units of log 2, and their sum.
+    """
     rows, num_heads, head_dim = call.q.shape
     chosen = config.heuristic(config_call(call))
     shape = chosen.plan_shape(rows, call.kv.cache.num_kv_heads)
@@ -59,6 +71,7 @@ def _attend(
             jax.ShapeDtypeStruct(about, jnp.float32),
         ),
         **chosen.attributes(shape),
+        by_slot=np.bool_(call.pages.by_slot),
     )
     return out, recomputed, about
 
@@ -67,7 +80,7 @@ def config_call(call: DecodeAttention) -> config.Call:
     """What the choice of a launch config depends on."""
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
-    warps = config.max_warps(head_dim, call.group, cache.page_size)
+    warps = config.max_warps(head_dim, call.group, call.table_page_size)
     return config.Call(rows, cache.num_kv_heads, call.max_tokens, warps)
 
 

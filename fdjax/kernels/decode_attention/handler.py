@@ -9,7 +9,7 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.kernels.paged import attributes, by_head, handlers_array
+from fdjax.kernels.paged import attributes, by_head, handlers_array, handlers_table
 from fdjax.notation import Array
 
 NAME = "decode_attention"
@@ -25,7 +25,7 @@ def run_with(
     call: DecodeAttention,
     operands: Sequence[Array],
     memory: Sequence[jax.ShapeDtypeStruct],
-    **launch: np.int64,
+    **launch: np.generic,
 ) -> Sequence[Array]:
     """The handler's results, and what is in its memory then.
 
@@ -49,7 +49,7 @@ def run_with(
     return handler(
         q,
         handlers_array(cache),
-        call.pages.page_table,
+        handlers_table(call),
         call.pages.lengths,
         by_head(scores.slopes),
         by_head(scores.sinks),

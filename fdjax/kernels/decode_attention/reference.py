@@ -13,7 +13,7 @@ def decode_attention(call: DecodeAttention) -> Attended:
 
     The scheme changes no mathematics, so only the count depends on `unified`.
     """
-    keys, values = call.kv.gather(call.pages.page_table)
+    keys, values = call.gathered()
     query, lengths = call.q[:, None], call.pages.lengths
     positions = (lengths - 1)[:, None]
     out = attend(query, keys, values, positions, lengths, call.scores)[:, 0]

@@ -14,10 +14,12 @@ from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import config as decode_config
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.layer_program.launches import Launch, encode
-from fdjax.kernels.paged import KVCache
+from fdjax.kernels.paged import KVCache, SharedPrefixes, handlers_table
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.prefill_attention import handler as prefill_handler
+from fdjax.kernels.shared_prefix.plan import TILE_ROWS
 from fdjax.notation import Array, Float, Int32
+from fdjax.pytree import pytree
 
 NAME = "layer_program"
 
@@ -58,6 +60,19 @@ class Memory:
     scratch: int
 
 
+@pytree
+class Shared:
+    """What rows with one token share, beside the pages of their own.
+
+    Attributes:
+        page_table: of each row, as far as it shares it.
+        prefixes: who shares what.
+    """
+
+    page_table: Int32[Array, "B W"]
+    prefixes: SharedPrefixes
+
+
 class Blocks(NamedTuple):
     """Bytes of what a step alone needs, besides its results."""
 
@@ -67,6 +82,8 @@ class Blocks(NamedTuple):
     scratch: int
     decode_records: int
     prefill_records: int
+    about: int
+    shared_records: int
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -106,6 +123,7 @@ def run(
     weights: Sequence[Array],
     decoding: Sequence[DecodeAttention],
     prompts: Sequence[PrefillAttention],
+    shared: Shared | None = None,
     *,
     num_heads: int,
     hidden_size: int,
@@ -122,6 +140,7 @@ def run(
         weights: in the order that operands count them in.
         decoding: attention of rows with one token, for each window; none: no such rows.
         prompts: attention of rows with any number, likewise.
+        shared: what rows with one token share; their attention is over the rest.
         num_heads: `Hq`.
         hidden_size: `E`.
         interleaved: RoPE's pairing.
@@ -135,7 +154,7 @@ def run(
     """
     some, others = _decoding(decoding, kv), _prompts(prompts)
     count = tokens.ids.shape[0]
-    blocks = blocks_of(memory, kv, count, decoding, prompts)
+    blocks = blocks_of(memory, kv, count, decoding, prompts, shared)
     places = places_in(kv, blocks) if kv.lent else ()
     own = [0 if kv.lent else size for size in blocks]
     hidden = tokens.wanted.shape[0] or count, hidden_size
@@ -165,11 +184,13 @@ def run(
         others.page_table,
         others.lengths,
         others.tiles,
+        *_shared(shared),
         *weights,
         program=encode(launches),
         places=np.array(places, np.int64),
         q_heads=np.int64(num_heads),
         interleaved=np.bool_(interleaved),
+        by_slot=np.bool_(bool(decoding) and decoding[0].pages.by_slot),
         **some.attributes,
     )
     return last, kv.with_array(written), jnp.sum(recomputed, axis=-1)
@@ -181,11 +202,12 @@ def blocks_of(
     num_tokens: int,
     decoding: Sequence[DecodeAttention],
     prompts: Sequence[PrefillAttention],
+    shared: Shared | None,
 ) -> Blocks:
     """What a step of so many tokens needs; see `run`."""
     itemsize = kv.dtype.itemsize
     first, second, third = (num_tokens * width for width in memory.widths)
-    records = prompts_records = 0
+    records = prompts_records = about = shared_records = 0
     if decoding:
         one = decoding[0]
         config = decode_config.heuristic(decode_cuda.config_call(one))
@@ -194,8 +216,13 @@ def blocks_of(
     if prompts:
         room = prefill_handler.room_on_gpu(prompts[0])
         prompts_records = prefill_handler.records_of(prompts[0], room).size
+    if shared is not None:
+        queries = decoding[0].q.shape
+        about = queries[0] * queries[1] * 2
+        piece = kv.num_kv_heads * TILE_ROWS * (kv.head_dim + 2)
+        shared_records = shared.prefixes.num_records * piece
     elements = (first, second, third, memory.scratch)
-    floats = (records, prompts_records)
+    floats = (records, prompts_records, about, shared_records)
     return Blocks(*(size * itemsize for size in elements), *(4 * n for n in floats))
 
 
@@ -237,7 +264,7 @@ def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
         first = calls[0]
         config = decode_config.heuristic(decode_cuda.config_call(first))
         shape = config.plan_shape(first.pages.num_rows, kv.num_kv_heads)
-        page_table, lengths = first.pages.page_table, first.pages.lengths
+        page_table, lengths = handlers_table(first), first.pages.lengths
         plans = jnp.stack([decode_cuda.plan_for(call, shape) for call in calls])
     counts = (kv.num_layers, page_table.shape[0], kv.num_kv_heads)
     return _Decoding(
@@ -259,6 +286,15 @@ def _prompts(calls: Sequence[PrefillAttention]) -> _Prompts:
         first.pages.lengths,
         jnp.stack([prefill_handler.work_for(call, room) for call in calls]),
     )
+
+
+def _shared(shared: Shared | None) -> tuple[Array, Array, Array, Array]:
+    """Operands: the page table, and of the prefixes the order, work and parts."""
+    if shared is None:
+        none = jnp.zeros(0, jnp.int32)
+        return (*_no_rows()[:1], none, none.reshape(0, 8), none.reshape(1, 0, 4))
+    prefixes = shared.prefixes
+    return shared.page_table, prefixes.order, prefixes.work, prefixes.parts
 
 
 def _no_rows() -> tuple[Array, Array]:

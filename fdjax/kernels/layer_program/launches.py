@@ -163,6 +163,7 @@ class Decode:
         unified: whether the softmax has a unified maximum: `phi`, `low` and `high`.
         plan: which one.
         rotates: `q` is `qkv` as its GEMM left it: attention rotates and writes.
+        shares: `Share` adds to the result: what it needs for that is kept.
     """
 
     layer: int
@@ -175,6 +176,7 @@ class Decode:
     high: float
     plan: int
     rotates: bool
+    shares: bool
     q: Operand
     out: Operand
 
@@ -224,6 +226,17 @@ class Scatter:
     out: Operand
 
 
+@dataclass(frozen=True)
+class Share:
+    """Adds to `out`, of rows with one token, what they find in prefixes they share."""
+
+    layer: int
+    scale: float
+    soft_cap: float
+    q: Operand
+    out: Operand
+
+
 type Launch = (
     Embed
     | Norm
@@ -236,12 +249,13 @@ type Launch = (
     | Sum
     | Gather
     | Scatter
+    | Share
 )
 
 # In the order of the enum Code of reader.h.
 CODES: tuple[type[Launch], ...] = (
     *(Embed, Norm, HeadNorm, Linear, Activate, Rotate, Decode, Prefill, Sum, Gather),
-    Scatter,
+    *(Scatter, Share),
 )
 
 

@@ -8,6 +8,7 @@ from fdjax.kernels.paged.calls import (
     by_head,
     check_attention,
     handlers_array,
+    handlers_table,
     handlers_window,
 )
 from fdjax.kernels.paged.definition import (
@@ -33,6 +34,7 @@ __all__ = [
     "by_head",
     "check_attention",
     "handlers_array",
+    "handlers_table",
     "handlers_window",
     "held",
     "highest_of",

@@ -152,6 +152,24 @@ class KVLayer:
         shape = (rows, width * cache.page_size, cache.num_kv_heads, cache.head_dim)
         return pages[:, :, 0].reshape(shape), pages[:, :, 1].reshape(shape)
 
+    def gather_slots(
+        self, slots: Int32[Array, "B N"]
+    ) -> tuple[Float[Array, "B N Hkv D"], Float[Array, "B N Hkv D"]]:
+        """The keys and values in slots, `page * Z + place`; others read some slot."""
+        cache, layout = self.cache, self.cache.layout
+        where = {
+            "halves": slice(2),
+            "tokens": slots % cache.page_size,
+            "heads": slice(cache.num_kv_heads),
+        }
+        places = (where[axis.name] for axis in layout.axes)
+        page = slots // cache.page_size
+        held = self._nested().at[page, self.index, *places, : layout.head_dim]
+        found = held.get(mode="clip")  # [B, N, halves and heads in their order, D]
+        if layout.place("heads") < layout.place("halves"):
+            found = found.swapaxes(2, 3)
+        return found[:, :, 0], found[:, :, 1]
+
     def write(
         self,
         slots: Int32[Array, " T"],

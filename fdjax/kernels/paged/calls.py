@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels.paged.cache import KVCache, KVLayer
-from fdjax.kernels.paged.view import PageView
-from fdjax.notation import Array, Float
+from fdjax.kernels.paged.view import NO_PAGE, PageView
+from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree, static
 
 
@@ -53,9 +53,20 @@ class PagedAttention:
         return self.q.shape[1] // self.kv.cache.num_kv_heads
 
     @property
+    def table_page_size(self) -> int:
+        """Tokens that an entry of the page table stands for."""
+        return 1 if self.pages.by_slot else self.kv.cache.page_size
+
+    @property
     def max_tokens(self) -> int:
         """How many tokens of a row the page table has room for."""
-        return self.pages.width * self.kv.cache.page_size
+        return self.pages.width * self.table_page_size
+
+    def gathered(self) -> tuple[Float[Array, "B N Hkv D"], Float[Array, "B N Hkv D"]]:
+        """The keys and values of each row, in order; mask what is past its length."""
+        table = self.pages.page_table
+        gather = self.kv.gather_slots if self.pages.by_slot else self.kv.gather
+        return gather(table)
 
 
 ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none
@@ -64,6 +75,17 @@ ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none
 def handlers_window(scores: ScoreSpec) -> int:
     """The window as handlers are told it."""
     return min(scores.window or ALL_TOKENS, ALL_TOKENS)
+
+
+def handlers_table(call: PagedAttention) -> Int32[Array, "B W"]:
+    """The page table as handlers take it: they count slots of all layers and halves."""
+    cache, table = call.kv.cache, call.pages.page_table
+    if not call.pages.by_slot:
+        return table
+    apart = cache.layout.page_stride // cache.layout.token_stride
+    counted = table // cache.page_size * apart + table % cache.page_size
+    exists = (table >= 0) & (table < cache.num_pages * cache.page_size)
+    return jnp.where(exists, counted, NO_PAGE)
 
 
 def handlers_array(cache: KVCache) -> Float[Array, "P ..."]:
@@ -97,8 +119,21 @@ def attributes(call: PagedAttention) -> dict[str, np.generic]:
     }
 
 
-def check_attention(operation: str, call: PagedAttention) -> None:
-    """Raises `ValueError` where the operands of a paged attention do not fit."""
+def check_attention(
+    operation: str, call: PagedAttention, *, takes_slots: bool = False
+) -> None:
+    """Raises `ValueError` where the operands of a paged attention do not fit.
+
+    Args:
+        operation: its name.
+        call: the operands.
+        takes_slots: rows may be told `by_slot`.
+    """
+    if call.pages.by_slot and not takes_slots:
+        raise ValueError(
+            f"{operation}: the rows' table has slots; it takes pages, and "
+            "decode_attention takes both"
+        )
     q, cache = call.q, call.kv.cache
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = cache.num_kv_heads

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.notation import Array, Int32
-from fdjax.pytree import pytree
+from fdjax.pytree import pytree, static
 
 NO_PAGE = 2**31 - 1
 """The id of a page that is absent, whatever the number of pages."""
@@ -25,6 +25,8 @@ class PageView:
             order; `None`: every row has room for `T / B` of them.
         prefixes: what rows that decode share, for an implementation that reads it once
             for all of them; others read it for each. `None`: nothing.
+        by_slot: the table has a slot for each token, `page * Z + place`, in place of
+            pages; absent ones are negative or past the end. For rows that decode.
 
     Raises:
         ValueError: the arrays are not of one number of rows.
@@ -35,6 +37,7 @@ class PageView:
     starts: Int32[Array, " B"] | None = None
     firsts: Int32[Array, " B"] | None = None
     prefixes: SharedPrefixes | None = None
+    by_slot: bool = static(default=False)
 
     def __post_init__(self) -> None:
         if len(self.page_table.shape) != 2:

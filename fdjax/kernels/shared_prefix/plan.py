@@ -19,12 +19,46 @@ NONE = -1  # the record of a row that belongs to no group
 
 def room_for(rows: int, num_kv_heads: int, group: int) -> int:
     """Pieces that a batch has room for: its tiles, half of them of groups' ends."""
-    blocks = NUM_SMS / num_kv_heads
-    return MAX_LEVELS * -(-rows // (TILE_ROWS // group)) + int(3 * blocks)
+    return MAX_LEVELS * -(-rows // (TILE_ROWS // group)) + _spare(num_kv_heads)
+
+
+def _spare(num_kv_heads: int) -> int:
+    """Pieces more than tiles, so that every SM has some."""
+    return int(3 * NUM_SMS / num_kv_heads)
+
+
+def plan_prompts(
+    prompt_lengths: Sequence[int], *, width: int, num_kv_heads: int, group: int
+) -> SharedPrefixes:
+    """The work of the prompts of groups of beams, on the device; none is left out.
+
+    Args:
+        prompt_lengths: tokens of each group's prompt.
+        width: beams of a group; rows are those of group 0, of group 1, and so on.
+        num_kv_heads: `Hkv`.
+        group: query heads of each key/value head.
+    """
+    groups = [
+        Group(tuple(range(i * width, (i + 1) * width)), 0, length, 0)
+        for i, length in enumerate(prompt_lengths)
+    ]
+    tiles = len(groups) * -(-width // (TILE_ROWS // group))
+    return plan_prefixes(
+        groups,
+        rows=len(groups) * width,
+        num_kv_heads=num_kv_heads,
+        group=group,
+        room=tiles + _spare(num_kv_heads),
+    )
 
 
 def plan_prefixes(
-    groups: Sequence[Group], *, rows: int, num_kv_heads: int, group: int
+    groups: Sequence[Group],
+    *,
+    rows: int,
+    num_kv_heads: int,
+    group: int,
+    room: int | None = None,
 ) -> SharedPrefixes:
     """The work of groups, on the device.
 
@@ -35,9 +69,10 @@ def plan_prefixes(
         rows: `B`.
         num_kv_heads: `Hkv`.
         group: query heads of each key/value head.
+        room: for so many pieces; `None`: as many as `room_for` says.
     """
     tile_tokens = TILE_ROWS // group
-    room = room_for(rows, num_kv_heads, group)
+    room = room_for(rows, num_kv_heads, group) if room is None else room
     kept = _that_fit(groups, tile_tokens, room)
     order = _order(kept, rows)
     place = np.empty(rows, np.int32)

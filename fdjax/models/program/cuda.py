@@ -20,20 +20,23 @@ from fdjax.kernels.weight import Dense
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
 from fdjax.models.program.lower import Lowering, Rows, windows_of
+from fdjax.models.program.views import Views, refuse_views, views_of
 from fdjax.notation import Array
 
 
 def run(call: LayerProgram) -> Ran:
     """See `LayerProgram`; `kv` is updated in place."""
-    batch, one, calls = call.batch, _attention(call.program), _calls(call)
-    launches, memory = _lowered(call)
+    batch, one, views = call.batch, _attention(call.program), views_of(call)
+    calls = _calls(call, views)
+    launches, memory = _lowered(call, views)
     hidden, kv, recomputed = layer_program.run(
         launches,
         memory,
-        _tokens(call, one),
+        _tokens(call, one, views),
         call.kv,
         [_values(each) for each in call.parameters],
         *calls,
+        views.shared,
         num_heads=one.num_heads,
         hidden_size=call.program.hidden_size,
         interleaved=one.interleaved,
@@ -45,9 +48,11 @@ def run(call: LayerProgram) -> Ran:
 
 def activation_bytes(call: LayerProgram) -> int:
     """What a call needs beside weights, KV array and results."""
-    _, memory = _lowered(call)
+    views = jax.eval_shape(views_of, call)
+    _, memory = _lowered(call, views)
+    calls = _calls(call, views)
     return layer_program.blocks_of(
-        memory, call.kv, call.num_tokens, *_calls(call)
+        memory, call.kv, call.num_tokens, *calls, views.shared
     ).total
 
 
@@ -58,9 +63,9 @@ class _Calls(NamedTuple):
     prompts: list[PrefillAttention]
 
 
-def _calls(call: LayerProgram) -> _Calls:
+def _calls(call: LayerProgram, views: Views) -> _Calls:
     one, windows = _attention(call.program), windows_of(call.program)
-    some, others = _decoding(call), _prompts(call)
+    some, others, _ = views
     return _Calls(
         [] if some is None else [_decode_call(call, one, some, w) for w in windows],
         []
@@ -70,13 +75,13 @@ def _calls(call: LayerProgram) -> _Calls:
 
 
 def _lowered(
-    call: LayerProgram,
+    call: LayerProgram, views: Views
 ) -> tuple[tuple[Launch, ...], layer_program.Memory]:
     """The launches, and what they need."""
     shapes = (each.shape for each in call.parameters)
     lowering = Lowering(
         call.program,
-        _rows(call),
+        _rows(call, views),
         dict(zip(call.program.body_parameters, shapes, strict=True)),
         windows_of(call.program),
     )
@@ -95,16 +100,17 @@ def refuse(call: LayerProgram) -> str | None:
 def refuse_arguments(call: LayerProgram) -> str | None:
     """Why the chain takes none of these arrays on any GPU, or `None`."""
     batch = call.batch
-    if batch.beams is not None:
-        return "rows are beams"
-    if batch.pages.prefixes is not None:
-        return "rows share prefixes"
     if call.kv.dtype != call.dtype:
         return f"the KV array is {call.kv.dtype}, and the embedding {call.dtype}"
     tokens, wanted = call.num_tokens, batch.wanted
     if wanted is not None and not 0 < wanted.shape[0] <= tokens:
         return f"{wanted.shape[0]} of {tokens} tokens are wanted"
-    return _refuse_attention(call) or _refuse_parameters(call) or _refuse_rows(call)
+    return (
+        _refuse_attention(call)
+        or _refuse_parameters(call)
+        or refuse_views(call)
+        or _refuse_rows(call)
+    )
 
 
 def _refuse_attention(call: LayerProgram) -> str | None:
@@ -145,44 +151,29 @@ def _refuse_parameters(call: LayerProgram) -> str | None:
 def _refuse_rows(call: LayerProgram) -> str | None:
     """Why the kernels of attention do not take the call's rows, or `None`."""
     one = _attention(call.program)
-    some, others = _decoding(call), _prompts(call)
-    if some is not None:
-        decode = _decode_call(call, one, some, None)
+    views = jax.eval_shape(views_of, call)
+    if (views.shared is not None or views.prompts is not None) and one.scale <= 0:
+        return f"scale is {one.scale}; it takes one above 0"
+    if views.decoding is not None:
+        decode = _decode_call(call, one, views.decoding, None)
         if reason := decode_cuda.refuse_arguments(decode):
             return reason
-    if others is not None:
-        if one.scale <= 0:
-            return f"scale is {one.scale}; it takes one above 0"
-        prefill = _prefill_call(call, one, others, None)
+    if views.prompts is not None:
+        prefill = _prefill_call(call, one, views.prompts, None)
         return prefill_handler.refuse_arguments(prefill, prefill_handler.CUDA_LIMITS)
     return None
 
 
-def _rows(call: LayerProgram) -> Rows:
+def _rows(call: LayerProgram, views: Views) -> Rows:
     tokens, wanted = call.num_tokens, call.batch.wanted
-    some, others = _decoding(call), _prompts(call)
+    some, others, shared = views
     return Rows(
         tokens=tokens,
         wanted=tokens if wanted is None else wanted.shape[0],
         decoding=0 if some is None else some.num_rows,
         prompts=others is not None,
+        shares=shared is not None,
     )
-
-
-def _decoding(call: LayerProgram) -> PageView | None:
-    """The rows with one token each, if attention is told of them."""
-    batch = call.batch
-    if batch.mixed is not None:
-        return batch.mixed.decoding
-    return batch.pages if batch.phase == "decode" else None
-
-
-def _prompts(call: LayerProgram) -> PageView | None:
-    """The rows with any number of tokens."""
-    batch = call.batch
-    if batch.mixed is not None:
-        return batch.mixed.prompts
-    return None if batch.phase == "decode" else batch.pages
 
 
 def _attention(program: do.Program) -> do.Attention:
@@ -220,18 +211,21 @@ def _operands(
     }
 
 
-def _tokens(call: LayerProgram, one: do.Attention) -> layer_program.Tokens:
+def _tokens(
+    call: LayerProgram, one: do.Attention, views: Views
+) -> layer_program.Tokens:
     """What the call is told of its tokens.
 
     Args:
         call: whose tokens.
         one: attention of any layer.
+        views: its rows.
     """
     batch, none = call.batch, jnp.zeros(0, jnp.int32)
     frequencies = jnp.asarray(one.frequencies, jnp.float32)
     turns = jnp.zeros((0, 0, 0), jnp.float32)
-    decodes = _decoding(call) is not None
-    if decodes and _prompts(call) is None:
+    decodes = views.decoding is not None
+    if decodes and views.prompts is None and views.shared is None:
         turns = layer_program.angles(batch.positions, frequencies)
     places = none if batch.mixed is None or not decodes else batch.mixed.places
     return layer_program.Tokens(

@@ -30,12 +30,14 @@ class Rows:
         wanted: `U`, of these; equal to `tokens` where all are.
         decoding: rows with one token each, of which attention is told apart; 0: none.
         prompts: whether there are rows with any number of tokens.
+        shares: whether those with one token share prefixes, read once for all.
     """
 
     tokens: int
     wanted: int
     decoding: int
     prompts: bool
+    shares: bool = False
 
 
 @dataclass
@@ -157,8 +159,8 @@ class Lowering:
         kernel = self._choose(m, n, k, gated=gate is not None, beside_attention=beside)
         slice_rows, wide = 0, None
         if gate is not None and kernel.tiles == library.TILES:
-            slice_rows, wide = min(m, SLICE_ROWS), Operand(Region.SCRATCH)
-            self.scratch = max(self.scratch, slice_rows * n)
+            slice_rows = min(m, SLICE_ROWS)
+            wide = self._scratch(slice_rows * n)
         yield do.Linear(
             m=m,
             n=n,
@@ -180,6 +182,9 @@ class Lowering:
 
     def _attention(self, one: instructions.Attention) -> Iterator[Launch]:
         qkv, mixed = self._at(one.reads[0]), self._out(one)
+        if self.rows.shares:
+            yield from self._shared_attention(one, qkv, mixed)
+            return
         if not self.rows.prompts and len(one.frequencies) % 8 == 0:
             yield self._decode(one, qkv, mixed, rotates=True)
             return
@@ -202,15 +207,38 @@ class Lowering:
             return
         # Rows that decode have a token each among those of others.
         columns = one.num_heads * one.head_dim
-        rows = Operand(Region.SCRATCH)
-        self.scratch = max(self.scratch, self.rows.decoding * columns)
+        rows = self._scratch(self.rows.decoding * columns)
         yield do.Gather(True, columns, self.rows.tokens, mixed, rows)
         yield prefill
         yield self._decode(one, rows, rows, rotates=False)
         yield do.Scatter(True, columns, self.rows.tokens, rows, mixed)
 
+    def _shared_attention(
+        self, one: instructions.Attention, qkv: Operand, mixed: Operand
+    ) -> Iterator[Launch]:
+        """Over what rows have of their own, and then over what they share.
+
+        Both read the queries, which so cannot lie where the result will.
+        """
+        queries = self._scratch(self.rows.tokens * one.num_heads * one.head_dim)
+        yield do.Rotate(one.layer, qkv, queries)
+        yield self._decode(one, queries, mixed, rotates=False, shares=True)
+        yield do.Share(
+            layer=one.layer,
+            scale=float(one.scale),
+            soft_cap=float(one.soft_cap or 0.0),
+            q=queries,
+            out=mixed,
+        )
+
     def _decode(
-        self, one: instructions.Attention, q: Operand, out: Operand, *, rotates: bool
+        self,
+        one: instructions.Attention,
+        q: Operand,
+        out: Operand,
+        *,
+        rotates: bool,
+        shares: bool = False,
     ) -> Launch:
         bounds = one.unified or UnifiedMax(0.0, -1.0, 1.0)
         return do.Decode(
@@ -224,9 +252,15 @@ class Lowering:
             high=float(bounds.high),
             plan=self.windows.index(_window(one)),
             rotates=rotates,
+            shares=shares,
             q=q,
             out=out,
         )
+
+    def _scratch(self, size: int) -> Operand:
+        """Memory that an instruction's launches alone use, of so many elements."""
+        self.scratch = max(self.scratch, size)
+        return Operand(Region.SCRATCH)
 
     def _rows(self, value: Value) -> int:
         return self.rows.tokens if value.rows == "tokens" else self.rows.wanted

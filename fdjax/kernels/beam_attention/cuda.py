@@ -1,0 +1,51 @@
+"""`beam_attention` in CUDA: what beams have of their own, and what their prompts add.
+
+Keys stay where they are when beams are reordered, so a beam's tokens lie in pages of
+several beams: `decode_attention` reads them by slot. A prompt is read once for all
+beams of its group, by the kernels of `shared_prefix`, which add what they find.
+"""
+
+import dataclasses
+
+import jax
+
+from fdjax.kernels import ffi
+from fdjax.kernels.beam_attention.arguments import BeamAttention
+from fdjax.kernels.decode_attention import DecodeAttention
+from fdjax.kernels.decode_attention import cuda as decode_cuda
+from fdjax.kernels.op import Impl
+from fdjax.kernels.shared_prefix.cuda import NAME as PREFIXES
+from fdjax.kernels.shared_prefix.cuda import add_prefixes
+from fdjax.notation import Array, Float
+
+
+def run(call: BeamAttention) -> Float[Array, "B Hq D"]:
+    """See `fdjax.kernels.beam_attention.beam_attention`."""
+    prefixes = call.beams.prefixes
+    assert prefixes is not None
+    out, _, about = decode_cuda.attend(own_tokens(call), with_about=True)
+    prompts = dataclasses.replace(call, pages=call.beams.prompts(call.q.shape[0]))
+    return add_prefixes(prompts, prefixes, out, about)
+
+
+def own_tokens(call: BeamAttention) -> DecodeAttention:
+    """Attention of each beam over its tokens after the prompt."""
+    pages = call.beams.own(call.pages, call.kv.cache)
+    return DecodeAttention(call.q, call.kv, pages, call.scores, unified=None)
+
+
+def refuse_arguments(call: BeamAttention) -> str | None:
+    """Why the kernels take none of these arrays on any GPU, or `None`."""
+    if call.beams.prefixes is None:
+        return "nothing is planned for the prompts"
+    if call.scores.window is not None or call.scores.slopes is not None:
+        return "positions matter: there is a window, or ALiBi"
+    return decode_cuda.refuse_arguments(jax.eval_shape(own_tokens, call))
+
+
+def refuse(call: BeamAttention) -> str | None:
+    """Why the kernels cannot serve this call, or `None`."""
+    return ffi.refuse(PREFIXES, platform="gpu") or refuse_arguments(call)
+
+
+IMPL = Impl(run, refuse)
