@@ -11,6 +11,7 @@ import numpy as np
 
 from fdjax import device
 from fdjax.engine.beam_programs import BeamProgram, Key, Kind, Prepared
+from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.group import Group
 from fdjax.engine.page_table import page_table
@@ -99,6 +100,7 @@ class BeamExecutor:
         self._programs = programs
         self._layout = layout
         self._buckets = buckets
+        self._prompts = BeamPrompts(config)
 
     def begin(
         self, sequence: EngineSequence, logits: Float[Array, "A V"], place: int
@@ -112,9 +114,13 @@ class BeamExecutor:
         """
         group = sequence.group
         assert group is not None
-        _warn_once()
+        if not self._prompts.are_planned:
+            _warn_once()
         state = self._state(sequence.request)
         group.rules = state.rules
+        num_groups, width = state.progress.sums.shape
+        lengths = [sequence.num_prompt] * num_groups
+        group.prefixes = self._prompts.plan(lengths, width)
         places = np.full(group.params.num_beam_groups, place, np.int32)
         operands = logits, jax.device_put(places), state.rules, state.progress
         if group.judges is None:
@@ -196,6 +202,7 @@ class BeamExecutor:
         """Of all steps: tables grow with the beams."""
         groups, width = run.tokens.shape
         prompt = self._width(self._layout.pages_for(len(request.prompt)))
+        prefixes = self._prompts.shapes(groups, width)
         longest = self._width(self._layout.pages_for(request.max_tokens))
         for own in self._buckets.widths:
             if own <= longest:
@@ -203,7 +210,7 @@ class BeamExecutor:
                     jax.ShapeDtypeStruct(shape, np.int32)
                     for shape in ((groups, prompt), (groups,), (groups, width, own))
                 ]
-                yield jax.eval_shape(BeamPages, *shapes)
+                yield jax.eval_shape(BeamPages, *shapes, prefixes)
 
     def _program(
         self, kind: Kind, operands: tuple[Any, ...], *, only_kept: bool
@@ -261,7 +268,8 @@ class BeamExecutor:
         padding = (0, width - params.group_width)
         own = np.pad(own, ((0, 0), padding, (0, 0)), constant_values=absent)
         lengths = np.full(num_groups, sequence.num_prompt, np.int32)
-        return BeamPages(*jax.device_put((prompt, lengths, own)))
+        prompt, lengths, own = jax.device_put((prompt, lengths, own))
+        return BeamPages(prompt, lengths, own, group.prefixes)
 
     def _launched(self, sequence: EngineSequence, step: BeamStep) -> BeamLaunch:
         copy_ahead(step)
@@ -288,6 +296,7 @@ def _judgement_shapes(run: BeamRun, num_words: int) -> tuple[Any, ...]:
 def _warn_once() -> None:
     if device.platform() == "gpu":
         logger.warning(
-            "beam search computes attention by its definition: no kernel for a GPU "
-            "follows beams yet, and its temporaries are not in the memory plan"
+            "beam search computes attention by its definition: to this model positions "
+            "matter (a window, or ALiBi), and no kernel for a GPU follows its beams; "
+            "temporaries are not in the memory plan"
         )

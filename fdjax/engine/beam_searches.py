@@ -38,15 +38,16 @@ class BeamSearches:
 
     def missing(self) -> int:
         """Pages that all lack for their next steps."""
-        return sum(
-            self._missing(sequence)
-            for sequence in self._sequences
-            if sequence.is_searching
-        )
+        return sum(map(self._missing, self.searching))
+
+    @property
+    def searching(self) -> list[EngineSequence]:
+        """Those whose next step can be launched."""
+        return [sequence for sequence in self._sequences if sequence.is_searching]
 
     def reserve(self, pool: PagePool) -> list[EngineSequence]:
         """Takes these pages, which are there; the sequences are launched then."""
-        sequences = [sequence for sequence in self._sequences if sequence.is_searching]
+        sequences = self.searching
         for sequence in sequences:
             assert sequence.group is not None
             sequence.group.segments.grow(pool.take(self._missing(sequence)))

@@ -2,7 +2,7 @@
 
 from typing import Literal, Protocol, runtime_checkable
 
-type BorrowingCall = Literal["extend", "decode", "score", "pool"]
+type BorrowingCall = Literal["extend", "decode", "score", "pool", "beams"]
 """The programs that run all layers."""
 
 
@@ -18,7 +18,8 @@ class Borrowing(Protocol):
         """How many of the array's last pages.
 
         Args:
-            call: which program; the tokens of "decode" are its rows.
+            call: which program; the tokens of "decode" are its rows, those of "beams"
+                the beams of a search.
             num_tokens: of the call, padding included. More tokens borrow no less.
         """
         ...

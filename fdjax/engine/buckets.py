@@ -106,6 +106,15 @@ class Buckets:
         """The most prompts of a call."""
         return min(PREFILL_ROWS, self.rows[-1])
 
+    def beam_rows(self, num_groups: int, width: int) -> int:
+        """Rows of a search's calls: each group's beams, padded.
+
+        Args:
+            num_groups: groups of the search.
+            width: beams of each.
+        """
+        return num_groups * smallest_fitting(self.rows, width)
+
     @property
     def pooled(self) -> tuple[int, ...]:
         """Tokens of calls that pool prompts: few shapes, for what few ask for."""

@@ -69,7 +69,9 @@ class Engine:
         self.plan = plan
         self.buckets = buckets
         policy = policy or StepPolicy()
-        borrowing = borrowing or borrowing_of(model.config, plan.layout, buckets)
+        borrowing = borrowing or borrowing_of(
+            model.config, plan.layout, buckets, shares=policy.shared_reads
+        )
         reserve = largest_borrowed(borrowing, buckets)
         self.scheduler = Scheduler(
             PagePool(plan.layout.num_pages, reserve=reserve),

@@ -1,11 +1,11 @@
 """`LentPages`: how much of the KV array's end each of an engine's calls needs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fdjax import device
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing, BorrowingCall
 from fdjax.engine.buckets import Buckets
-from fdjax.engine.step_calls import StepCalls
+from fdjax.engine.step_calls import StepCall, StepCalls
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.program import OP
@@ -33,19 +33,27 @@ def lends(
     )
 
 
-def borrowing_of(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> Borrowing:
+def borrowing_of(
+    config: ModelConfig, layout: KVLayout, buckets: Buckets, *, shares: bool
+) -> Borrowing:
     """What an engine's calls borrow of a KV array.
 
     Args:
         config: the model.
         layout: of the array; nothing is borrowed of one that is not lent.
         buckets: shapes of the calls.
+        shares: rows that decode may share prefixes, read once for all of them.
     """
     if not layout.lent:
         return NOTHING_BORROWED
     sizes = {"decode": buckets.rows, "extend": buckets.prefills, "pool": buckets.pooled}
     return LentPages(
-        config, layout, num_rows=buckets.rows[-1], widths=buckets.widths, sizes=sizes
+        config,
+        layout,
+        num_rows=buckets.rows[-1],
+        widths=buckets.widths,
+        sizes=sizes,
+        shares=shares,
     )
 
 
@@ -59,6 +67,7 @@ class LentPages:
         widths: pages that page tables have room for, of all programs.
         sizes: tokens of calls by their program, rising. Of fewer tokens the keys may be
             cut into more pieces; a call is told the most of those up to its own.
+        shares: see `borrowing_of`.
     """
 
     def __init__(
@@ -69,10 +78,12 @@ class LentPages:
         num_rows: int,
         widths: Sequence[int],
         sizes: Mapping[str, Sequence[int]],
+        shares: bool = False,
     ) -> None:
         self._page_bytes = layout.page_bytes
         self._sizes = sizes
         self._widths = widths
+        self._shares = shares
         self._calls = StepCalls(config, layout, num_rows)
         self._known: dict[tuple[BorrowingCall, int], int] = {}
 
@@ -86,8 +97,19 @@ class LentPages:
         return self._known[key]
 
     def _pages(self, call: BorrowingCall, num_tokens: int) -> int:
-        # How attention of rows that decode is cut depends on the width.
-        widths = self._widths if call == "decode" else self._widths[-1:]
-        calls = (self._calls.of(call, num_tokens, width) for width in widths)
-        most = max(map(activation_bytes, calls))
+        calls = [
+            self._calls.of(kind, num_tokens, width)
+            for kind, width in self._shapes(call)
+        ]
+        # What the chain does not serve has its memory beside the array.
+        most = max((activation_bytes(one) for one in calls if OP.fast(one)), default=0)
         return -(-most // self._page_bytes)
+
+    def _shapes(self, call: BorrowingCall) -> Iterator[tuple[StepCall, int]]:
+        """Its kinds, and the widths of their page tables."""
+        # How attention of rows that decode is cut depends on the width.
+        widths = self._widths if call in ("decode", "beams") else self._widths[-1:]
+        for width in widths:
+            yield call, width
+        if call == "decode" and self._shares:
+            yield "shared", self._widths[-1]

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from fdjax.engine.beam_executor import BeamLaunch
 from fdjax.engine.executor import AnyLaunch, Executor
@@ -140,9 +141,17 @@ class Pipeline:
         return bool(sequences)
 
     def _search(self) -> int:
-        searches = self._scheduler.beams.reserve(self._scheduler.pool)
+        scheduler = self._scheduler
+        searches = scheduler.beams.reserve(scheduler.pool)
+        if searches:
+            self._clear(self._of_searches(searches))
         self._unread += map(self._executor.search, searches)
         return len(searches)
+
+    def _of_searches(self, searches: Sequence[EngineSequence]) -> int:
+        """Pages that the steps of searches borrow, one after the other."""
+        of_search = self._scheduler.room.of_search
+        return max((of_search(one.request) for one in searches), default=0)
 
     def _make_room(self) -> None:
         """Frees pages for the next launch, and rows, by putting sequences back."""
@@ -182,9 +191,11 @@ class Pipeline:
         scheduler, room = self._scheduler, self._scheduler.room
         if not room.borrows:
             return 0
+        searches = self._of_searches(scheduler.beams.searching)
         if self._mixes:
-            return room.least_of_prompts(scheduler.prompts, len(scheduler.decoding))
-        return room.of_rows(scheduler.num_rows)
+            prompts, num_decoding = scheduler.prompts, len(scheduler.decoding)
+            return max(searches, room.least_of_prompts(prompts, num_decoding))
+        return max(searches, room.of_rows(scheduler.num_rows))
 
     def _put_back_for_room(self) -> None:
         """Fewer rows then need less room, if they are the first ones."""

@@ -72,7 +72,15 @@ class Room:
             pages.append(self._pages("pool", self._buckets.pooled[0]))
         if request.params.prompt_logprobs is not None:
             pages.append(self._pages("score", SCORED_TOKENS))
+        if request.beams is not None:
+            pages.append(self.of_search(request))
         return max(pages)
+
+    def of_search(self, request: Request) -> int:
+        """Pages that a step of a beam search borrows."""
+        beams = request.limited_beams
+        rows = self._buckets.beam_rows(beams.num_beam_groups, beams.group_width)
+        return self._pages("beams", rows)
 
     def of_rows(self, num_rows: int) -> int:
         """Pages that decode steps of the first rows borrow."""

@@ -2,21 +2,26 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import PREFILL_ROWS
-from fdjax.kernels.paged import KVCache, PageView
-from fdjax.layers import Batch, decode_batch, mixed_batch, packed_batch
+from fdjax.kernels.beam_attention import BeamView
+from fdjax.kernels.paged import KVCache, PageView, SharedPrefixes
+from fdjax.kernels.shared_prefix import prefix_shapes, room_for, room_for_prompts
+from fdjax.layers import Batch, beam_batch, decode_batch, mixed_batch, packed_batch
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.models.parameters import parameters_of
 from fdjax.models.program import LayerProgram, Program, program_of
 from fdjax.notation import Array
+
+type StepCall = BorrowingCall | Literal["shared"]
+"""The calls by their kind; "shared": rows that decode, and share prefixes."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,13 @@ class StepCalls:
     layout: KVLayout
     num_rows: int
 
-    def of(self, kind: BorrowingCall, num_tokens: int, width: int) -> LayerProgram:
+    def of(self, kind: StepCall, num_tokens: int, width: int) -> LayerProgram:
         """The call of so many tokens, padding included.
 
         Args:
-            kind: which program's; the tokens of "decode" are its rows.
+            kind: which program's; the tokens of rows that decode are the rows.
             num_tokens: `T`.
-            width: pages that its page table has room for.
+            width: pages that its page table has room for; a beam's are its own.
         """
         # As `last_hidden` has it: where no fewer are wanted, all are.
         program = self._programs[kind == "extend" and num_tokens > self.num_rows]
@@ -68,14 +73,19 @@ class StepCalls:
             program_of(self.config, selects=True),
         )
 
-    def _batch(self, kind: BorrowingCall, num_tokens: int, width: int) -> Batch:
+    def _batch(self, kind: StepCall, num_tokens: int, width: int) -> Batch:
         def table(num_rows: int) -> Array:
             return jnp.zeros((num_rows, width), jnp.int32)
 
         page_size = self.layout.page_size
         ids = jnp.zeros(num_tokens, jnp.int32)
-        if kind == "decode":
-            return decode_batch(ids, ids, table(num_tokens), page_size=page_size)
+        if kind in ("decode", "shared"):
+            shared = self._prefixes(num_tokens) if kind == "shared" else None
+            rows = table(num_tokens)
+            return decode_batch(ids, ids, rows, shared, page_size=page_size)
+        if kind == "beams":
+            beams = self._beams(num_tokens)
+            return beam_batch(ids, ids, table(num_tokens), beams, page_size=page_size)
         arrivals = min(PREFILL_ROWS, self.num_rows)
         if kind != "extend":
             rows = jnp.zeros(1 if kind == "score" else arrivals, jnp.int32)
@@ -85,3 +95,24 @@ class StepCalls:
         prompts = jnp.zeros(arrivals, jnp.int32)
         batch = mixed_batch(ids, view, prompts, rows > 0, page_size=page_size)
         return replace(batch, wanted=rows) if num_tokens > self.num_rows else batch
+
+    def _prefixes(self, num_rows: int) -> SharedPrefixes:
+        heads = self.config.layers[0].attention
+        group = heads.num_heads // heads.num_kv_heads
+        return _zeros(
+            prefix_shapes(num_rows, room_for(num_rows, heads.num_kv_heads, group))
+        )
+
+    def _beams(self, num_rows: int) -> BeamView:
+        """Of groups of one beam each: no others have as many pieces."""
+        heads = self.config.layers[0].attention
+        group = heads.num_heads // heads.num_kv_heads
+        room = room_for_prompts(
+            num_rows, width=1, num_kv_heads=heads.num_kv_heads, group=group
+        )
+        ids, ones = jnp.zeros(num_rows, jnp.int32), jnp.zeros((num_rows, 1), jnp.int32)
+        return BeamView(ones, ids, ones, _zeros(prefix_shapes(num_rows, room)))
+
+
+def _zeros[T](shapes: T) -> T:
+    return jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)

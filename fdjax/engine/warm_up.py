@@ -79,10 +79,9 @@ def warm_up(
             calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
     report = on_progress or (lambda done, in_all: None)
     threads = default_threads() if threads is None else threads
-    # Rows that share prefixes run layer by layer, by GEMMs that XLA times.
-    config, by_layer = executor.programs.model.config, executor.shared_reads is not None
+    config, shares = executor.programs.model.config, executor.shared_reads is not None
     num_ahead = 0
-    if threads > 1 and not by_layer and not tunes_gemms(config, layout, buckets):
+    if threads > 1 and not tunes_gemms(config, layout, buckets, shares=shares):
         num_ahead = _compile_ahead(executor, calls, threads, report)
     for done, call in enumerate(calls):
         report(max(done, num_ahead), len(calls))

@@ -136,14 +136,25 @@ def tuning_bytes(
     )
 
 
-def tunes_gemms(config: ModelConfig, layout: KVLayout, buckets: Buckets) -> bool:
-    """Whether XLA times GEMMs while it compiles, with room for one program's."""
+def tunes_gemms(
+    config: ModelConfig, layout: KVLayout, buckets: Buckets, *, shares: bool
+) -> bool:
+    """Whether XLA times GEMMs while it compiles, with room for one program's.
+
+    Args:
+        config: the model.
+        layout: of the KV array.
+        buckets: shapes.
+        shares: rows that decode may share prefixes, read once for all of them.
+    """
     if device.platform() != "gpu":
         return False
-    calls = StepCalls(config, layout, buckets.rows[-1])
-    call = calls.of("extend", buckets.step_tokens, buckets.widths[-1])
-    head = _head(config, layout.dtype, buckets.rows[-1])
-    return not (LAYER_PROGRAM.fast(call) and MATMUL.fast(head))
+    num_rows, width = buckets.rows[-1], buckets.widths[-1]
+    of = StepCalls(config, layout, num_rows).of
+    calls = [of("extend", buckets.step_tokens, width)]
+    calls += [of("shared", num_rows, width)] if shares else []
+    head = _head(config, layout.dtype, num_rows)
+    return not (all(map(LAYER_PROGRAM.fast, calls)) and MATMUL.fast(head))
 
 
 def _head(config: ModelConfig, dtype: jax.typing.DTypeLike, num_rows: int) -> Matmul:

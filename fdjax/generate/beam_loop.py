@@ -14,7 +14,7 @@ from fdjax.generate.beam_search import (
 )
 from fdjax.generate.beam_state import BeamProgress, BeamRules, BeamState, Hypotheses
 from fdjax.kernels.beam_attention import BeamView
-from fdjax.kernels.paged import KVCache
+from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.layers import beam_batch
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Bool, Float, Int32, UInt32
@@ -61,11 +61,14 @@ class BeamPages:
         prompt_lengths: tokens of each prompt.
         page_table: each beam's pages for the tokens after the prompt. Keys stay where
             they are when beams are reordered.
+        prefixes: the prompts, planned to be read once for all beams of a group; `None`:
+            they are read by the definition.
     """
 
     prompt_table: Int32[Array, "groups W"]
     prompt_lengths: Int32[Array, " groups"]
     page_table: Int32[Array, "groups width Wr"]
+    prefixes: SharedPrefixes | None
 
 
 @pytree
@@ -220,7 +223,10 @@ def _fed(
     beam = jnp.arange(width, dtype=jnp.int32)
     origins = run.origins.at[group, beam, lengths[:, None]].set(beam)
     view = BeamView(
-        pages.prompt_table, pages.prompt_lengths, origins.reshape(groups * width, -1)
+        pages.prompt_table,
+        pages.prompt_lengths,
+        origins.reshape(groups * width, -1),
+        pages.prefixes,
     )
     batch = beam_batch(
         run.tokens.reshape(-1),

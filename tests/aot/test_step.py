@@ -96,7 +96,7 @@ HEADS = {"num_kv_heads": 8, "group": 4}
 PREFIXES = _structs(plan_prefixes((), rows=BATCH, **HEADS))
 # Eight groups of eight beams, 1,024 tokens of prompt, and up to 128 of their own.
 PROMPTS = _structs(plan_prompts([1024] * 8, width=8, **HEADS))
-BEAMS = BeamView(_int32(8, 64), _int32(8), _int32(BATCH, 128), PROMPTS)
+BEAMS = jax.eval_shape(BeamView, _int32(8, 64), _int32(8), _int32(BATCH, 128), PROMPTS)
 STEPS = {
     # 64 rows with room for 1,280 tokens each.
     "decode": Step(steps.decode, BATCH, (ROWS, ROWS, TABLE)),

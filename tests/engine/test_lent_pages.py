@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fdjax.engine.borrowing import BorrowingCall
+from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.lent_pages import LentPages, lends
-from fdjax.engine.step_calls import StepCalls
+from fdjax.engine.step_calls import StepCall, StepCalls
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.call import ALIGNMENT, Blocks
 from fdjax.memory.kv import KVLayout
@@ -35,9 +35,13 @@ def _settings(name: str = "llama3-8b", **options: Any) -> Settings:
     return Settings.of(path, dtype="bfloat16", **{**sizes, **options})
 
 
-def _lent(config: ModelConfig, layout: KVLayout, *widths: int) -> LentPages:
+def _lent(
+    config: ModelConfig, layout: KVLayout, *widths: int, shares: bool = False
+) -> LentPages:
     sizes = {"extend": (16, 64, 128)}
-    return LentPages(config, layout, num_rows=ROWS, widths=widths, sizes=sizes)
+    return LentPages(
+        config, layout, num_rows=ROWS, widths=widths, sizes=sizes, shares=shares
+    )
 
 
 def test_a_step_takes_the_tokens_of_the_plan():
@@ -64,10 +68,10 @@ def test_more_tokens_borrow_no_less():
     assert lent.pages("extend", 128) == alone.pages("extend", 64)
 
 
-@pytest.mark.parametrize("kind", ["extend", "decode", "score", "pool"])
-def test_no_program_overwrites_more(
-    kind: BorrowingCall, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize(
+    "kind", ["extend", "decode", "score", "pool", "beams", "shared"]
+)
+def test_no_program_overwrites_more(kind: StepCall, monkeypatch: pytest.MonkeyPatch):
     settings = _settings()
     config, layout = settings.config, settings.widest_layout.with_pages(1000)
     seen: list[tuple[int, ...]] = []
@@ -78,13 +82,26 @@ def test_no_program_overwrites_more(
         return seen[-1]
 
     monkeypatch.setattr(layer_program, "places_in", places_in)
-    lent, calls = _lent(config, layout, 32, 512), StepCalls(config, layout, ROWS)
+    lent = _lent(config, layout, 32, 512, shares=kind == "shared")
+    calls = StepCalls(config, layout, ROWS)
+    borrowed = lent.pages("decode" if kind == "shared" else kind, 64)
     for width in (32, 512):
         jax.eval_shape(cuda.run, calls.of(kind, 64, width))
         begin = seen[-1][0]
-        assert layout.nbytes - begin <= lent.pages(kind, 64) * layout.page_bytes
-    tight = lent.pages(kind, 64) - 1
+        assert layout.nbytes - begin <= borrowed * layout.page_bytes
+    tight = borrowed - 1
     assert any(layout.nbytes - one[0] > tight * layout.page_bytes for one in seen)
+
+
+def test_a_search_of_groups_borrows_no_more_than_one_of_single_beams():
+    """Whatever the groups, and their padding."""
+    prompts = BeamPrompts(_settings().config)
+    most = prompts.shapes(64, 1)
+    assert most is not None
+    for groups, width in ((1, 64), (8, 8), (32, 2), (1, 33)):
+        planned = prompts.shapes(groups, width)
+        assert planned is not None
+        assert planned.num_records <= most.num_records
 
 
 def test_blocks_lie_apart_at_the_end():

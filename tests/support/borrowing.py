@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.engine import Engine
 from fdjax.engine.programs import Programs
+from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.rows import RowTokens
@@ -53,6 +54,7 @@ class Poisoned:
         self._pool = engine.scheduler.pool
         programs = engine.executor.programs
         self._wrap_progress(programs)
+        self._wrap_beams(engine)
         for name in ("score", "pool"):
             setattr(programs, name, self._of_kv(name, getattr(programs, name)))
 
@@ -76,6 +78,17 @@ class Poisoned:
 
         for name, run in (("extend", run_extend), ("decode", run_decode)):
             setattr(programs, name, run)
+
+    def _wrap_beams(self, engine: Engine) -> None:
+        beams, buckets = engine.executor.beams, engine.buckets
+        step = beams.step
+
+        def run_step(sequence: EngineSequence, kv: KVCache) -> Any:
+            params = sequence.request.limited_beams
+            rows = buckets.beam_rows(params.num_beam_groups, params.group_width)
+            return step(sequence, self._poisoned(kv, "beams", rows))
+
+        beams.step = run_step
 
     def _of(
         self, progress: GenerationProgress, call: BorrowingCall, num_tokens: int

@@ -22,6 +22,18 @@ def room_for(rows: int, num_kv_heads: int, group: int) -> int:
     return MAX_LEVELS * -(-rows // (TILE_ROWS // group)) + _spare(num_kv_heads)
 
 
+def room_for_prompts(groups: int, *, width: int, num_kv_heads: int, group: int) -> int:
+    """Pieces that `plan_prompts` has room for."""
+    return groups * -(-width // (TILE_ROWS // group)) + _spare(num_kv_heads)
+
+
+def prefix_shapes(rows: int, room: int) -> SharedPrefixes:
+    """Stand-ins for what rows share, with room for so many pieces."""
+    shapes = ((rows,), (rows,), (room, WORK), (MAX_LEVELS, rows, PART))
+    structs = (jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes)
+    return jax.eval_shape(SharedPrefixes, *structs)
+
+
 def _spare(num_kv_heads: int) -> int:
     """Pieces more than tiles, so that every SM has some."""
     return int(3 * NUM_SMS / num_kv_heads)
@@ -42,13 +54,15 @@ def plan_prompts(
         Group(tuple(range(i * width, (i + 1) * width)), 0, length, 0)
         for i, length in enumerate(prompt_lengths)
     ]
-    tiles = len(groups) * -(-width // (TILE_ROWS // group))
+    room = room_for_prompts(
+        len(groups), width=width, num_kv_heads=num_kv_heads, group=group
+    )
     return plan_prefixes(
         groups,
         rows=len(groups) * width,
         num_kv_heads=num_kv_heads,
         group=group,
-        room=tiles + _spare(num_kv_heads),
+        room=room,
     )
 
 
