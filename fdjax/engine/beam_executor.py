@@ -2,28 +2,34 @@
 
 import functools
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from fdjax import device
-from fdjax.engine.beam_programs import BeamProgram, Key, Kind, Prepared
-from fdjax.engine.beam_prompts import BeamPrompts
+from fdjax.engine.beam_batches import (
+    Alike,
+    LiveSearches,
+    alike,
+    batches,
+    kind_of,
+    largest_power,
+)
+from fdjax.engine.beam_launch import BeamLaunch
+from fdjax.engine.beam_programs import BeamProgram, Kind, Prepared
+from fdjax.engine.beam_tables import BeamTables, group_of
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.group import Group
-from fdjax.engine.page_table import page_table
 from fdjax.engine.programs import Programs
-from fdjax.engine.request import Found, Increment, Request
-from fdjax.engine.results import copy_ahead, ending
+from fdjax.engine.request import Request
+from fdjax.engine.results import copy_ahead
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_loop import BeamPages, BeamRun, BeamStep, Judgement
 from fdjax.generate.beam_state import BeamState, init_beams, stop_ids
 from fdjax.generate.masks import num_words
 from fdjax.generate.plan import plan_of
-from fdjax.generate.stopping import FinishReason
 from fdjax.kernels.paged import KVCache
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
@@ -32,55 +38,8 @@ from fdjax.notation import Array, Float
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class BeamLaunch:
-    """A step of a search on its way from the device, as `Launch` is for rows.
-
-    Attributes:
-        sequence: the search.
-        step: what it says.
-        stop_ids: tokens that end its beams.
-    """
-
-    sequence: EngineSequence
-    step: BeamStep
-    stop_ids: set[int]
-
-    steps = timed = None
-
-    @property
-    def is_ready(self) -> bool:
-        """It is there."""
-        return all(leaf.is_ready() for leaf in jax.tree.leaves(self.step))
-
-    def wait(self) -> None:
-        """Waits for it."""
-        jax.block_until_ready(self.step)
-
-    def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
-        """Waits for it; something comes of the last one, or of all if asked for."""
-        step, sequence = jax.device_get(self.step), self.sequence
-        if sequence.ended or sequence.group is None:
-            return
-        group, index = sequence.group, sequence.request.index
-        group.take(step, self.stop_ids)
-        codes = {FinishReason(code) for code in step.finished.tolist()}
-        if FinishReason.NON_FINITE in codes:
-            yield sequence, ending(sequence.request, FinishReason.NON_FINITE)
-        elif FinishReason.RUNNING not in codes:
-            found = group.found(step, self.stop_ids)
-            tokens = found[0].token_ids if found else []
-            reason = found[0].finish_reason if found else FinishReason.LENGTH
-            logprobs = found[0].logprobs if found else None
-            if group.params.logprobs is not None:
-                logprobs = logprobs or []
-            yield sequence, Found(index, tokens, logprobs, reason, hypotheses=found)
-        elif group.params.stream_best and (best := group.best(step, self.stop_ids)):
-            yield sequence, Found(index, [], None, None, hypotheses=best)
-
-
 class BeamExecutor:
-    """Runs searches, a call each; launches without waiting.
+    """Runs searches, those that are alike in one call; launches without waiting.
 
     Args:
         config: of the model.
@@ -100,7 +59,8 @@ class BeamExecutor:
         self._programs = programs
         self._layout = layout
         self._buckets = buckets
-        self._prompts = BeamPrompts(config)
+        self._tables = BeamTables(config, layout, buckets)
+        self._live = LiveSearches()
 
     def begin(
         self, sequence: EngineSequence, logits: Float[Array, "A V"], place: int
@@ -112,15 +72,11 @@ class BeamExecutor:
             logits: of prompts.
             place: which of them is its.
         """
-        group = sequence.group
-        assert group is not None
-        if not self._prompts.are_planned:
+        group = group_of(sequence)
+        if not self._tables.prompts.are_planned:
             _warn_once()
         state = self._state(sequence.request)
         group.rules = state.rules
-        num_groups, width = state.progress.sums.shape
-        lengths = [sequence.num_prompt] * num_groups
-        group.prefixes = self._prompts.plan(lengths, width)
         places = np.full(group.params.num_beam_groups, place, np.int32)
         operands = logits, jax.device_put(places), state.rules, state.progress
         if group.judges is None:
@@ -131,27 +87,78 @@ class BeamExecutor:
             group.run, step = self._run(group, "begin_judged", judged)
         return self._launched(sequence, step)
 
-    def step(self, sequence: EngineSequence, kv: KVCache) -> tuple[KVCache, BeamLaunch]:
-        """Feeds the beams' tokens and chooses the next; `kv` is donated.
+    def batches(
+        self,
+        searches: Sequence[EngineSequence],
+        *,
+        fits: Callable[[Sequence[EngineSequence]], bool],
+    ) -> list[list[EngineSequence]]:
+        """Searches in the batches that take their next step in one call.
 
-        Where candidates are judged, it chooses among them first.
+        Args:
+            searches: whose next step is due.
+            fits: whether there is room for a call of some.
         """
-        group = sequence.group
-        assert group is not None
-        assert group.rules is not None and group.run is not None
-        weights, rules, run = self._programs.weights, group.rules, group.run
+
+        def most(same: Sequence[EngineSequence]) -> int:
+            width = group_of(same[0]).run_width
+            count = largest_power(min(len(same), self._buckets.rows[-1] // width) or 1)
+            while count > 1 and not (
+                fits(same[:count]) and self._is_ready(same[:count])
+            ):
+                count //= 2
+            return count
+
+        return batches(searches, self._alike, most=most)
+
+    def step(
+        self, searches: Sequence[EngineSequence], kv: KVCache
+    ) -> tuple[KVCache, list[BeamLaunch]]:
+        """Feeds beams' tokens and chooses the next; `kv` is donated.
+
+        Args:
+            searches: a batch. Where candidates are judged, which are then those of one
+                search, it chooses among them first.
+            kv: the KV array.
+        """
+        sequence, group = searches[0], group_of(searches[0])
+        weights, run = self._programs.weights, group.run
         if group.judges is None:
-            operands = weights, kv, rules, run, self._pages(sequence, group)
-            kv, group.run, step = self._run(group, "step", operands)
-            return kv, self._launched(sequence, step)
-        judgement = group.judgement
+            kv, runs, steps = self._run(group, "step", self._operands(searches, kv))
+            for one, after in zip(searches, runs, strict=True):
+                group_of(one).run = after
+            launched = zip(searches, steps, strict=True)
+            return kv, [self._launched(*each) for each in launched]
+        rules, judgement = group.rules, group.judgement
         assert judgement is not None
         if sequence.num_launched > sequence.limit:
             step = self._run(group, "end_judged", (rules, run, judgement))
         else:
-            operands = weights, kv, rules, run, self._pages(sequence, group), judgement
+            pages = self._tables.pages(searches)
+            operands = weights, kv, rules, run, pages, judgement
             kv, group.run, step = self._run(group, "judged_step", operands)
-        return kv, self._launched(sequence, step)
+        return kv, [self._launched(sequence, step)]
+
+    def _operands(
+        self, searches: Sequence[EngineSequence], kv: KVCache
+    ) -> tuple[Any, ...]:
+        """Of a step of searches that nobody judges."""
+        rules, runs = _rules_and_runs(searches)
+        return self._programs.weights, kv, rules, runs, self._tables.pages(searches)
+
+    def _alike(self, sequence: EngineSequence) -> Alike | None:
+        return alike(group_of(sequence), self._tables.width(len(sequence.pages)))
+
+    def _is_ready(self, searches: Sequence[EngineSequence]) -> bool:
+        """No step compiles what was to be prepared; what was not, is compiled then."""
+        groups = [group_of(one) for one in searches]
+        if not any(one.request.programs for one in searches):
+            return True
+        beams, tables = self._programs.beams, self._tables
+        pages = tables.shapes(*tables.sizes(searches))
+        key = beams.key("step", (None, None, *_rules_and_runs(searches), pages))
+        kept = any(key in group.programs for group in groups)
+        return kept or beams.kept(key) is not None
 
     def prepared(
         self, request: Request, kv: KVCache, *, only_kept: bool
@@ -163,7 +170,7 @@ class BeamExecutor:
             kv: the KV array, or one that was.
             only_kept: nothing is compiled; `None` where something would have to be.
         """
-        of_search: dict[Key, BeamProgram] = {}
+        of_search = Prepared()
         is_judged = request.grammar is not None
         begin: Kind = "begin_judged" if is_judged else "begin"
         operands = self._first_operands(request, is_judged=is_judged)
@@ -173,20 +180,43 @@ class BeamExecutor:
         of_search[program.key] = program
         fixed = self._programs.weights, _shapes(kv)
         rules, run = operands[2], program.results[0]
-        judgement = _judgement_shapes(run, self._num_words) if is_judged else ()
-        step: Kind = "judged_step" if is_judged else "step"
-        wanted: list[tuple[Kind, tuple[Any, ...]]] = [
-            (step, (*fixed, rules, run, pages, *judgement))
-            for pages in self._page_shapes(request, run)
-        ]
+        wanted = list[tuple[Kind, tuple[Any, ...]]]()
+        for size in self._together(request, (rules, run), of_search):
+            for pages in self._page_shapes_of(request, run, size):
+                if is_judged:
+                    judged = _judgement_shapes(run, self._num_words)
+                    wanted.append(("judged_step", (*fixed, rules, run, pages, *judged)))
+                else:
+                    several = (rules,) * size, (run,) * size
+                    wanted.append(("step", (*fixed, *several, pages)))
         if is_judged:
-            wanted.append(("end_judged", (rules, run, *judgement)))
+            judged = _judgement_shapes(run, self._num_words)
+            wanted.append(("end_judged", (rules, run, *judged)))
         for kind, operands in wanted:
             program = self._program(kind, operands, only_kept=only_kept)
             if program is None:
                 return None
             of_search[program.key] = program
         return of_search
+
+    def _together(
+        self, request: Request, state: Any, of_search: Prepared
+    ) -> Iterator[int]:
+        """How many searches like this one may take steps in one call: powers of two.
+
+        As many as are prepared and live; those that come later prepare for more.
+        """
+        yield 1
+        beams = request.limited_beams
+        if request.grammar is not None or beams.num_beam_groups > 1:
+            return
+        width = self._tables.width(self._layout.pages_for(len(request.prompt)))
+        num_alike = self._live.add(kind_of(state, width), of_search)
+        rows = smallest_fitting(self._buckets.rows, beams.group_width)
+        count = 2
+        while count < 2 * num_alike and count * rows <= self._buckets.rows[-1]:
+            yield count
+            count *= 2
 
     def _first_operands(self, request: Request, *, is_judged: bool) -> tuple[Any, ...]:
         """Shapes of what a search begins with, and its state."""
@@ -198,19 +228,16 @@ class BeamExecutor:
             return *operands, shape((1, self._num_words), np.uint32)
         return operands
 
-    def _page_shapes(self, request: Request, run: BeamRun) -> Iterator[BeamPages]:
-        """Of all steps: tables grow with the beams."""
+    def _page_shapes_of(
+        self, request: Request, run: BeamRun, num_searches: int
+    ) -> Iterator[BeamPages]:
+        """Of all steps of searches like one: tables grow with the beams."""
         groups, width = run.tokens.shape
-        prompt = self._width(self._layout.pages_for(len(request.prompt)))
-        prefixes = self._prompts.shapes(groups, width)
-        longest = self._width(self._layout.pages_for(request.max_tokens))
+        prompt = self._tables.width(self._layout.pages_for(len(request.prompt)))
+        longest = self._tables.width(self._layout.pages_for(request.max_tokens))
         for own in self._buckets.widths:
             if own <= longest:
-                shapes = [
-                    jax.ShapeDtypeStruct(shape, np.int32)
-                    for shape in ((groups, prompt), (groups,), (groups, width, own))
-                ]
-                yield jax.eval_shape(BeamPages, *shapes, prefixes)
+                yield self._tables.shapes(groups * num_searches, width, prompt, own)
 
     def _program(
         self, kind: Kind, operands: tuple[Any, ...], *, only_kept: bool
@@ -231,7 +258,7 @@ class BeamExecutor:
     def _state(self, request: Request) -> BeamState:
         """Of a search before its first tokens."""
         params = request.limited_beams
-        pages = self._width(self._layout.pages_for(request.max_tokens))
+        pages = self._tables.width(self._layout.pages_for(request.max_tokens))
         return init_beams(
             [params] * params.num_beam_groups,
             [request.prompt] * params.num_beam_groups,
@@ -246,38 +273,15 @@ class BeamExecutor:
     def _num_words(self) -> int:
         return num_words(self._config.embedding.vocab_size)
 
-    def _pages(self, sequence: EngineSequence, group: Group) -> BeamPages:
-        """Rows of the beams that exist, each group's padded to the width of the run."""
-        assert group.run is not None
-        num_groups, width = group.run.tokens.shape
-        absent, params = self._layout.num_pages, group.params
-        prompt = page_table(
-            [sequence.pages] * num_groups,
-            num_rows=num_groups,
-            width=self._width(len(sequence.pages)),
-            num_pages=absent,
-        )
-        pages = group.segments.table(absent)
-        own = page_table(
-            pages,
-            num_rows=params.beam_width,
-            width=self._width(len(pages[0])),
-            num_pages=absent,
-        )
-        own = own.reshape(num_groups, params.group_width, -1)
-        padding = (0, width - params.group_width)
-        own = np.pad(own, ((0, 0), padding, (0, 0)), constant_values=absent)
-        lengths = np.full(num_groups, sequence.num_prompt, np.int32)
-        prompt, lengths, own = jax.device_put((prompt, lengths, own))
-        return BeamPages(prompt, lengths, own, group.prefixes)
-
     def _launched(self, sequence: EngineSequence, step: BeamStep) -> BeamLaunch:
         copy_ahead(step)
         ends = stop_ids(sequence.request.params, self._config.eos_token_ids)
         return BeamLaunch(sequence, step, ends)
 
-    def _width(self, num_pages: int) -> int:
-        return smallest_fitting(self._buckets.widths, num_pages)
+
+def _rules_and_runs(searches: Sequence[EngineSequence]) -> tuple[Any, Any]:
+    groups = [group_of(one) for one in searches]
+    return tuple(one.rules for one in groups), tuple(one.run for one in groups)
 
 
 def _shapes(tree: Any) -> Any:

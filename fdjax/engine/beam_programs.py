@@ -35,8 +35,8 @@ class BeamProgram:
     results: Any
 
 
-type Prepared = Mapping[Key, BeamProgram]
-"""Programs of one search, which it has as long as it likes."""
+class Prepared(dict[Key, BeamProgram]):
+    """Programs of one search, which it has as long as it likes."""
 
 
 @dataclass(frozen=True)

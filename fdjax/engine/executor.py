@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from fdjax.engine.allowed import masks_of, padded_masks
-from fdjax.engine.beam_executor import BeamExecutor, BeamLaunch
+from fdjax.engine.beam_executor import BeamExecutor
+from fdjax.engine.beam_launch import BeamLaunch
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.kv_calls import KVCalls
@@ -226,12 +227,12 @@ class Executor:
         launched = self.pace.launched(int(steps.max()), began_s)
         return Launch(sampled, columns, launched).start_copy()
 
-    def search(self, sequence: EngineSequence) -> BeamLaunch:
-        """Runs a step of a beam search."""
+    def search(self, searches: Sequence[EngineSequence]) -> list[BeamLaunch]:
+        """Runs a step of beam searches: a batch of `BeamExecutor.batches`."""
         self.pace.prefilled()
-        kv, launch = self.beams.step(sequence, self.kv)
+        kv, launches = self.beams.step(searches, self.kv)
         self._keep(kv)
-        return launch
+        return launches
 
     def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
         """Waits for a launch's tokens, and learns how long that takes."""

@@ -15,7 +15,6 @@ from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.beam_state import OUT, BeamRules
 from fdjax.generate.beam_trace import BeamTrace, TracedStep
 from fdjax.generate.stopping import FinishReason
-from fdjax.kernels.paged import SharedPrefixes
 
 
 @dataclass(eq=False)
@@ -40,7 +39,6 @@ class Group:
         held: its next step waits for that.
         rules: on the device, while it runs.
         run: likewise; what the last step left.
-        prefixes: likewise; how its prompt is read.
     """
 
     params: BeamSearchParams
@@ -56,7 +54,6 @@ class Group:
     held: bool = field(init=False)
     rules: BeamRules | None = field(init=False)
     run: BeamRun | None = field(init=False)
-    prefixes: SharedPrefixes | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.restart()
@@ -65,6 +62,12 @@ class Group:
     def width(self) -> int:
         """Beams, which are the rows that it counts for."""
         return self.params.beam_width
+
+    @property
+    def run_width(self) -> int:
+        """Beams that each of its groups has room for, once it has begun."""
+        assert self.run is not None
+        return self.run.tokens.shape[1]
 
     @property
     def pages(self) -> list[int]:
@@ -84,7 +87,7 @@ class Group:
         first = self.matcher()
         self.judges = None if first is None else Judges(first, self.num_words)
         self.judgement, self.held = None, False
-        self.rules = self.run = self.prefixes = None
+        self.rules = self.run = None
 
     def launch(self) -> None:
         """A step is on its way."""

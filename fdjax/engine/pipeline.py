@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from fdjax.engine.beam_executor import BeamLaunch
+from fdjax.engine.beam_launch import BeamLaunch
 from fdjax.engine.executor import AnyLaunch, Executor
 from fdjax.engine.parking import Parking
 from fdjax.engine.request import Increment
@@ -141,17 +141,31 @@ class Pipeline:
         return bool(sequences)
 
     def _search(self) -> int:
-        scheduler = self._scheduler
+        scheduler, before = self._scheduler, len(self._unread)
         searches = scheduler.beams.reserve(scheduler.pool)
-        if searches:
-            self._clear(self._of_searches(searches))
-        self._unread += map(self._executor.search, searches)
-        return len(searches)
+        for batch in self._executor.beams.batches(searches, fits=self._fits):
+            self._clear(self._of_searches(batch[:1], count=len(batch)))
+            self._unread += self._executor.search(batch)
+        return len(self._unread) - before
 
-    def _of_searches(self, searches: Sequence[EngineSequence]) -> int:
-        """Pages that the steps of searches borrow, one after the other."""
-        of_search = self._scheduler.room.of_search
-        return max((of_search(one.request) for one in searches), default=0)
+    def _fits(self, searches: Sequence[EngineSequence]) -> bool:
+        """There is room for a call of these, which are alike."""
+        count = self._of_searches(searches[:1], count=len(searches))
+        return self._scheduler.room.can_clear(count)
+
+    def _of_searches(
+        self, searches: Sequence[EngineSequence], *, count: int = 1
+    ) -> int:
+        """Pages that the largest of some steps of searches borrows.
+
+        Args:
+            searches: one of those of each step.
+            count: of a step.
+        """
+        room = self._scheduler.room
+        groups = (one.group for one in searches)
+        pages = (room.of_search(g.params, count=count) for g in groups if g is not None)
+        return max(pages, default=0) if room.borrows else 0
 
     def _make_room(self) -> None:
         """Frees pages for the next launch, and rows, by putting sequences back."""

@@ -16,7 +16,7 @@ from fdjax.generate.beam_loop import (
     BeamPages,
     BeamRun,
     BeamStep,
-    beam_step,
+    beam_steps,
     begin_beams,
     begin_judged,
     end_judged,
@@ -130,12 +130,12 @@ class Programs:
         def run_beams(
             weights: tuple[Array, ...],
             kv: KVCache,
-            rules: BeamRules,
-            run: BeamRun,
+            rules: tuple[BeamRules, ...],
+            runs: tuple[BeamRun, ...],
             pages: BeamPages,
-        ) -> tuple[KVCache, BeamRun, BeamStep]:
+        ) -> tuple[KVCache, tuple[BeamRun, ...], tuple[BeamStep, ...]]:
             model = jax.tree.unflatten(structure, weights)
-            return beam_step(model, kv, rules, run, pages)
+            return beam_steps(model, kv, rules, runs, pages)
 
         def run_judged(
             weights: tuple[Array, ...], kv: KVCache, *operands: Any

@@ -6,6 +6,7 @@ from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
 from fdjax.engine.request import Request
 from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.memory.pages import PagePool
 
 
@@ -73,14 +74,13 @@ class Room:
         if request.params.prompt_logprobs is not None:
             pages.append(self._pages("score", SCORED_TOKENS))
         if request.beams is not None:
-            pages.append(self.of_search(request))
+            pages.append(self.of_search(request.beams))
         return max(pages)
 
-    def of_search(self, request: Request) -> int:
-        """Pages that a step of a beam search borrows."""
-        beams = request.limited_beams
-        rows = self._buckets.beam_rows(beams.num_beam_groups, beams.group_width)
-        return self._pages("beams", rows)
+    def of_search(self, params: BeamSearchParams, *, count: int = 1) -> int:
+        """Pages that a step of searches borrows, of so many that are alike."""
+        rows = self._buckets.beam_rows(params.num_beam_groups, params.group_width)
+        return self._pages("beams", count * rows)
 
     def of_rows(self, num_rows: int) -> int:
         """Pages that decode steps of the first rows borrow."""

@@ -32,6 +32,11 @@ class Segments:
         """All pages that were not given back."""
         return [page for pages in self.pages for page in pages if page is not None]
 
+    @property
+    def num_pages(self) -> int:
+        """Of each beam, those given back among them."""
+        return len(self.pages[0])
+
     def missing(self, num_tokens: int) -> int:
         """Pages that beams lack to have room for `num_tokens` each."""
         needed = -(-num_tokens // self._page_size)

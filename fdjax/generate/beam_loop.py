@@ -1,7 +1,11 @@
 """Beam search with a model: what a group keeps on the device, and its steps."""
 
 import dataclasses
+import itertools
+import operator
+from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 
 from fdjax.generate.beam_candidates import Candidates, candidates_of
@@ -156,6 +160,41 @@ def beam_step(
     origins = _followed(origins, chosen)
     run = BeamRun(progress, chosen.tokens, origins, None)
     return kv, run, _told(chosen, progress, None)
+
+
+def beam_steps(
+    model: Decoder,
+    kv: KVCache,
+    rules: tuple[BeamRules, ...],
+    runs: tuple[BeamRun, ...],
+    pages: BeamPages,
+) -> tuple[KVCache, tuple[BeamRun, ...], tuple[BeamStep, ...]]:
+    """`beam_step` of searches that are alike, whose weights are read once.
+
+    Args:
+        model: see `beam_step`.
+        kv: see there.
+        rules: of each search; of the same shapes.
+        runs: of each; donate them.
+        pages: of all their groups, one search after the other.
+    """
+    sizes = [run.tokens.shape[0] for run in runs]
+    kv, run, step = beam_step(model, kv, _joined(rules), _joined(runs), pages)
+    return kv, _parted(run, sizes), _parted(step, sizes)
+
+
+def _joined[T](trees: tuple[T, ...]) -> T:
+    """One tree of several whose arrays have an axis of groups first."""
+    if len(trees) == 1:
+        return trees[0]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+
+
+def _parted[T](tree: T, sizes: Sequence[int]) -> tuple[T, ...]:
+    """The trees that `_joined` joins, by their numbers of groups."""
+    ends = itertools.accumulate(sizes, initial=0)
+    places = (slice(*ends) for ends in itertools.pairwise(ends))
+    return tuple(jax.tree.map(operator.itemgetter(place), tree) for place in places)
 
 
 def judged_step(

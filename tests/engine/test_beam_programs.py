@@ -1,13 +1,20 @@
 """Beam searches whose programs are compiled before an engine has them."""
 
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import pytest
 
 from fdjax.engine import beam_programs
+from fdjax.engine.beam_batches import LiveSearches
 from fdjax.engine.engine import Engine
-from fdjax.engine.request import Found, Request
+from fdjax.engine.request import Found, Increment, Request
+from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.structured import StructuredOutputs
+from fdjax.kernels.paged import KVCache
 from tests.support.engines import shallow_model, tiny_engine
 from tests.support.matchers import Places
 
@@ -57,6 +64,7 @@ def test_no_step_of_a_prepared_search_compiles(
     assert prepared is not None
     with jax.no_tracing(True):
         tokens = found(engine, prepared)
+        del prepared  # it has ended: nothing is prepared for two at a time
         again = engine.prepare(request, only_kept=True)
         assert again is not None
         assert found(engine, again) == tokens
@@ -76,3 +84,58 @@ def test_a_prepared_search_keeps_what_others_replace(
     assert engine.prepare(request_of(engine, SEARCH), only_kept=True) is None
     with jax.no_tracing(True):
         found(engine, first)
+
+
+def test_searches_that_are_alike_take_steps_together(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """As far as programs are prepared; each finds what it finds by itself."""
+    seen: list[int] = []
+    step = engine.executor.beams.step
+
+    def counted(searches: Sequence[EngineSequence], kv: KVCache) -> Any:
+        seen.append(len(searches))
+        return step(searches, kv)
+
+    monkeypatch.setattr(engine.executor.beams, "step", counted)
+    pair = dataclasses.replace(SEARCH, beam_width=2, n=2)
+    prompts = ([5, 6, 7], [9, 8, 7, 6, 5, 4], [3, 3])
+    alone = [_all_found(engine, [engine.request(0, p, pair)])[0] for p in prompts]
+    assert set(seen) == {1}
+    seen.clear()
+    requests = [engine.request(0, prompt, pair) for prompt in prompts]
+    assert _all_found(engine, requests) == alone
+    assert 2 in seen, "four rows have room for two"
+    seen.clear()
+    first, second = (engine.prepare(one, only_kept=False) for one in requests[:2])
+    assert first is not None and second is not None
+    with jax.no_tracing(True):
+        assert _all_found(engine, [first, second]) == alone[:2]
+    assert 2 in seen
+
+
+def test_a_search_whose_company_was_not_prepared_goes_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(beam_programs, "_MAX_KEPT", 2)
+    pair = dataclasses.replace(SEARCH, beam_width=2, n=2, logprobs=1)
+    requests = [engine.request(0, prompt, pair) for prompt in ([5, 6], [7, 8])]
+    expected = [_all_found(engine, [one])[0] for one in requests]
+    monkeypatch.setattr(LiveSearches, "add", lambda *_: 1)
+    prepared = [engine.prepare(one, only_kept=False) for one in requests]
+    kept = [one for one in prepared if one is not None]
+    with jax.no_tracing(True):
+        assert _all_found(engine, kept) == expected
+
+
+def _all_found(engine: Engine, requests: Sequence[Request]) -> list[list[list[int]]]:
+    sequences = [engine.add(request) for request in requests]
+    last: dict[EngineSequence, Increment] = {}
+    while engine.has_work:
+        last.update(engine.step())
+    every = [last[sequence] for sequence in sequences]
+    return [
+        [one.token_ids for one in found.hypotheses]
+        for found in every
+        if isinstance(found, Found)
+    ]

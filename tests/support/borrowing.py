@@ -1,7 +1,7 @@
 """Calls that overwrite the KV array's last pages, as those of a GPU do, on a CPU."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -83,10 +83,11 @@ class Poisoned:
         beams, buckets = engine.executor.beams, engine.buckets
         step = beams.step
 
-        def run_step(sequence: EngineSequence, kv: KVCache) -> Any:
-            params = sequence.request.limited_beams
+        def run_step(searches: Sequence[EngineSequence], kv: KVCache) -> Any:
+            params = searches[0].request.limited_beams
             rows = buckets.beam_rows(params.num_beam_groups, params.group_width)
-            return step(sequence, self._poisoned(kv, "beams", rows))
+            rows *= len(searches)
+            return step(searches, self._poisoned(kv, "beams", rows))
 
         beams.step = run_step
 

@@ -1,0 +1,98 @@
+"""Which beam searches take their next step in one call. Host only."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+
+from fdjax.engine.beam_programs import Prepared
+from fdjax.engine.group import Group
+from fdjax.engine.sequence import EngineSequence
+
+type Alike = tuple[Any, ...]
+"""What searches have in common that one program can serve."""
+
+
+class LiveSearches:
+    """How many searches there are of each kind, whose programs were prepared."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_kind: dict[Alike, WeakValueDictionary[int, Prepared]] = {}
+
+    def add(self, kind: Alike, prepared: Prepared) -> int:
+        """Counts a search in; until nobody has its programs, it is there.
+
+        Returns:
+            How many there are of its kind, itself among them.
+        """
+        with self._lock:
+            gone = [each for each, those in self._by_kind.items() if not those]
+            for each in gone:
+                del self._by_kind[each]
+            those = self._by_kind.setdefault(kind, WeakValueDictionary())
+            those[id(prepared)] = prepared
+            return len(those)
+
+
+def kind_of(state: Any, prompt_width: int) -> Alike:
+    """What searches of one kind have in common.
+
+    Args:
+        state: rules and run, or stand-ins.
+        prompt_width: pages that the prompt's table has room for.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    return (prompt_width, structure, *((one.shape, one.dtype) for one in leaves))
+
+
+def alike(group: Group, prompt_width: int) -> Alike | None:
+    """What makes searches alike, or `None` where each takes its steps alone.
+
+    Those whose groups are diverse look at each other's tokens, and those that are
+    judged wait for the host.
+
+    Args:
+        group: that has begun.
+        prompt_width: pages that its prompt's table has room for.
+    """
+    if group.judges is not None or group.params.num_beam_groups > 1:
+        return None
+    return kind_of((group.rules, group.run), prompt_width)
+
+
+def batches(
+    searches: Sequence[EngineSequence],
+    kind: Callable[[EngineSequence], Alike | None],
+    *,
+    most: Callable[[Sequence[EngineSequence]], int],
+) -> list[list[EngineSequence]]:
+    """Searches in the batches that take a step together, of powers of two.
+
+    Args:
+        searches: whose next step is due.
+        kind: of each; see `alike`.
+        most: searches that a call may have, of some that are alike.
+    """
+    by_kind: dict[Alike, list[EngineSequence]] = {}
+    found: list[list[EngineSequence]] = []
+    for sequence in searches:
+        key = kind(sequence)
+        if key is None:
+            found.append([sequence])
+        else:
+            by_kind.setdefault(key, []).append(sequence)
+    for same in by_kind.values():
+        first = 0
+        while rest := same[first:]:
+            count = largest_power(min(len(rest), max(most(rest), 1)))
+            found.append(rest[:count])
+            first += count
+    return found
+
+
+def largest_power(count: int) -> int:
+    """The largest power of two that is at most `count`."""
+    return 1 << (count.bit_length() - 1)
