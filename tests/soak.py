@@ -11,9 +11,10 @@ there at a time as have 1.3 times the tokens that fit. Fails, too, if no page wa
 moved or no sequence put back.
 
 With `--hostile`, random attacks on `fdjax serve` instead, beside honest requests, for
-10 minutes or `--seconds`, in turns with quiet, after as many that do not count. Fails if an honest request is not
-answered in full, if the 99th percentile of their token gap is twice the quiet one, if
-`/health` is not answered, or if memory or descriptors grow by more than 2 %.
+10 minutes or `--seconds`, in turns with quiet, and as long before that, which does not
+count. Fails if an honest request is not answered in full, if the 99th percentile of
+their token gap is twice the quiet one, if `/health` is not answered, or if memory or
+descriptors grow by more than 2 %.
 """
 
 import argparse
