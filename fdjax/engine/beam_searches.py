@@ -1,5 +1,7 @@
 """`BeamSearches`: running sequences that are beam searches, and their beams' pages."""
 
+from collections.abc import Callable
+
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
@@ -45,13 +47,23 @@ class BeamSearches:
         """Those whose next step can be launched."""
         return [sequence for sequence in self._sequences if sequence.is_searching]
 
-    def reserve(self, pool: PagePool) -> list[EngineSequence]:
-        """Takes these pages, which are there; the sequences are launched then."""
-        sequences = self.searching
-        for sequence in sequences:
-            assert sequence.group is not None
-            sequence.group.segments.grow(pool.take(self._missing(sequence)))
-            sequence.launch(1)
+    def reserve(
+        self, pool: PagePool, has_room: Callable[[EngineSequence, int], bool]
+    ) -> list[EngineSequence]:
+        """Takes these pages; the sequences are launched then.
+
+        Args:
+            pool: of the pages.
+            has_room: whether there is room for a step of a search that takes so many.
+                One that has begun since room was made may have none yet: it waits.
+        """
+        sequences: list[EngineSequence] = []
+        for sequence in self.searching:
+            missing = self._missing(sequence)
+            if sequence.group is not None and has_room(sequence, missing):
+                sequence.group.segments.grow(pool.take(missing))
+                sequence.launch(1)
+                sequences.append(sequence)
         return sequences
 
     def give_back_dead(self, pool: PagePool) -> None:

@@ -142,11 +142,15 @@ class Pipeline:
 
     def _search(self) -> int:
         scheduler, before = self._scheduler, len(self._unread)
-        searches = scheduler.beams.reserve(scheduler.pool)
+        searches = scheduler.beams.reserve(scheduler.pool, self._has_room)
         for batch in self._executor.beams.batches(searches, fits=self._fits):
             self._clear(self._of_searches(batch[:1], count=len(batch)))
             self._unread += self._executor.search(batch)
         return len(self._unread) - before
+
+    def _has_room(self, search: EngineSequence, count: int) -> bool:
+        """Whether there is room for its step, which takes so many pages itself."""
+        return self._scheduler.room.can_clear(self._of_searches([search]) + count)
 
     def _fits(self, searches: Sequence[EngineSequence]) -> bool:
         """There is room for a call of these, which are alike."""

@@ -10,6 +10,7 @@ import pytest
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.origin import Origin
+from fdjax.engine.pipeline import Pipeline
 from fdjax.engine.request import Found, Hypothesis, Increment
 from fdjax.engine.sequence import EngineSequence
 from fdjax.errors import RequestError
@@ -153,6 +154,23 @@ def test_without_pages_a_search_is_put_back_whole_and_finds_the_same(
     found = finish(engine)
     assert [tokens_of(found[sequence]) for sequence in sequences] == expected[:2]
     assert engine.scheduler.num_preemptions > 0
+    assert is_idle(engine)
+
+
+def test_a_search_for_whose_step_there_is_no_room_waits(
+    expected: list[list[list[int]]], monkeypatch: pytest.MonkeyPatch
+):
+    """One that begins in a step has no part in the room that was made for it."""
+    answers = iter([False, False, True, False])
+
+    def has_room(*_: object) -> bool:
+        return next(answers, True)
+
+    monkeypatch.setattr(Pipeline, "_has_room", has_room)
+    engine = engine_of()
+    sequence = ask(engine, PROMPTS[0])
+    assert tokens_of(finish(engine)[sequence]) == expected[0]
+    assert next(answers, None) is None
     assert is_idle(engine)
 
 
