@@ -80,11 +80,11 @@ class BeamExecutor:
         places = np.full(group.params.num_beam_groups, place, np.int32)
         operands = logits, jax.device_put(places), state.rules, state.progress
         if group.judges is None:
-            group.run, step = self._run(group, "begin", operands)
+            group.run, step = self._run([group], "begin", operands)
         else:
             allowed = jax.device_put(group.judges.first_mask()[None])
             judged = *operands, allowed
-            group.run, step = self._run(group, "begin_judged", judged)
+            group.run, step = self._run([group], "begin_judged", judged)
         return self._launched(sequence, step)
 
     def batches(
@@ -124,7 +124,8 @@ class BeamExecutor:
         sequence, group = searches[0], group_of(searches[0])
         weights, run = self._programs.weights, group.run
         if group.judges is None:
-            kv, runs, steps = self._run(group, "step", self._operands(searches, kv))
+            groups = [group_of(one) for one in searches]
+            kv, runs, steps = self._run(groups, "step", self._operands(searches, kv))
             for one, after in zip(searches, runs, strict=True):
                 group_of(one).run = after
             launched = zip(searches, steps, strict=True)
@@ -132,11 +133,11 @@ class BeamExecutor:
         rules, judgement = group.rules, group.judgement
         assert judgement is not None
         if sequence.num_launched > sequence.limit:
-            step = self._run(group, "end_judged", (rules, run, judgement))
+            step = self._run([group], "end_judged", (rules, run, judgement))
         else:
             pages = self._tables.pages(searches)
             operands = weights, kv, rules, run, pages, judgement
-            kv, group.run, step = self._run(group, "judged_step", operands)
+            kv, group.run, step = self._run([group], "judged_step", operands)
         return kv, [self._launched(sequence, step)]
 
     def _operands(
@@ -147,6 +148,10 @@ class BeamExecutor:
         return self._programs.weights, kv, rules, runs, self._tables.pages(searches)
 
     def _alike(self, sequence: EngineSequence) -> Alike | None:
+        # The definition gathers the pages of all searches of a call, which on a GPU
+        # nobody has planned for.
+        if device.platform() == "gpu" and not self._tables.prompts.are_planned:
+            return None
         return alike(group_of(sequence), self._tables.width(len(sequence.pages)))
 
     def _is_ready(self, searches: Sequence[EngineSequence]) -> bool:
@@ -157,8 +162,12 @@ class BeamExecutor:
         beams, tables = self._programs.beams, self._tables
         pages = tables.shapes(*tables.sizes(searches))
         key = beams.key("step", (None, None, *_rules_and_runs(searches), pages))
-        kept = any(key in group.programs for group in groups)
-        return kept or beams.kept(key) is not None
+        if any(key in group.programs for group in groups):
+            return True
+        if (program := beams.kept(key)) is None:
+            return False
+        groups[0].programs[key] = program  # others may replace it until it is called
+        return True
 
     def prepared(
         self, request: Request, kv: KVCache, *, only_kept: bool
@@ -246,13 +255,16 @@ class BeamExecutor:
         key = beams.key(kind, operands)
         return beams.kept(key) if only_kept else beams.compiled(kind, key, operands)
 
-    def _run(self, group: Group, kind: Kind, operands: tuple[Any, ...]) -> Any:
-        """Runs a program, which is compiled now if nobody has prepared it."""
+    def _run(
+        self, groups: Sequence[Group], kind: Kind, operands: tuple[Any, ...]
+    ) -> Any:
+        """Runs a program, which is compiled now if none of the groups has it."""
         beams = self._programs.beams
         key = beams.key(kind, operands)
-        program = group.programs.get(key)
+        having = (one.programs[key] for one in groups if key in one.programs)
+        program = next(having, None)
         if program is None:
-            program = group.programs[key] = beams.compiled(kind, key, operands)
+            program = groups[0].programs[key] = beams.compiled(kind, key, operands)
         return program.call(*operands)
 
     def _state(self, request: Request) -> BeamState:

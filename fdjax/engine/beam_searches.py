@@ -1,6 +1,6 @@
 """`BeamSearches`: running sequences that are beam searches, and their beams' pages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.stopping import FinishReason
@@ -48,19 +48,22 @@ class BeamSearches:
         return [sequence for sequence in self._sequences if sequence.is_searching]
 
     def reserve(
-        self, pool: PagePool, has_room: Callable[[EngineSequence, int], bool]
+        self,
+        pool: PagePool,
+        has_room: Callable[[Sequence[EngineSequence], int], bool],
     ) -> list[EngineSequence]:
         """Takes these pages; the sequences are launched then.
 
         Args:
             pool: of the pages.
-            has_room: whether there is room for a step of a search that takes so many.
-                One that has begun since room was made may have none yet: it waits.
+            has_room: whether there is room for a step of each of some searches when so
+                many more are taken. One that has begun since room was made may have
+                none yet, or leave none to those before it: it waits.
         """
         sequences: list[EngineSequence] = []
         for sequence in self.searching:
             missing = self._missing(sequence)
-            if sequence.group is not None and has_room(sequence, missing):
+            if sequence.group is not None and has_room([*sequences, sequence], missing):
                 sequence.group.segments.grow(pool.take(missing))
                 sequence.launch(1)
                 sequences.append(sequence)

@@ -148,9 +148,9 @@ class Pipeline:
             self._unread += self._executor.search(batch)
         return len(self._unread) - before
 
-    def _has_room(self, search: EngineSequence, count: int) -> bool:
-        """Whether there is room for its step, which takes so many pages itself."""
-        return self._scheduler.room.can_clear(self._of_searches([search]) + count)
+    def _has_room(self, searches: Sequence[EngineSequence], count: int) -> bool:
+        """Whether there is room for a step of each when so many pages are taken."""
+        return self._scheduler.room.can_clear(self._of_searches(searches) + count)
 
     def _fits(self, searches: Sequence[EngineSequence]) -> bool:
         """There is room for a call of these, which are alike."""

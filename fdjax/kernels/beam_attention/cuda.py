@@ -14,8 +14,8 @@ from fdjax.kernels.beam_attention.arguments import BeamAttention
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.op import Impl
+from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, add_prefixes
 from fdjax.kernels.shared_prefix.cuda import NAME as PREFIXES
-from fdjax.kernels.shared_prefix.cuda import add_prefixes
 from fdjax.notation import Array, Float
 
 
@@ -40,6 +40,8 @@ def refuse_arguments(call: BeamAttention) -> str | None:
         return "nothing is planned for the prompts"
     if call.scores.window is not None or call.scores.slopes is not None:
         return "positions matter: there is a window, or ALiBi"
+    if call.kv.cache.page_size < LEAST_SHARED_PAGE:
+        return "prompts lie in pages of one token"
     return decode_cuda.refuse_arguments(jax.eval_shape(own_tokens, call))
 
 

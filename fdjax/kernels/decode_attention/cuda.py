@@ -14,7 +14,7 @@ from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import handlers_window
-from fdjax.kernels.shared_prefix.cuda import add_prefixes, own_pages
+from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, add_prefixes, own_pages
 from fdjax.notation import Array, Float, Int32
 
 LIMITS = Limits(
@@ -41,8 +41,10 @@ def run(call: DecodeAttention) -> Attended:
 
 def reads_prefixes_once(call: DecodeAttention) -> bool:
     """Whether positions do not matter: then a row may begin behind its prefix."""
-    scores = call.scores
-    return not call.pages.by_slot and scores.window is None and scores.slopes is None
+    scores, page_size = call.scores, call.kv.cache.page_size
+    if call.pages.by_slot or page_size < LEAST_SHARED_PAGE:
+        return False
+    return scores.window is None and scores.slopes is None
 
 
 def attend(

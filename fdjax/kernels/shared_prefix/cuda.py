@@ -16,6 +16,8 @@ from fdjax.kernels.shared_prefix.plan import TILE_ROWS
 from fdjax.notation import Array, Float, Int32
 
 NAME = "shared_prefix"
+# Tokens of the smallest pages that its kernels read.
+LEAST_SHARED_PAGE = 2
 
 
 def own_pages(pages: PageView, prefixes: SharedPrefixes, *, page_size: int) -> PageView:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from fdjax.kernels.layer_program.call import Shared
 from fdjax.kernels.paged import PageView
 from fdjax.kernels.paged.calls import ALL_TOKENS
-from fdjax.kernels.shared_prefix.cuda import own_pages
+from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, own_pages
 from fdjax.layers import Batch
 from fdjax.models.program.arguments import LayerProgram
 from fdjax.models.program.instructions import Attention
@@ -52,7 +52,9 @@ def _of_beams(batch: Batch, call: LayerProgram) -> Views:
 
 def refuse_views(call: LayerProgram) -> str | None:
     """Why the rows of a call have no such views, or `None`."""
-    beams = call.batch.beams
+    beams, shares = call.batch.beams, call.batch.pages.prefixes is not None
+    if (shares or beams is not None) and call.kv.page_size < LEAST_SHARED_PAGE:
+        return "rows share pages of one token"
     if beams is None:
         return None
     if beams.prefixes is None:
