@@ -26,7 +26,7 @@ from fdjax.engine.programs import Programs
 from fdjax.engine.request import Request
 from fdjax.engine.results import copy_ahead
 from fdjax.engine.sequence import EngineSequence
-from fdjax.generate.beam_loop import BeamPages, BeamRun, BeamStep, Judgement
+from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep, Judgement
 from fdjax.generate.beam_state import BeamState, init_beams, stop_ids
 from fdjax.generate.masks import num_words
 from fdjax.generate.plan import plan_of

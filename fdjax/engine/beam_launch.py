@@ -8,7 +8,7 @@ import jax
 from fdjax.engine.request import Found, Increment
 from fdjax.engine.results import ending
 from fdjax.engine.sequence import EngineSequence
-from fdjax.generate.beam_loop import BeamStep
+from fdjax.generate.beam_run import BeamStep
 from fdjax.generate.stopping import FinishReason
 
 

@@ -10,7 +10,7 @@ from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.group import Group
 from fdjax.engine.page_table import page_table
 from fdjax.engine.sequence import EngineSequence
-from fdjax.generate.beam_loop import BeamPages
+from fdjax.generate.beam_run import BeamPages
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 

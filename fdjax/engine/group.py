@@ -10,8 +10,8 @@ from fdjax.engine.matcher import Matcher
 from fdjax.engine.request import Hypothesis, as_logprobs
 from fdjax.engine.segments import Segments
 from fdjax.generate.any_params import num_outputs
-from fdjax.generate.beam_loop import BeamRun, BeamStep, Judgement
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.beam_run import BeamRun, BeamStep, Judgement
 from fdjax.generate.beam_state import OUT, BeamRules
 from fdjax.generate.beam_trace import BeamTrace, TracedStep
 from fdjax.generate.stopping import FinishReason

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fdjax.engine.matcher import Matcher
-from fdjax.generate.beam_loop import Judgement
+from fdjax.generate.beam_run import Judgement
 from fdjax.generate.beam_state import OUT
 from fdjax.generate.stopping import FinishReason
 

@@ -13,15 +13,13 @@ from fdjax.engine.invariance import as_config_says
 from fdjax.errors import ConfigError
 from fdjax.generate import rows
 from fdjax.generate.beam_loop import (
-    BeamPages,
-    BeamRun,
-    BeamStep,
     beam_steps,
     begin_beams,
     begin_judged,
     end_judged,
     judged_step,
 )
+from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep
 from fdjax.generate.beam_state import BeamRules
 from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan

@@ -57,7 +57,7 @@ struct Block {
   int64_t bytes;
 };
 
-// In the order of `Blocks` in call.py. The first four are regions of operands.
+// In the order of `Blocks` in memory.py. The first four are regions of operands.
 enum BlockName {
   kFirst,
   kSecond,

@@ -12,7 +12,7 @@ from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.lent_pages import LentPages, lends
 from fdjax.engine.step_calls import StepCall, StepCalls
 from fdjax.kernels.layer_program import call as layer_program
-from fdjax.kernels.layer_program.call import ALIGNMENT, Blocks
+from fdjax.kernels.layer_program.memory import ALIGNMENT, Blocks, places_in
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.program import cuda
@@ -75,13 +75,12 @@ def test_no_program_overwrites_more(kind: StepCall, monkeypatch: pytest.MonkeyPa
     settings = _settings()
     config, layout = settings.config, settings.widest_layout.with_pages(1000)
     seen: list[tuple[int, ...]] = []
-    found = layer_program.places_in
 
-    def places_in(*arguments: Any) -> tuple[int, ...]:
-        seen.append(found(*arguments))
+    def seen_places(*arguments: Any) -> tuple[int, ...]:
+        seen.append(places_in(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr(layer_program, "places_in", places_in)
+    monkeypatch.setattr(layer_program, "places_in", seen_places)
     lent = _lent(config, layout, 32, 512, shares=kind == "shared")
     calls = StepCalls(config, layout, ROWS)
     borrowed = lent.pages("decode" if kind == "shared" else kind, 64)
@@ -108,7 +107,7 @@ def test_blocks_lie_apart_at_the_end():
     layout = _settings().widest_layout.with_pages(3)
     kv = jax.eval_shape(layout.allocate)
     blocks = Blocks(1000, 1, 0, 300_000, 257, 4, 9, 0)
-    places = layer_program.places_in(kv, blocks)
+    places = places_in(kv, blocks)
     begins, sizes = places[::2], places[1::2]
     assert sizes == tuple(blocks)
     assert all(begin % ALIGNMENT == 0 for begin in begins)
@@ -122,7 +121,7 @@ def test_an_array_that_is_too_small_is_named():
     kv = jax.eval_shape(layout.allocate)
     blocks = Blocks(2**21, 1, 0, 0, 0, 0, 0, 0)
     with pytest.raises(ValueError, match=r"needs 2097408 bytes .* which has 2097152"):
-        layer_program.places_in(kv, blocks)
+        places_in(kv, blocks)
 
 
 def test_what_one_call_does_not_serve_is_lent_nothing():

@@ -13,8 +13,9 @@ from fdjax.kernels.attention import AttentionState, merge_states
 from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
 from fdjax.kernels.embedding import embedding
 from fdjax.kernels.layer_program import launches as do
-from fdjax.kernels.layer_program.call import Memory, Shared, Tokens
+from fdjax.kernels.layer_program.call import Shared, Tokens
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
+from fdjax.kernels.layer_program.memory import Memory
 from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
 from fdjax.kernels.paged.definition import mixed, scores_of
 from fdjax.kernels.prefill_attention import PrefillAttention, prefill_attention

@@ -12,6 +12,7 @@ from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.launches import Launch
+from fdjax.kernels.layer_program.memory import Memory, blocks_of
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
 from fdjax.kernels.prefill_attention import PrefillAttention
@@ -51,9 +52,8 @@ def activation_bytes(call: LayerProgram) -> int:
     views = jax.eval_shape(views_of, call)
     _, memory = _lowered(call, views)
     calls = _calls(call, views)
-    return layer_program.blocks_of(
-        memory, call.kv, call.num_tokens, *calls, views.shared
-    ).total
+    prefixes = None if views.shared is None else views.shared.prefixes
+    return blocks_of(memory, call.kv, call.num_tokens, *calls, prefixes).total
 
 
 class _Calls(NamedTuple):
@@ -74,9 +74,7 @@ def _calls(call: LayerProgram, views: Views) -> _Calls:
     )
 
 
-def _lowered(
-    call: LayerProgram, views: Views
-) -> tuple[tuple[Launch, ...], layer_program.Memory]:
+def _lowered(call: LayerProgram, views: Views) -> tuple[tuple[Launch, ...], Memory]:
     """The launches, and what they need."""
     shapes = (each.shape for each in call.parameters)
     lowering = Lowering(

@@ -8,8 +8,8 @@ from fdjax.kernels.activations import place as activation_place
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program import launches as do
-from fdjax.kernels.layer_program.call import Memory
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
+from fdjax.kernels.layer_program.memory import Memory
 from fdjax.kernels.matmul import library
 from fdjax.kernels.matmul.params import FlatConfig
 from fdjax.kernels.paged.calls import ALL_TOKENS
