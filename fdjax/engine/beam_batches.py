@@ -8,7 +8,6 @@ from weakref import WeakValueDictionary
 import jax
 
 from fdjax.engine.beam_programs import Prepared
-from fdjax.engine.group import Group
 from fdjax.engine.sequence import EngineSequence
 
 type Alike = tuple[Any, ...]
@@ -22,19 +21,20 @@ class LiveSearches:
         self._lock = threading.Lock()
         self._by_kind: dict[Alike, WeakValueDictionary[int, Prepared]] = {}
 
-    def add(self, kind: Alike, prepared: Prepared) -> int:
-        """Counts a search in; until nobody has its programs, it is there.
-
-        Returns:
-            How many there are of its kind, itself among them.
-        """
+    def add(self, kind: Alike, prepared: Prepared) -> None:
+        """Counts a search in; until nobody has its programs, it is there."""
         with self._lock:
             gone = [each for each, those in self._by_kind.items() if not those]
             for each in gone:
                 del self._by_kind[each]
             those = self._by_kind.setdefault(kind, WeakValueDictionary())
             those[id(prepared)] = prepared
-            return len(those)
+
+    def num_alike(self, prepared: Prepared) -> int:
+        """How many there are of its kind, itself among them; 0 if it is not there."""
+        with self._lock:
+            kinds = (those for those in self._by_kind.values() if id(prepared) in those)
+            return len(next(kinds, ()))
 
 
 def kind_of(state: Any, prompt_width: int) -> Alike:
@@ -48,21 +48,6 @@ def kind_of(state: Any, prompt_width: int) -> Alike:
     return (prompt_width, structure, *((one.shape, one.dtype) for one in leaves))
 
 
-def alike(group: Group, prompt_width: int) -> Alike | None:
-    """What makes searches alike, or `None` where each takes its steps alone.
-
-    Those whose groups are diverse look at each other's tokens, and those that are
-    judged wait for the host.
-
-    Args:
-        group: that has begun.
-        prompt_width: pages that its prompt's table has room for.
-    """
-    if group.judges is not None or group.params.num_beam_groups > 1:
-        return None
-    return kind_of((group.rules, group.run), prompt_width)
-
-
 def batches(
     searches: Sequence[EngineSequence],
     kind: Callable[[EngineSequence], Alike | None],
@@ -73,7 +58,7 @@ def batches(
 
     Args:
         searches: whose next step is due.
-        kind: of each; see `alike`.
+        kind: of each; `None` where it takes its steps alone.
         most: searches that a call may have, of some that are alike.
     """
     by_kind: dict[Alike, list[EngineSequence]] = {}

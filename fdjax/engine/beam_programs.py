@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import jax
 
@@ -56,6 +57,8 @@ class BeamFunction:
 
 # Of all engines of the process: what needs no weights is the same in each of them.
 _KEPT: OrderedDict[Key, BeamProgram] = OrderedDict()
+# And those that some search still has.
+_HELD: WeakValueDictionary[Key, BeamProgram] = WeakValueDictionary()
 _LOCK = threading.Lock()
 
 
@@ -77,11 +80,11 @@ class BeamPrograms:
         return given.function, (structure, *shapes)
 
     def kept(self, key: Key) -> BeamProgram | None:
-        """A program that need not be compiled."""
+        """A program that need not be compiled: one of the last, or of a search."""
         with _LOCK:
-            program = _KEPT.get(key)
+            program = _HELD.get(key)
             if program is not None:
-                _KEPT.move_to_end(key)
+                _keep(program)
             return program
 
     def compiled(self, kind: Kind, key: Key, operands: tuple[Any, ...]) -> BeamProgram:
@@ -104,7 +107,14 @@ class BeamPrograms:
         lowered = jax.jit(alone, donate_argnums=given.donated).lower(*operands)
         made = BeamProgram(key, lowered.compile(), lowered.out_info)
         with _LOCK:
-            _KEPT[key] = made
-            while len(_KEPT) > _MAX_KEPT:
-                _KEPT.popitem(last=False)
+            _HELD[key] = made
+            _keep(made)
         return made
+
+
+def _keep(program: BeamProgram) -> None:
+    """As the last of those that are kept."""
+    _KEPT[program.key] = program
+    _KEPT.move_to_end(program.key)
+    while len(_KEPT) > _MAX_KEPT:
+        _KEPT.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from fdjax.engine.room import Room
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
@@ -32,11 +33,14 @@ class BeamSearches:
         """Lets searches go on whose candidates were judged; see `FormedSequences`."""
         ended: list[tuple[EngineSequence, FinishReason]] = []
         for sequence in self._sequences:
-            if sequence.group is not None:
-                reason = sequence.group.settle(wait=wait)
-                if reason != FinishReason.RUNNING:
-                    ended.append((sequence, reason))
+            reason = sequence.search.settle(wait=wait)
+            if reason != FinishReason.RUNNING:
+                ended.append((sequence, reason))
         return ended
+
+    def borrowed(self, room: Room) -> int:
+        """Pages that the largest step of those that run borrows."""
+        return room.of_searches(one.search for one in self._sequences)
 
     def missing(self) -> int:
         """Pages that all lack for their next steps."""
@@ -63,8 +67,8 @@ class BeamSearches:
         sequences: list[EngineSequence] = []
         for sequence in self.searching:
             missing = self._missing(sequence)
-            if sequence.group is not None and has_room([*sequences, sequence], missing):
-                sequence.group.segments.grow(pool.take(missing))
+            if has_room([*sequences, sequence], missing):
+                sequence.search.segments.grow(pool.take(missing))
                 sequence.launch(1)
                 sequences.append(sequence)
         return sequences
@@ -72,13 +76,12 @@ class BeamSearches:
     def give_back_dead(self, pool: PagePool) -> None:
         """Frees the pages that no beam of a search reads any more."""
         for sequence in self._sequences:
-            if sequence.group is not None and sequence.group.dead:
-                pool.give_back(sequence.group.dead)
-                self.num_dead += len(sequence.group.dead)
-                sequence.group.dead = []
+            if dead := sequence.search.dead:
+                pool.give_back(dead)
+                self.num_dead += len(dead)
+                sequence.search.dead = []
 
     def _missing(self, sequence: EngineSequence) -> int:
         """A step feeds the last tokens chosen; a response begins on its own page."""
-        assert sequence.group is not None
         fed = min(sequence.num_launched, sequence.limit - 1) - sequence.num_prompt
-        return sequence.group.segments.missing(fed)
+        return sequence.search.segments.missing(fed)

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 
 from fdjax.engine.beam_prompts import BeamPrompts
-from fdjax.engine.buckets import Buckets, smallest_fitting
-from fdjax.engine.group import Group
+from fdjax.engine.buckets import Buckets
 from fdjax.engine.page_table import page_table
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamPages
@@ -30,15 +29,17 @@ class BeamTables:
     def __init__(self, config: ModelConfig, layout: KVLayout, buckets: Buckets) -> None:
         self.prompts = BeamPrompts(config)
         self._layout = layout
-        self._buckets = buckets
+        self._width = buckets.width
+        # Tracing them takes longer than the host's other work for a step.
+        self._shapes: dict[tuple[int, int, int, int], BeamPages] = {}
 
     def sizes(self, searches: Sequence[EngineSequence]) -> tuple[int, int, int, int]:
         """Groups of all, their width, and how wide the tables are."""
-        groups = [group_of(one) for one in searches]
+        groups = [one.search for one in searches]
         num_groups = sum(one.params.num_beam_groups for one in groups)
         prompt = max(len(one.pages) for one in searches)
         own = max(one.segments.num_pages for one in groups)
-        return num_groups, groups[0].run_width, self.width(prompt), self.width(own)
+        return num_groups, groups[0].run_width, self._width(prompt), self._width(own)
 
     def pages(self, searches: Sequence[EngineSequence]) -> BeamPages:
         """Rows of the beams that exist, each group's padded to the width of the run."""
@@ -48,7 +49,7 @@ class BeamTables:
         lengths: list[int] = []
         tables: list[np.ndarray] = []
         for sequence in searches:
-            group = group_of(sequence)
+            group = sequence.search
             params = group.params
             prompts += [sequence.pages] * params.num_beam_groups
             lengths += [sequence.num_prompt] * params.num_beam_groups
@@ -71,17 +72,10 @@ class BeamTables:
 
     def shapes(self, num_groups: int, width: int, prompt: int, own: int) -> BeamPages:
         """Stand-ins for `pages` of so many groups and beams, and wide tables."""
-        shapes = ((num_groups, prompt), (num_groups,), (num_groups, width, own))
-        structs = (jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes)
-        planned = self.prompts.shapes(num_groups, width)
-        return jax.eval_shape(BeamPages, *structs, planned)
-
-    def width(self, num_pages: int) -> int:
-        """What a table of so many pages is padded to."""
-        return smallest_fitting(self._buckets.widths, num_pages)
-
-
-def group_of(sequence: EngineSequence) -> Group:
-    """Of a sequence that is a search."""
-    assert sequence.group is not None
-    return sequence.group
+        key = num_groups, width, prompt, own
+        if key not in self._shapes:
+            shapes = ((num_groups, prompt), (num_groups,), (num_groups, width, own))
+            structs = (jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes)
+            planned = self.prompts.shapes(num_groups, width)
+            self._shapes[key] = jax.eval_shape(BeamPages, *structs, planned)
+        return self._shapes[key]

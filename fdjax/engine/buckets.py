@@ -106,6 +106,10 @@ class Buckets:
         """The most prompts of a call."""
         return min(PREFILL_ROWS, self.rows[-1])
 
+    def width(self, num_pages: int) -> int:
+        """Pages that a page table for so many has room for."""
+        return smallest_fitting(self.widths, num_pages)
+
     def beam_rows(self, num_groups: int, width: int) -> int:
         """Rows of a search's calls: each group's beams, padded.
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from fdjax.engine.borrowing import Borrowing
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.budget import TokenBudget
-from fdjax.engine.checked_request import checked_request, prepared_request
 from fdjax.engine.executor import Executor
+from fdjax.engine.intake import Intake
 from fdjax.engine.lent_pages import borrowing_of
-from fdjax.engine.limits import NOTHING, Load, QueueLimits
-from fdjax.engine.matcher import Grammar
+from fdjax.engine.limits import QueueLimits
 from fdjax.engine.origin import Origin
 from fdjax.engine.pace import Pace
 from fdjax.engine.parking import Parking
@@ -24,7 +23,6 @@ from fdjax.engine.sequence import EngineSequence, make_sequence
 from fdjax.engine.sleeping import Sleeping
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
-from fdjax.generate.any_params import AnyParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
@@ -33,7 +31,7 @@ from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 
 
-class Engine:
+class Engine(Intake):
     """Continues prompts given as token ids, as many together as rows and pages allow.
 
     Args:
@@ -102,77 +100,6 @@ class Engine:
             num_heads=model.config.num_heads, num_layers=model.config.num_layers
         )
         self._pipeline = Pipeline(self.scheduler, self.executor, self._parking)
-
-    def request(
-        self,
-        index: int,
-        prompt: Sequence[int],
-        params: AnyParams,
-        grammar: Grammar | None = None,
-    ) -> Request:
-        """A checked request.
-
-        Args:
-            index: place in the order of the caller.
-            prompt: token ids.
-            params: how to continue it.
-            grammar: what the output may be. The request then takes part in one step at
-                a time, and in every second one of those that others take.
-
-        Raises:
-            RequestError: the prompt or the parameters cannot be served, or the whole
-                KV array could not hold it beside what a step of it borrows.
-        """
-        self.sleeping.check()
-        return checked_request(
-            index,
-            prompt,
-            params,
-            grammar,
-            config=self.config,
-            plan=self.plan,
-            max_num_seqs=self.buckets.rows[-1],
-            room=self.scheduler.room,
-        )
-
-    def prepare(self, request: Request, *, only_kept: bool) -> Request | None:
-        """The same request, for which no step compiles anything but prompts.
-
-        Without this, beam searches are compiled when they begin. Any thread may ask.
-
-        Args:
-            request: of `request`.
-            only_kept: nothing is compiled; `None` where something would have to be.
-        """
-        return prepared_request(self.executor, request, only_kept=only_kept)
-
-    def check_queue(
-        self,
-        more: Load,
-        origin: Origin | None = None,
-        *,
-        claimed: Load = NOTHING,
-        own: Load = NOTHING,
-    ) -> None:
-        """Refuses what may not wait beside what waits, all of it.
-
-        Args:
-            more: what is to wait.
-            origin: of it; nobody's by default.
-            claimed: what is on its way, besides.
-            own: of that, the part of the same tenant.
-
-        Raises:
-            QueueFullError: it may later; `QuotaError` where it is the tenant's limit.
-            RequestError: it may never.
-        """
-        of_tenant = None
-        if origin is not None:
-            shares = self.scheduler.shares
-            shares.check(origin, more.samples, claimed=own.samples)
-            if origin.leaves_room:
-                of_tenant = shares.of(origin.tenant).waiting.plus(own)
-        self.limits.check(self.scheduler.load.plus(claimed), more, of_tenant)
 
     def add(self, request: Request, origin: Origin | None = None) -> EngineSequence:
         """Queues a request that `check_queue` has let wait; `step` does the rest.

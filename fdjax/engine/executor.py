@@ -210,7 +210,9 @@ class Executor:
         if prefixes is None and self.shared_reads is not None:
             prefixes = self.shared_reads.of(sequences, table)
         if prefixes is None:  # with them there is one width alone: fewer programs
-            table = self._table.part(num_rows, self._width(max(map(len, pages))))
+            table = self._table.part(
+                num_rows, self._buckets.width(max(map(len, pages)))
+            )
         steps = np.zeros(num_rows, np.int32)
         steps[rows] = self.pace.steps
         steps[self._allow(sequences)] = 1
@@ -296,6 +298,3 @@ class Executor:
             SoftmaxCounts.of(self._config),
         )
         return self.programs.beside((state.rules, progress))
-
-    def _width(self, num_pages: int) -> int:
-        return smallest_fitting(self._buckets.widths, num_pages)

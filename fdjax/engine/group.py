@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fdjax.engine.beam_programs import BeamProgram, Key
+from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.judges import Judges
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.request import Hypothesis, as_logprobs
@@ -30,7 +30,7 @@ class Group:
         num_words: of a mask for the model's tokens.
         matcher: makes one for the beginning of an output; `None` where no text is
             looked at.
-        programs: of its steps, by what they are found by.
+        programs: of its steps, and of those that others take with it.
         segments: the pages of its beams for the tokens after the prompt.
         traces: the steps read so far, of each of its diverse groups.
         dead: pages that no beam reads any more, until somebody gives them back.
@@ -45,7 +45,7 @@ class Group:
     page_size: int
     num_words: int
     matcher: Callable[[], Matcher | None]
-    programs: dict[Key, BeamProgram] = field(default_factory=dict[Key, BeamProgram])
+    programs: Prepared = field(default_factory=Prepared)
     segments: Segments = field(init=False)
     traces: list[BeamTrace] = field(init=False)
     dead: list[int] = field(init=False)

@@ -144,32 +144,22 @@ class Pipeline:
         scheduler, before = self._scheduler, len(self._unread)
         searches = scheduler.beams.reserve(scheduler.pool, self._has_room)
         for batch in self._executor.beams.batches(searches, fits=self._fits):
-            self._clear(self._of_searches(batch[:1], count=len(batch)))
+            self._clear(self._borrowed(batch[:1], count=len(batch)))
             self._unread += self._executor.search(batch)
         return len(self._unread) - before
 
     def _has_room(self, searches: Sequence[EngineSequence], count: int) -> bool:
         """Whether there is room for a step of each when so many pages are taken."""
-        return self._scheduler.room.can_clear(self._of_searches(searches) + count)
+        return self._scheduler.room.can_clear(self._borrowed(searches) + count)
 
     def _fits(self, searches: Sequence[EngineSequence]) -> bool:
         """There is room for a call of these, which are alike."""
-        count = self._of_searches(searches[:1], count=len(searches))
-        return self._scheduler.room.can_clear(count)
+        borrowed = self._borrowed(searches[:1], count=len(searches))
+        return self._scheduler.room.can_clear(borrowed)
 
-    def _of_searches(
-        self, searches: Sequence[EngineSequence], *, count: int = 1
-    ) -> int:
-        """Pages that the largest of some steps of searches borrows.
-
-        Args:
-            searches: one of those of each step.
-            count: of a step.
-        """
-        room = self._scheduler.room
-        groups = (one.group for one in searches)
-        pages = (room.of_search(g.params, count=count) for g in groups if g is not None)
-        return max(pages, default=0) if room.borrows else 0
+    def _borrowed(self, searches: Sequence[EngineSequence], *, count: int = 1) -> int:
+        groups = (one.search for one in searches)
+        return self._scheduler.room.of_searches(groups, count=count)
 
     def _make_room(self) -> None:
         """Frees pages for the next launch, and rows, by putting sequences back."""
@@ -209,7 +199,7 @@ class Pipeline:
         scheduler, room = self._scheduler, self._scheduler.room
         if not room.borrows:
             return 0
-        searches = self._of_searches(scheduler.beams.searching)
+        searches = scheduler.beams.borrowed(room)
         if self._mixes:
             prompts, num_decoding = scheduler.prompts, len(scheduler.decoding)
             return max(searches, room.least_of_prompts(prompts, num_decoding))

@@ -94,6 +94,16 @@ class Request:
         return None if self.grammar is None else self.grammar.matcher()
 
     @property
+    def goes_in_batches(self) -> bool:
+        """Whether its steps may be those of other searches too.
+
+        Groups that are diverse look at each other's tokens, and a search that is judged
+        waits for the host.
+        """
+        one_group = self.beams is not None and self.beams.num_beam_groups == 1
+        return one_group and self.grammar is None
+
+    @property
     def limited_beams(self) -> BeamSearchParams:
         """`beams`, with the limits on its length that really hold; it has some."""
         assert self.beams is not None, "asked of a beam search only"

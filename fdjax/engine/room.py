@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
+from fdjax.engine.group import Group
 from fdjax.engine.request import Request
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
@@ -76,6 +77,18 @@ class Room:
         if request.beams is not None:
             pages.append(self.of_search(request.beams))
         return max(pages)
+
+    def of_searches(self, groups: Iterable[Group], *, count: int = 1) -> int:
+        """Pages that the largest step borrows, if each is of so many searches.
+
+        Args:
+            groups: a search of each step.
+            count: of a step.
+        """
+        if not self.borrows:
+            return 0
+        pages = (self.of_search(group.params, count=count) for group in groups)
+        return max(pages, default=0)
 
     def of_search(self, params: BeamSearchParams, *, count: int = 1) -> int:
         """Pages that a step of searches borrows, of so many that are alike."""

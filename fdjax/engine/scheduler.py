@@ -230,8 +230,9 @@ class Scheduler:
         # Room for one more page of each row that is held already, and for the first
         # ones of beams, or it would be put back as soon as it is let in.
         crowd = self._rows.num_held + (sequence.group.width if sequence.group else 0)
-        # And for what a step borrows that it takes part in.
-        crowd += self.room.least(sequence.request, num_rows=len(self.running) + 1)
+        # And for what a step borrows that it takes part in, or one of a search does.
+        least = self.room.least(sequence.request, num_rows=len(self.running) + 1)
+        crowd += max(least, self.beams.borrowed(self.room))
         num_free = self.pool.num_free - self.room.num_promised
         if missing + crowd > num_free and self.running:
             self.pool.give_back(found)
@@ -255,7 +256,7 @@ class Scheduler:
         """Whether the pages of a batch with the sequence too can be copied."""
         rows = smallest_fitting(self._buckets.rows, len(self.running) + 1)
         tokens = max(one.request.num_kv_tokens for one in [*self.running, sequence])
-        width = smallest_fitting(self._buckets.widths, self._pages_for(tokens))
+        width = self._buckets.width(self._pages_for(tokens))
         return rows == 1 or rows * width <= self.pool.num_pages
 
     def leave(self, sequence: EngineSequence, *, parked: bool) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.group import Group
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.origin import Origin
@@ -108,6 +109,12 @@ class EngineSequence:
         return self._goes_on and self.group is None and not self.held
 
     @property
+    def search(self) -> Group:
+        """`group`, of a sequence that is known to be a beam search."""
+        assert self.group is not None
+        return self.group
+
+    @property
     def is_searching(self) -> bool:
         """Another step of its beams may find more.
 
@@ -203,7 +210,7 @@ def make_sequence(
             page_size,
             words,
             request.matcher,
-            dict(request.programs or {}),
+            Prepared() if request.programs is None else request.programs,
         )
     keys, tokens = PrefixKeys(page_size, origin.salt), list(request.prompt)
     return EngineSequence(

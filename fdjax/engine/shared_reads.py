@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fdjax.config import Rope
+from fdjax.config import Alibi
 from fdjax.engine.sequence import EngineSequence
 from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.shared_prefix import find_groups, plan_prefixes
@@ -47,7 +47,7 @@ class SharedReads:
             and len(sizes) == 1
             and all(
                 spec.attention.window is None
-                and isinstance(spec.attention.positions, Rope)
+                and not isinstance(spec.attention.positions, Alibi)
                 for spec in config.layers
             )
         )

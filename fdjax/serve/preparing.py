@@ -1,7 +1,9 @@
 """Beam searches whose programs are compiled before the engine takes them."""
 
+import contextlib
 import dataclasses
 import functools
+import logging
 from collections.abc import Sequence
 
 from fdjax.engine.request import Request
@@ -9,6 +11,8 @@ from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.serve.lanes import Lanes, finished
 from fdjax.serve.serving_engine import ServingEngine
 from fdjax.serve.tickets import Call
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Preparing:
@@ -51,7 +55,25 @@ class Preparing:
         if request is None:
             compiling = functools.partial(self._request, call, only_kept=False)
             request = await finished(self._lanes.slow, compiling, owner=owner)
-        return dataclasses.replace(call, programs=request and request.programs)
+        if request is None:
+            return call
+        self._prepare_batches(request, owner)
+        return dataclasses.replace(call, programs=request.programs)
+
+    def _prepare_batches(self, request: Request, owner: str) -> None:
+        """Compiles behind, what lets the search take steps with those like it."""
+
+        def compile_some() -> None:
+            try:
+                has_compiled = self._engine.prepare_batches(request)
+            except Exception:
+                _LOGGER.exception("beam searches that are alike take their steps alone")
+            else:
+                if has_compiled:  # others have their turn before there is more
+                    self._prepare_batches(request, owner)
+
+        with contextlib.suppress(RuntimeError):  # closed: nobody needs them
+            self._lanes.slow.submit(compile_some, owner=owner)
 
     def _request(self, call: Call, *, only_kept: bool) -> Request | None:
         (params, *_) = call.samples

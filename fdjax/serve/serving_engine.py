@@ -39,6 +39,13 @@ class ServingEngine(Protocol):
         """
         ...
 
+    def prepare_batches(self, request: Request) -> bool:
+        """Compiles some of what lets it take steps with others; any thread may ask.
+
+        It is what `prepare` has given. True if there may be more.
+        """
+        ...
+
     def check_queue(
         self,
         more: Load,

@@ -8,7 +8,6 @@ import jax
 import pytest
 
 from fdjax.engine import beam_programs
-from fdjax.engine.beam_batches import LiveSearches
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found, Increment, Request
 from fdjax.engine.sequence import EngineSequence
@@ -64,7 +63,6 @@ def test_no_step_of_a_prepared_search_compiles(
     assert prepared is not None
     with jax.no_tracing(True):
         tokens = found(engine, prepared)
-        del prepared  # it has ended: nothing is prepared for two at a time
         again = engine.prepare(request, only_kept=True)
         assert again is not None
         assert found(engine, again) == tokens
@@ -81,9 +79,13 @@ def test_a_prepared_search_keeps_what_others_replace(
     other = BeamSearchParams(beam_width=2, max_tokens=12)
     assert engine.prepare(request_of(engine, other), only_kept=False) is not None
     assert first is not None
-    assert engine.prepare(request_of(engine, SEARCH), only_kept=True) is None
     with jax.no_tracing(True):
         found(engine, first)
+    again = engine.prepare(request_of(engine, SEARCH), only_kept=True)
+    assert again is not None, "the first one has them"
+    del first, again
+    assert engine.prepare(request_of(engine, other), only_kept=False) is not None
+    assert engine.prepare(request_of(engine, SEARCH), only_kept=True) is None
 
 
 def test_searches_that_are_alike_take_steps_together(
@@ -111,21 +113,45 @@ def test_searches_that_are_alike_take_steps_together(
     assert first is not None and second is not None
     with jax.no_tracing(True):
         assert _all_found(engine, [first, second]) == alone[:2]
-    assert 2 in seen
+    assert 2 in seen, "what was compiled before is kept"
 
 
-def test_a_search_whose_company_was_not_prepared_goes_alone(
+def test_prepared_searches_wait_for_no_batch(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
+    """They go alone until its programs are there, whichever of them has these."""
     monkeypatch.setattr(beam_programs, "_MAX_KEPT", 2)
     pair = dataclasses.replace(SEARCH, beam_width=2, n=2, logprobs=1)
     requests = [engine.request(0, prompt, pair) for prompt in ([5, 6], [7, 8])]
     expected = [_all_found(engine, [one])[0] for one in requests]
-    monkeypatch.setattr(LiveSearches, "add", lambda *_: 1)
-    prepared = [engine.prepare(one, only_kept=False) for one in requests]
-    kept = [one for one in prepared if one is not None]
+    first, second = (engine.prepare(one, only_kept=False) for one in requests)
+    assert first is not None and second is not None
+    batches = engine.executor.beams.batches
+    seen: list[int] = []
+
+    def counted(*searches: Any, **options: Any) -> Any:
+        found = batches(*searches, **options)
+        seen.extend(map(len, found))
+        return found
+
+    monkeypatch.setattr(engine.executor.beams, "batches", counted)
     with jax.no_tracing(True):
-        assert _all_found(engine, kept) == expected
+        assert _all_found(engine, [first, second]) == expected
+    assert set(seen) == {1}
+    seen.clear()
+    assert engine.prepare_batches(second)
+    assert not engine.prepare_batches(second), "two live, and no more"
+    with jax.no_tracing(True):
+        assert _all_found(engine, [first, second]) == expected
+    assert 2 in seen
+
+
+def test_a_search_that_is_judged_goes_alone(engine: Engine):
+    prepared = engine.prepare(request_of(engine, KINDS[3]), only_kept=False)
+    others = [engine.prepare(request_of(engine, KINDS[1]), only_kept=False)]
+    assert prepared is not None and others[0] is not None
+    assert not engine.prepare_batches(prepared)
+    assert not engine.prepare_batches(others[0])
 
 
 def _all_found(engine: Engine, requests: Sequence[Request]) -> list[list[list[int]]]:

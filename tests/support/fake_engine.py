@@ -110,6 +110,11 @@ class FakeEngine:
         del only_kept
         return request
 
+    def prepare_batches(self, request: Request) -> bool:
+        """There is nothing to compile."""
+        del request
+        return False
+
     def check_queue(
         self,
         more: Load,
