@@ -138,8 +138,8 @@ class BeamState:
 
 
 def divided(
-    sums: Float[Array, "groups *_"], divisor: Float[Array, "groups *one"]
-) -> Float[Array, "groups *_"]:
+    sums: Float[Array, " groups *_"], divisor: Float[Array, " groups *one"]
+) -> Float[Array, " groups *_"]:
     """Division: of a divisor broadcast, XLA would make an inverse, and round twice."""
     divisors = lax.optimization_barrier(jnp.broadcast_to(divisor, sums.shape))
     return sums / divisors

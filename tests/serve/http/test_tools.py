@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
