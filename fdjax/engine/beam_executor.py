@@ -22,7 +22,6 @@ from fdjax.engine.beam_tables import BeamTables
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.group import Group
 from fdjax.engine.programs import Programs
-from fdjax.engine.results import copy_ahead
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamStep
 from fdjax.generate.beam_state import stop_ids
@@ -186,9 +185,8 @@ class BeamExecutor:
         return program.call(*operands)
 
     def _launched(self, sequence: EngineSequence, step: BeamStep) -> BeamLaunch:
-        copy_ahead(step)
         ends = stop_ids(sequence.request.params, self._config.eos_token_ids)
-        return BeamLaunch(sequence, step, ends)
+        return BeamLaunch(sequence, step, ends).start_copy()
 
 
 def _rules_and_runs(searches: Sequence[EngineSequence]) -> tuple[Any, Any]:

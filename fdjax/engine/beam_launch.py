@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 
+from fdjax.engine.awaited import Awaited
 from fdjax.engine.request import Found, Increment
 from fdjax.engine.results import ending
 from fdjax.engine.sequence import EngineSequence
@@ -13,7 +14,7 @@ from fdjax.generate.stopping import FinishReason
 
 
 @dataclass(frozen=True)
-class BeamLaunch:
+class BeamLaunch(Awaited):
     """A step of a search on its way from the device, as `Launch` is for rows.
 
     Attributes:
@@ -29,13 +30,9 @@ class BeamLaunch:
     steps = timed = None
 
     @property
-    def is_ready(self) -> bool:
-        """It is there."""
-        return all(leaf.is_ready() for leaf in jax.tree.leaves(self.step))
-
-    def wait(self) -> None:
-        """Waits for it."""
-        jax.block_until_ready(self.step)
+    def arrays(self) -> BeamStep:
+        """The step."""
+        return self.step
 
     def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
         """Waits for it; something comes of the last one, or of all if asked for."""

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
+from fdjax.engine.awaited import copy_ahead
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
 from fdjax.engine.packing import packed, scored
 from fdjax.engine.pooled_prompt import PooledLaunch
 from fdjax.engine.programs import Programs
-from fdjax.engine.results import copy_ahead
 from fdjax.engine.scored_prompt import Piece
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.kernels.paged import KVCache

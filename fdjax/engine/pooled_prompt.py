@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
+from fdjax.engine.awaited import Awaited
 from fdjax.engine.request import Embedded, Increment
 from fdjax.generate.pooled_states import PooledStates
 from fdjax.generate.pooling_params import PoolingParams
@@ -57,7 +57,7 @@ class PooledPrompt:
 
 
 @dataclass(frozen=True)
-class PooledLaunch:
+class PooledLaunch(Awaited):
     """States on their way from the device, as `Launch` is for tokens.
 
     Attributes:
@@ -71,13 +71,9 @@ class PooledLaunch:
     steps = timed = None
 
     @property
-    def is_ready(self) -> bool:
-        """They are there."""
-        return all(leaf.is_ready() for leaf in jax.tree.leaves(self.states))
-
-    def wait(self) -> None:
-        """Waits for them."""
-        jax.block_until_ready(self.states)
+    def arrays(self) -> PooledStates:
+        """The states."""
+        return self.states
 
     def read(self) -> "Iterator[tuple[EngineSequence, Increment]]":
         """Waits for them; sequences that ended before have nothing."""

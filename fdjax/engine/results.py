@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
+from fdjax.engine.awaited import Awaited
 from fdjax.engine.budget import Timed
 from fdjax.engine.pace import Steps
 from fdjax.engine.request import Found, Increment, Logprob, Request, as_logprobs
@@ -16,18 +16,8 @@ from fdjax.generate.sampling import Sampled
 from fdjax.generate.stopping import FinishReason
 
 
-def copy_ahead(tree: Any) -> None:
-    """Asks for copies of arrays to the host, without waiting for them.
-
-    A guard of transfers takes such copies for implicit ones; these are meant.
-    """
-    with jax.transfer_guard_device_to_host("allow"):
-        for leaf in jax.tree.leaves(tree):
-            leaf.copy_to_host_async()
-
-
 @dataclass(frozen=True)
-class Launch:
+class Launch(Awaited):
     """Tokens on their way from the device.
 
     Attributes:
@@ -43,19 +33,10 @@ class Launch:
     steps: Steps | None = None
     timed: Timed | None = None
 
-    def start_copy(self) -> "Launch":
-        """Asks for the copy to the host, without waiting for it."""
-        copy_ahead(self.sampled)
-        return self
-
     @property
-    def is_ready(self) -> bool:
-        """The tokens are there."""
-        return all(leaf.is_ready() for leaf in jax.tree.leaves(self.sampled))
-
-    def wait(self) -> None:
-        """Waits for the tokens."""
-        jax.block_until_ready(self.sampled)
+    def arrays(self) -> Sampled:
+        """The tokens."""
+        return self.sampled
 
     def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
         """Waits for the tokens; sequences that ended before have none."""

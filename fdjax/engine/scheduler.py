@@ -227,22 +227,18 @@ class Scheduler:
             return False
         self.pool.share(found)
         missing = self._pages_for(len(sequence.tokens)) - len(found)
-        # Room for one more page of each row that is held already, and for the first
-        # ones of beams, or it would be put back as soon as it is let in.
+        # Room for one more page of each row that is held already, for the first ones of
+        # beams, and for what a step borrows, of it or of a search: or it would be put
+        # back as soon as it is let in.
         crowd = self._rows.num_held + (sequence.group.width if sequence.group else 0)
-        # And for what a step borrows that it takes part in, or one of a search does.
         least = self.room.least(sequence.request, num_rows=len(self.running) + 1)
         crowd += max(least, self.beams.borrowed(self.room))
         num_free = self.pool.num_free - self.room.num_promised
         if missing + crowd > num_free and self.running:
             self.pool.give_back(found)
             return False
-        sequence.pages = [*found]
+        sequence.seat(self._rows.take(sequence), found, page_size=self._page_size)
         self.room.promise(sequence, missing)
-        sequence.num_prefilled = len(found) * self._page_size
-        sequence.num_remembered = len(found)
-        sequence.num_let_in = len(sequence.tokens)
-        sequence.row = self._rows.take(sequence)
         self.waiting.pop()
         self.waiting.seated(sequence)
         self.running.append(sequence)

@@ -1,6 +1,6 @@
 """`EngineSequence`: a request on its way, as the host knows it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fdjax.engine.beam_programs import Prepared
@@ -165,6 +165,19 @@ class EngineSequence:
             self.pages = [moves.get(page, page) for page in self.pages]
         if self.group is not None:
             self.group.move(moves)
+
+    def seat(self, row: int, found: Sequence[int], *, page_size: int) -> None:
+        """Gives it a row, and the pages that were found for its first tokens.
+
+        Args:
+            row: of the batch.
+            found: full pages.
+            page_size: tokens of each.
+        """
+        self.row, self.pages = row, [*found]
+        self.num_prefilled = len(found) * page_size
+        self.num_remembered = len(found)
+        self.num_let_in = len(self.tokens)
 
     def let_in(self, now_s: float) -> None:
         """Notes the first time that it has a row; no chunk of it was launched yet."""

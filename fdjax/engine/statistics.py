@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 
-from fdjax.engine.results import copy_ahead
+from fdjax.engine.awaited import copy_ahead
 from fdjax.engine.scheduler import Scheduler
 from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
 from fdjax.memory.kv import KVLayout

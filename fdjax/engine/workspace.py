@@ -72,7 +72,7 @@ def workspace_bytes(
         of_key = scores + gathered_token_bytes(config, dtype=dtype)
         gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
     prefill = activations + gathered + (0 if lent else logits)
-    # Beams and rows that share prefixes run layer by layer all the same.
+    # Beams of a model with windows or ALiBi run layer by layer all the same.
     by_layer = max(num_rows, MAX_BEAMS) if lent else num_tokens
     tuning = tuning_bytes(config, dtype=dtype, num_tokens=by_layer, num_rows=num_rows)
     most = max(prefill, sampling, scoring, tuning)

@@ -89,8 +89,9 @@ def refuse_sizes(call: PagedAttention) -> str | None:
     """Why the arrays are too large for every handler, or `None`."""
     cache = call.kv.cache
     slots = 2 * cache.num_pages * cache.num_layers * cache.page_size
-    if call.max_tokens > MAX_TOKENS:
-        return f"pages for {call.max_tokens} tokens a row; it takes {MAX_TOKENS}"
+    room = call.pages.width * cache.page_size  # as handlers count it, by slot too
+    if room > MAX_TOKENS:
+        return f"pages for {room} tokens a row; it takes {MAX_TOKENS}"
     if slots > MAX_SLOTS:
         return f"{slots} slots; it takes {MAX_SLOTS}"
     return None

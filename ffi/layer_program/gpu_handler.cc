@@ -113,6 +113,7 @@ Attention attention_of(const Attributes& a, const Operands& in, const Results& o
           .joining = shares ? joining_of(in, out, d) : prefill_attention::Joining{},
           .about = shares ? static_cast<float*>(out.blocks[kAbout].data) : nullptr,
           .rotate = rotate_of(a, in, out, d),
+          .page_size = static_cast<uint32_t>(*kv.page_size),
           .layers = *kv.layers,
           .layer_bytes = 2 * *kv.page_size * *kv.kv_heads * *kv.head_dim * 2,
           .num_plans = *d.plans,

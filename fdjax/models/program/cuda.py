@@ -21,7 +21,7 @@ from fdjax.kernels.weight import Dense
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
 from fdjax.models.program.lower import Lowering, Rows, windows_of
-from fdjax.models.program.views import Views, refuse_views, views_of
+from fdjax.models.program.views import Views, refuse_views, view_shapes, views_of
 from fdjax.notation import Array
 
 
@@ -49,7 +49,7 @@ def run(call: LayerProgram) -> Ran:
 
 def activation_bytes(call: LayerProgram) -> int:
     """What a call needs beside weights, KV array and results."""
-    views = jax.eval_shape(views_of, call)
+    views = view_shapes(call)
     _, memory = _lowered(call, views)
     calls = _calls(call, views)
     prefixes = None if views.shared is None else views.shared.prefixes
@@ -149,7 +149,7 @@ def _refuse_parameters(call: LayerProgram) -> str | None:
 def _refuse_rows(call: LayerProgram) -> str | None:
     """Why the kernels of attention do not take the call's rows, or `None`."""
     one = _attention(call.program)
-    views = jax.eval_shape(views_of, call)
+    views = view_shapes(call)
     if (views.shared is not None or views.prompts is not None) and one.scale <= 0:
         return f"scale is {one.scale}; it takes one above 0"
     if views.decoding is not None:

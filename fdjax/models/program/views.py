@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
+import jax
+
 from fdjax.kernels.layer_program.call import Shared
-from fdjax.kernels.paged import PageView
-from fdjax.kernels.paged.calls import ALL_TOKENS
+from fdjax.kernels.paged import KVCache, PageView
 from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, own_pages
 from fdjax.layers import Batch
 from fdjax.models.program.arguments import LayerProgram
 from fdjax.models.program.instructions import Attention
-from fdjax.models.program.lower import windows_of
 
 
 class Views(NamedTuple):
@@ -28,46 +28,61 @@ class Views(NamedTuple):
 
 
 def views_of(call: LayerProgram) -> Views:
-    """The rows of a call; its arrays may be stand-ins, under `jax.eval_shape`."""
-    batch = call.batch
-    if batch.mixed is not None:
-        return Views(batch.mixed.decoding, batch.mixed.prompts, None)
-    if batch.beams is not None:
-        return _of_beams(batch, call)
-    if batch.phase != "decode":
-        return Views(None, batch.pages, None)
-    pages, prefixes = batch.pages, batch.pages.prefixes
-    if prefixes is None or _positions_matter(call):
-        return Views(pages, None, None)
-    own = own_pages(pages, prefixes, page_size=call.kv.page_size)
-    return Views(own, None, Shared(pages.page_table, prefixes))
+    """The rows of a call."""
+    return _views(call.batch, call.kv, reads_once=_reads_once(call))
 
 
-def _of_beams(batch: Batch, call: LayerProgram) -> Views:
-    beams, pages = batch.beams, batch.pages
-    assert beams is not None and beams.prefixes is not None
-    table = beams.prompts(pages.num_rows).page_table
-    return Views(beams.own(pages, call.kv), None, Shared(table, beams.prefixes))
+def view_shapes(call: LayerProgram) -> Views:
+    """Stand-ins for them; the call's arrays may be such, too."""
+    reads_once = _reads_once(call)
+    if call.batch.beams is None and not reads_once:
+        return views_of(call)  # nothing is computed
+
+    # Without the parameters: there are hundreds, and this is asked in every trace.
+    def of_rows(batch: Batch, kv: KVCache) -> Views:
+        return _views(batch, kv, reads_once=reads_once)
+
+    return jax.eval_shape(of_rows, call.batch, call.kv)
 
 
 def refuse_views(call: LayerProgram) -> str | None:
     """Why the rows of a call have no such views, or `None`."""
-    beams, shares = call.batch.beams, call.batch.pages.prefixes is not None
-    if (shares or beams is not None) and call.kv.page_size < LEAST_SHARED_PAGE:
-        return "rows share pages of one token"
+    beams = call.batch.beams
     if beams is None:
         return None
     if beams.prefixes is None:
         return "rows are beams, and nothing is planned for their prompts"
     if _positions_matter(call):
         return "rows are beams, and positions matter: there is a window, or ALiBi"
+    if call.kv.page_size < LEAST_SHARED_PAGE:
+        return "rows are beams, and their prompts lie in pages of one token"
     return None
+
+
+def _views(batch: Batch, kv: KVCache, *, reads_once: bool) -> Views:
+    pages, beams = batch.pages, batch.beams
+    if batch.mixed is not None:
+        return Views(batch.mixed.decoding, batch.mixed.prompts, None)
+    if beams is not None:
+        assert beams.prefixes is not None
+        shared = Shared(beams.prompts(pages.num_rows).page_table, beams.prefixes)
+        return Views(beams.own(pages, kv), None, shared)
+    if batch.phase != "decode":
+        return Views(None, pages, None)
+    if pages.prefixes is None or not reads_once:
+        return Views(pages, None, None)
+    own = own_pages(pages, pages.prefixes, page_size=kv.page_size)
+    return Views(own, None, Shared(pages.page_table, pages.prefixes))
+
+
+def _reads_once(call: LayerProgram) -> bool:
+    """Rows that decode share pages, and a row may begin behind them."""
+    shares = call.batch.pages.prefixes is not None
+    is_served = call.kv.page_size >= LEAST_SHARED_PAGE
+    return shares and is_served and not _positions_matter(call)
 
 
 def _positions_matter(call: LayerProgram) -> bool:
     """To attention: then a row cannot begin behind what it shares."""
-    windows = windows_of(call.program)
-    slopes = any(
-        isinstance(one, Attention) and one.slopes for one in call.program.instructions
-    )
-    return slopes or any(window != ALL_TOKENS for window in windows)
+    layers = (one for one in call.program.instructions if isinstance(one, Attention))
+    return any(one.slopes or one.window is not None for one in layers)
