@@ -30,8 +30,10 @@ class BeamTables:
         self.prompts = BeamPrompts(config)
         self._layout = layout
         self._width = buckets.width
-        # Tracing them takes longer than the host's other work for a step.
-        self._shapes: dict[tuple[int, int, int, int], BeamPages] = {}
+        # Tracing takes longer than the host's other work for a step: once is enough.
+        none = (jax.ShapeDtypeStruct((0,) * rank, np.int32) for rank in (2, 1, 3))
+        pages = jax.eval_shape(BeamPages, *none, self.prompts.shapes(1, 1))
+        self._structure = jax.tree.structure(pages)
 
     def sizes(self, searches: Sequence[EngineSequence]) -> tuple[int, int, int, int]:
         """Groups of all, their width, and how wide the tables are."""
@@ -72,10 +74,7 @@ class BeamTables:
 
     def shapes(self, num_groups: int, width: int, prompt: int, own: int) -> BeamPages:
         """Stand-ins for `pages` of so many groups and beams, and wide tables."""
-        key = num_groups, width, prompt, own
-        if key not in self._shapes:
-            shapes = ((num_groups, prompt), (num_groups,), (num_groups, width, own))
-            structs = (jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes)
-            planned = self.prompts.shapes(num_groups, width)
-            self._shapes[key] = jax.eval_shape(BeamPages, *structs, planned)
-        return self._shapes[key]
+        shapes = ((num_groups, prompt), (num_groups,), (num_groups, width, own))
+        structs = [jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes]
+        planned = jax.tree.leaves(self.prompts.shapes(num_groups, width))
+        return jax.tree.unflatten(self._structure, [*structs, *planned])

@@ -1,5 +1,6 @@
 """What is done for groups of rows: made on the host, whenever the groups change."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,13 @@ def prefix_shapes(rows: int, room: int) -> SharedPrefixes:
     """Stand-ins for what rows share, with room for so many pieces."""
     shapes = ((rows,), (rows,), (room, WORK), (MAX_LEVELS, rows, PART))
     structs = (jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes)
-    return jax.eval_shape(SharedPrefixes, *structs)
+    return jax.tree.unflatten(_structure(), structs)
+
+
+@functools.cache
+def _structure() -> Any:
+    none = (jax.ShapeDtypeStruct((0,) * rank, np.int32) for rank in (1, 1, 2, 3))
+    return jax.tree.structure(jax.eval_shape(SharedPrefixes, *none))
 
 
 def _spare(num_kv_heads: int) -> int:
