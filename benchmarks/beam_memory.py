@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from benchmarks.svg import WIDTH, bar, drawing, text, upright
-from fdjax.engine.request import make_request, most_pages
+from fdjax.engine.checked_request import make_request, most_pages
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.memory.kv import KVLayout
 

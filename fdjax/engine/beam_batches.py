@@ -7,11 +7,8 @@ from weakref import WeakValueDictionary
 
 import jax
 
-from fdjax.engine.beam_programs import Prepared
+from fdjax.engine.beam_programs import Alike, Prepared
 from fdjax.engine.sequence import EngineSequence
-
-type Alike = tuple[Any, ...]
-"""What searches have in common that one program can serve."""
 
 
 class LiveSearches:
@@ -50,7 +47,6 @@ def kind_of(state: Any, prompt_width: int) -> Alike:
 
 def batches(
     searches: Sequence[EngineSequence],
-    kind: Callable[[EngineSequence], Alike | None],
     *,
     most: Callable[[Sequence[EngineSequence]], int],
 ) -> list[list[EngineSequence]]:
@@ -58,17 +54,16 @@ def batches(
 
     Args:
         searches: whose next step is due.
-        kind: of each; `None` where it takes its steps alone.
         most: searches that a call may have, of some that are alike.
     """
     by_kind: dict[Alike, list[EngineSequence]] = {}
     found: list[list[EngineSequence]] = []
     for sequence in searches:
-        key = kind(sequence)
-        if key is None:
+        kind = sequence.search.kind
+        if kind is None:
             found.append([sequence])
         else:
-            by_kind.setdefault(key, []).append(sequence)
+            by_kind.setdefault(kind, []).append(sequence)
     for same in by_kind.values():
         first = 0
         while rest := same[first:]:

@@ -9,15 +9,10 @@ import jax
 import numpy as np
 
 from fdjax import device
-from fdjax.engine.beam_batches import (
-    Alike,
-    batches,
-    kind_of,
-    largest_power,
-)
+from fdjax.engine.beam_batches import batches, kind_of, largest_power
 from fdjax.engine.beam_launch import BeamLaunch
 from fdjax.engine.beam_preparation import BeamPreparation
-from fdjax.engine.beam_programs import Kind
+from fdjax.engine.beam_programs import Alike, Kind
 from fdjax.engine.beam_tables import BeamTables
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.group import Group
@@ -84,6 +79,7 @@ class BeamExecutor:
             allowed = jax.device_put(group.judges.first_mask()[None])
             judged = *operands, allowed
             group.run, step = self._run([group], "begin_judged", judged)
+        group.kind = self._kind(sequence)
         return self._launched(sequence, step)
 
     def batches(
@@ -108,7 +104,7 @@ class BeamExecutor:
                 count //= 2
             return count
 
-        return batches(searches, self._alike, most=most)
+        return batches(searches, most=most)
 
     def step(
         self, searches: Sequence[EngineSequence], kv: KVCache
@@ -146,15 +142,13 @@ class BeamExecutor:
         rules, runs = _rules_and_runs(searches)
         return self._programs.weights, kv, rules, runs, self._tables.pages(searches)
 
-    def _alike(self, sequence: EngineSequence) -> Alike | None:
-        """What it has in common with others; `None`: it takes its steps alone."""
+    def _kind(self, sequence: EngineSequence) -> Alike | None:
         # The definition gathers the pages of all searches of a call, which on a GPU
         # nobody has planned for.
         is_planned = device.platform() != "gpu" or self._tables.prompts.are_planned
         if not (is_planned and sequence.request.goes_in_batches):
             return None
-        group = sequence.search
-        width = self._buckets.width(len(sequence.pages))
+        group, width = sequence.search, self._buckets.width(len(sequence.pages))
         return kind_of((group.rules, group.run), width)
 
     def _is_ready(self, searches: Sequence[EngineSequence]) -> bool:

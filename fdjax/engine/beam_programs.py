@@ -19,6 +19,8 @@ _MAX_KEPT = 64
 
 type Kind = Literal["begin", "begin_judged", "end_judged", "step", "judged_step"]
 type Key = tuple[Callable[..., Any], Any]
+type Alike = tuple[Any, ...]
+"""What searches have in common that one program can serve."""
 
 
 @dataclass(frozen=True)

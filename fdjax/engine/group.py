@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fdjax.engine.beam_programs import Prepared
+from fdjax.engine.beam_programs import Alike, Prepared
 from fdjax.engine.judges import Judges
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.request import Hypothesis, as_logprobs
@@ -39,6 +39,8 @@ class Group:
         held: its next step waits for that.
         rules: on the device, while it runs.
         run: likewise; what the last step left.
+        kind: what it has in common with searches whose steps may be its steps, once it
+            has begun; `None`: it goes alone.
     """
 
     params: BeamSearchParams
@@ -54,6 +56,7 @@ class Group:
     held: bool = field(init=False)
     rules: BeamRules | None = field(init=False)
     run: BeamRun | None = field(init=False)
+    kind: Alike | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.restart()
@@ -87,7 +90,7 @@ class Group:
         first = self.matcher()
         self.judges = None if first is None else Judges(first, self.num_words)
         self.judgement, self.held = None, False
-        self.rules = self.run = None
+        self.rules = self.run = self.kind = None
 
     def launch(self) -> None:
         """A step is on its way."""

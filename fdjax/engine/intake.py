@@ -1,21 +1,21 @@
-"""`Intake`: from what a caller asks for to a request that an engine can serve."""
+"""`Intake`: what any thread may ask of an engine."""
 
 import dataclasses
 from collections.abc import Sequence
 
 from fdjax.engine.beam_preparation import BeamPreparation
 from fdjax.engine.buckets import Buckets
-from fdjax.engine.executor import Executor
-from fdjax.engine.limits import NOTHING, Load, QueueLimits
-from fdjax.engine.matcher import Grammar
-from fdjax.engine.origin import Origin
-from fdjax.engine.request import (
-    Request,
+from fdjax.engine.checked_request import (
     check_beams,
     check_pages,
     check_pooling,
     make_request,
 )
+from fdjax.engine.executor import Executor
+from fdjax.engine.limits import NOTHING, Load, QueueLimits
+from fdjax.engine.matcher import Grammar
+from fdjax.engine.origin import Origin
+from fdjax.engine.request import Request
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sleeping import Sleeping
 from fdjax.generate.any_params import AnyParams

@@ -6,9 +6,9 @@ import pytest
 
 from fdjax import SamplingParams
 from fdjax.engine.buckets import Buckets
+from fdjax.engine.checked_request import make_request
 from fdjax.engine.origin import Origin
 from fdjax.engine.policy import PrefillOrder
-from fdjax.engine.request import make_request
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.memory.pages import PagePool

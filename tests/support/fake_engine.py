@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fdjax.engine.checked_request import make_request
 from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
-from fdjax.engine.request import Embedded, Increment, Logprob, Request, make_request
+from fdjax.engine.request import Embedded, Increment, Logprob, Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError, RequestError
 from fdjax.generate.any_params import AnyParams

@@ -1,0 +1,133 @@
+"""From what a caller asks for to a request that an engine can serve."""
+
+from collections.abc import Sequence
+
+from fdjax.engine.matcher import Grammar
+from fdjax.engine.request import Request
+from fdjax.errors import RequestError
+from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.pooling_params import PoolingParams
+from fdjax.memory.kv import KVLayout
+
+
+def make_request(
+    index: int,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+    grammar: Grammar | None = None,
+    beams: BeamSearchParams | None = None,
+    pooling: PoolingParams | None = None,
+) -> Request:
+    """Checks a prompt against the model's limits.
+
+    Raises:
+        RequestError: the prompt is empty, too long, or names tokens that do not exist;
+            or `params` want a form, and there is no grammar of it; or `beams` end with
+            their texts, which `grammar` knows.
+    """
+    where = f"prompt {index}"
+    if not prompt:
+        raise RequestError(f"{where} is empty; give at least one token")
+    if len(prompt) >= max_model_len + (pooling is not None):
+        room = "" if pooling else " and must leave room for one more"
+        raise RequestError(
+            f"{where} has {len(prompt)} tokens, but max_model_len is {max_model_len}"
+            f"{room}; shorten it or raise max_model_len"
+        )
+    outside = [token for token in prompt if not 0 <= token < vocab_size]
+    if outside:
+        raise RequestError(
+            f"{where} names token {outside[0]}, but the vocabulary has {vocab_size} "
+            f"tokens; use ids from 0 to {vocab_size - 1}"
+        )
+    params.check_vocabulary(vocab_size)
+    if params.structured_outputs is not None and grammar is None:
+        raise RequestError(
+            "structured_outputs needs a grammar in the model's tokens, and there is "
+            "none; go through an LLM, or an AsyncLLM that has grammars"
+        )
+    if beams is not None and beams.stop and grammar is None:
+        raise RequestError(
+            f"stop has {len(beams.stop)} strings, but there is no tokenizer here, and "
+            "no text of a beam; use stop_token_ids"
+        )
+    room = max_model_len - len(prompt) + (pooling is not None)
+    wanted = room if params.max_tokens is None else params.max_tokens
+    return Request(
+        index, tuple(prompt), params, min(wanted, room), grammar, beams, pooling
+    )
+
+
+def check_beams(
+    beams: BeamSearchParams, *, max_num_seqs: int, batch_invariant: bool
+) -> None:
+    """Refuses searches that an engine cannot run.
+
+    Raises:
+        RequestError: it is wider than the batch, or its bits are to be its own.
+    """
+    if beams.beam_width > max_num_seqs:
+        raise RequestError(
+            f"beam_width is {beams.beam_width}, but max_num_seqs is {max_num_seqs} and "
+            "each beam counts as one; lower beam_width, or raise max_num_seqs"
+        )
+    if batch_invariant:
+        raise RequestError(
+            "beam_width asks for a beam search, which batch_invariant has none of; "
+            "load the model without it"
+        )
+
+
+def check_pooling(
+    pooling: PoolingParams, *, hidden_size: int, batch_invariant: bool
+) -> None:
+    """Refuses vectors that an engine cannot make.
+
+    Raises:
+        RequestError: there are not so many numbers, or its bits are to be its own.
+    """
+    pooling.check_width(hidden_size)
+    if batch_invariant and pooling.pooling == "mean":
+        raise RequestError(
+            "pooling is 'mean', whose sums have other bits in other chunks, and "
+            "batch_invariant forbids that; use 'last', or load the model without it"
+        )
+
+
+def most_pages(request: Request, layout: KVLayout) -> int:
+    """Pages that a request holds at most, if it shares none with others."""
+    if request.beams is None:
+        return layout.pages_for(request.num_kv_tokens)
+    own = layout.pages_for(request.max_tokens - 1)
+    return layout.pages_for(len(request.prompt)) + request.num_rows * own
+
+
+def check_pages(request: Request, layout: KVLayout, *, borrowed: int = 0) -> None:
+    """Refuses what the whole KV array could not hold.
+
+    Args:
+        request: asked for.
+        layout: of the KV array.
+        borrowed: pages that steps overwrite in which nothing else runs.
+
+    Raises:
+        RequestError: it needs more pages than there are.
+    """
+    needed, remedy = most_pages(request, layout), "lower max_tokens"
+    if request.beams is not None:
+        remedy += " or beam_width"
+    if needed + borrowed > layout.num_pages:
+        beside = ""
+        if borrowed:
+            num_bytes = layout.page_bytes * (needed + borrowed)
+            beside = f" beside {borrowed} that a step borrows ({num_bytes:,} bytes)"
+        raise RequestError(
+            f"prompt {request.index} and its output need {needed} pages of "
+            f"{layout.page_size} tokens{beside}, but there are {layout.num_pages}"
+            f"{f' ({layout.nbytes:,} bytes)' if borrowed else ''}; shorten the prompt, "
+            f"or {remedy}"
+        )
