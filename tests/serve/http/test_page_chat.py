@@ -203,7 +203,7 @@ def test_an_answer_is_stopped_and_asked_anew(chat: Chat):
     engine.step_s = 0.01
     chat.page.fill("#prompt", "One?")
     chat.page.keyboard.press("Enter")
-    chat.page.wait_for_function("exchanges[0].answer.length > 20", timeout=SECONDS)
+    chat.page.wait_for_selector(".markdown >> text=/(word ){5}/", timeout=SECONDS)
     chat.page.click("#send")
     chat.ended()
     assert chat.page.inner_text(".note") == "stopped"
