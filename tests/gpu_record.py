@@ -1,28 +1,34 @@
 """What ran on a GPU, because CI has none: `python -m tests.gpu_record check`.
 
 `pytest -m gpu` and `python -m tests.sanitize` write `tests/gpu_record.json`: for each
-operation the hashes of its sources and what ran over them. A run on another machine
-writes where `FDJAX_GPU_RECORD` says (nowhere, where that is empty), and `merge` takes
-it over. `check` fails where sources have changed since, in a comment too, unless the
-operation is listed as pending, with a reason: `pending`. Every change of the record
-writes its page of the docs; after a change by hand `page` does.
+operation the hashes of its sources and what ran over them. On a GPU `run` starts the
+tests of each operation that waits for them, in a process of its own: a launch that
+fails ends that one alone. A run on another machine writes where `FDJAX_GPU_RECORD` says
+(nowhere, where that is empty), and `merge` takes it over. `check` fails where sources
+have changed since, in a comment too, unless the operation is listed as pending, with a
+reason: `pending`. Every change of the record writes its page of the docs; after a
+change by hand `page` does.
 """
 
 import argparse
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from tests.support.operations import ROOT, operations, sources
+from tests.support.operations import ROOT, gpu_tests, operations, sources
 
 RECORD = ROOT / "tests" / "gpu_record.json"
 PAGE = ROOT / "docs" / "gpu-record.md"
 KINDS = ("tests", "memcheck", "racecheck")
 REMEDY = """
-Run `pytest -m gpu` and `python -m tests.sanitize` on a GPU; a record written elsewhere
-is taken over by `python -m tests.gpu_record merge FILE`. Where that must wait, say why:
+Run `python -m tests.gpu_record run` and `python -m tests.sanitize` on a GPU; a record
+written elsewhere is taken over by `python -m tests.gpu_record merge FILE`. Where that
+must wait, say why:
 `python -m tests.gpu_record pending OPERATION REASON`. (A comment is a change as well.)
 """
 
@@ -194,6 +200,31 @@ def page(text: str, record: Record) -> str:
     return rewritten(text, "gpu", table(record))
 
 
+def waiting(record: Record, root: Path = ROOT) -> list[str]:
+    """Operations whose tests have not run on a GPU as they are."""
+    return [
+        name
+        for name in operations(root)
+        if name in record["pending"] or _complaint(record, name, root) is not None
+    ]
+
+
+def run(names: Iterable[str]) -> list[str]:
+    """Runs the tests of operations on the GPU that is here; says which ones failed.
+
+    What passes is recorded at once, by the process that ran it.
+    """
+    failed: list[str] = []
+    for name in names:
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", *gpu_tests(name)]
+        status = subprocess.run(
+            command, env=os.environ | {"JAX_PLATFORMS": "cuda"}, check=False
+        ).returncode
+        if status:
+            failed.append(f"{name}: its tests ended with status {status}")
+    return failed
+
+
 def main() -> None:
     """Checks or changes the repository's record."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -202,11 +233,19 @@ def main() -> None:
     commands.add_parser("page", help="write the page of the docs")
     taking = commands.add_parser("merge", help="take over what ran elsewhere")
     taking.add_argument("file", type=Path)
-    waiting = commands.add_parser("pending", help="say why an operation has not run")
-    waiting.add_argument("operation", choices=operations())
-    waiting.add_argument("reason")
+    reasoning = commands.add_parser("pending", help="say why an operation has not run")
+    reasoning.add_argument("operation", choices=operations())
+    reasoning.add_argument("reason")
+    running = commands.add_parser("run", help="run tests on the GPU that is here")
+    running.add_argument(
+        "operations", nargs="*", help="default: those that wait for it, see `check`"
+    )
     arguments = parser.parse_args()
     record, lines = load(RECORD), list[str]()
+    if arguments.command == "run":
+        if failed := run(arguments.operations or waiting(record)):
+            raise SystemExit("\n".join(failed))
+        return
     if arguments.command == "check":
         lines = complaints(record)
     elif arguments.command == "merge":

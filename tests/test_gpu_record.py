@@ -1,6 +1,7 @@
 """The record of what ran on a GPU: its hashes, checks and merging."""
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +163,34 @@ def test_the_command_changes_record_and_page(
     assert record["pending"].keys() == {*operations()} - {"draw"}
     assert "| `draw` | 5 passed" in gpu_record.PAGE.read_text()
     command("check")
+
+
+def test_the_command_runs_what_waits_each_in_a_process_of_its_own(
+    command: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+):
+    started: list[list[str]] = []
+
+    def start(
+        words: list[str], *, env: dict[str, str], check: bool
+    ) -> subprocess.CompletedProcess[str]:
+        assert env["JAX_PLATFORMS"] == "cuda"
+        assert not check
+        started.append(words[words.index("gpu") + 1 :])
+        return subprocess.CompletedProcess(words, int("draw" in words[-1]))
+
+    monkeypatch.setattr(subprocess, "run", start)
+    with pytest.raises(SystemExit, match=r"^draw: its tests ended with status 1$"):
+        command("run")
+    assert started == [gpu_tests(name) for name in operations()]
+    command("run", "page_move", "matmul")
+    assert started[-2:] == [gpu_tests("page_move"), gpu_tests("matmul")]
+
+
+def test_what_is_pending_or_has_changed_waits_for_a_run(root: Path):
+    record = _recorded(root)
+    assert gpu_record.waiting(record, root) == ["sum_flat"]
+    (root / "ffi/shared/bits.cuh").write_text("// changed")
+    assert gpu_record.waiting(record, root) == ["sum", "sum_flat"]
 
 
 # --- Runs -----------------------------------------------------------------------------
