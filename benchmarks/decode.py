@@ -24,9 +24,10 @@ from benchmarks.transformers_peer import Peer
 from fdjax import device
 from fdjax.engine.buckets import PREFILL_ROWS
 from fdjax.engine.programs import Programs
-from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
+from fdjax.generate.progress import GenerationProgress
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.rows import Arrivals, RowTokens
 from fdjax.generate.sampling_state import SamplingState, init_state
 from fdjax.generate.softmax_counts import SoftmaxCounts
@@ -74,7 +75,8 @@ class Bench:
         pages = np.random.default_rng(0).permutation(self.layout.num_pages)
         table = pages.reshape(case.batch, -1).astype(np.int32)
         steps = np.full(case.batch, programs.steps_per_launch, np.int32)
-        self.page_table, self.steps = jax.device_put((table, steps))
+        there, self.steps = jax.device_put((table, steps))
+        self.pages = RowPages.all_of(there)
         state = self._state(case.batch)
         lengths = jnp.zeros(case.batch, jnp.int32)
         self.rules = state.rules
@@ -84,6 +86,7 @@ class Bench:
             jnp.zeros_like(lengths),
             state.progress,
             SoftmaxCounts.of(model.config),
+            there,
         )
 
     def _state(self, num_rows: int) -> SamplingState:
@@ -109,7 +112,7 @@ class Bench:
                 nobody.at[part].set(stop),
                 jnp.arange(part.start, part.stop, dtype=jnp.int32),
                 nobody.astype(bool),
-                self.page_table,
+                self.pages,
             )
             self.progress, hidden = self.programs.extend(self.progress, call)
             if stop < self.case.context:
@@ -144,7 +147,7 @@ class Bench:
             self.progress, _ = self.programs.decode(
                 self.rules,
                 self.progress,
-                self.page_table,
+                self.pages,
                 self.steps,
                 plan=self.plan,
             )

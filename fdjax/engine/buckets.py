@@ -72,6 +72,7 @@ class Buckets:
         max_batched_tokens: int,
         smallest_width: int = 1,
         width_ratio: int = WIDTH_RATIO,
+        alike_from: int | None = None,
         fine: bool = False,
     ) -> "Buckets":
         """The ladders that reach `max_num_seqs` rows of `max_model_len` tokens.
@@ -83,17 +84,22 @@ class Buckets:
             max_batched_tokens: of the largest call.
             smallest_width: of page tables, in pages.
             width_ratio: of their ladder.
+            alike_from: tables of so many pages and more are served alike, by programs
+                of the widest; `None`: none are.
             fine: padding costs more than more programs do.
         """
         widest = -(-max_model_len // page_size)
         smallest = min(max(width_ratio, smallest_width), widest)
+        widths = ladder(smallest, widest, width_ratio)
+        if alike_from is not None:
+            widths = (*(width for width in widths[:-1] if width < alike_from), widest)
         fewest = min(SMALLEST_PREFILL, max_batched_tokens)
         return Buckets(
             rows=ladder(1, max_num_seqs, 2),
             prefills=fine_ladder(fewest, max_batched_tokens)
             if fine
             else ladder(fewest, max_batched_tokens, 2),
-            widths=ladder(smallest, widest, width_ratio),
+            widths=widths,
         )
 
     @property

@@ -220,8 +220,14 @@ class Engine(Intake):
         )
 
     def softmax_statistics(self) -> SoftmaxStatistics:
-        """See `Executor.softmax_statistics`."""
-        return self.executor.softmax_statistics()
+        """How often decoding left the bounds of the unified maximum, since the start.
+
+        Only this call reads it, and waits; zeros with the synchronised softmax.
+        """
+        counts, config = self.executor.progress.softmax, self.config
+        if counts is None:
+            return SoftmaxStatistics(0, (0,) * config.num_layers)
+        return counts.read(num_heads=config.num_heads)
 
     def statistics(self) -> EngineStatistics:
         """One look at what was counted; any thread may ask, and none is waited for."""

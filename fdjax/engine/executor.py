@@ -11,26 +11,26 @@ from fdjax.engine.beam_executor import BeamExecutor
 from fdjax.engine.beam_launch import BeamLaunch
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.budget import TokenBudget
+from fdjax.engine.device_table import DeviceTable
 from fdjax.engine.kv_calls import KVCalls
 from fdjax.engine.pace import Pace
-from fdjax.engine.page_table import RowTable
 from fdjax.engine.pooled_prompt import PooledLaunch
 from fdjax.engine.programs import Programs
 from fdjax.engine.request import Increment
 from fdjax.engine.results import Launch
-from fdjax.engine.row_tokens import row_tokens, rows_of
+from fdjax.engine.row_tokens import pages_of, row_tokens, rows_of
 from fdjax.engine.scored_prompt import Piece
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.states import States, kept
-from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
+from fdjax.generate.progress import GenerationProgress
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.sampling_state import SamplingRules
-from fdjax.generate.softmax_counts import SoftmaxCounts, SoftmaxStatistics
+from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
-from fdjax.notation import Array, Float
 
 type AnyLaunch = Launch | BeamLaunch | PooledLaunch
 
@@ -71,9 +71,6 @@ class Executor:
         self.pace = pace
         self.budget = budget
         self.plan = SERVING_PLANS[0]
-        self._table = RowTable(
-            buckets.rows[-1], buckets.widths[-1], plan.layout.num_pages
-        )
         shares = shared_reads and SharedReads.suit(model.config)
         self.shared_reads = SharedReads(model.config, plan.layout) if shares else None
         self._states = States(
@@ -144,11 +141,19 @@ class Executor:
         rows = rows_of(sequences, chunks, self._buckets.rows[-1])
         count = len(sequences) + sum(chunk.size for chunk in chunks)
         num_tokens, num_prompts = self._buckets.call_shape(count, len(chunks))
+        self.progress, changes, counts = self.table.turn(
+            self.progress,
+            pages_of(sequences, chunks, rows),
+            num_rows=self.table.num_rows,
+            room=self.table.num_rows + num_tokens // self._layout.page_size,
+        )
         call = row_tokens(
             sequences,
             chunks,
             rows,
-            table=self._table,
+            changes=changes,
+            counts=counts,
+            width=self._buckets.widths[-1],
             num_tokens=num_tokens,
             num_prompts=num_prompts,
         )
@@ -172,10 +177,10 @@ class Executor:
             for sequence in [*sequences, *arrived]
             if sequence.row is not None
         )
+        searches = ((row, one) for row, one in done if one.group is not None)
         launches: list[AnyLaunch] = [
-            self.beams.begin(sequence, self._logits(hidden, row), 0)
-            for row, sequence in done
-            if sequence.group is not None
+            self.beams.begin(one, self.programs.logits(hidden, row), 0)
+            for row, one in searches
         ]
         launch = Launch(sampled, tuple(columns), timed=timed).start_copy()
         return [launch, *launches]
@@ -204,25 +209,29 @@ class Executor:
         """Runs decode steps of the rows; finds what they share, if not told."""
         rows = [sequence.row for sequence in sequences if sequence.row is not None]
         pages = [sequence.pages for sequence in sequences]
-        self._table.update(dict(zip(rows, pages, strict=True)))
         num_rows = smallest_fitting(self._buckets.rows, max(rows) + 1)
-        table = self._table.part(num_rows, self._buckets.widths[-1])
+        self.progress, changes, counts = self.table.turn(
+            self.progress,
+            dict(zip(rows, pages, strict=True)),
+            num_rows=num_rows,
+            room=num_rows,
+        )
         if prefixes is None and self.shared_reads is not None:
-            prefixes = self.shared_reads.of(sequences, table)
+            prefixes = self.shared_reads.of(sequences, self.table.first(num_rows))
+        width = self._buckets.widths[-1]
         if prefixes is None:  # with them there is one width alone: fewer programs
-            table = self._table.part(
-                num_rows, self._buckets.width(max(map(len, pages)))
-            )
+            width = self._buckets.width(max(map(len, pages)))
         steps = np.zeros(num_rows, np.int32)
         steps[rows] = self.pace.steps
         steps[self._allow(sequences)] = 1
-        pages_and_steps = jax.device_put((table, steps))
+        changes, counts, steps_there = jax.device_put((changes, counts, steps))
         began_s = self.pace.now()
         self.progress, sampled = self.programs.decode(
             self.rules,
             self.progress,
-            *pages_and_steps,
-            prefixes=prefixes,
+            RowPages(changes, counts, width),
+            steps_there,
+            prefixes,
             plan=self.plan,
         )
         columns = tuple(zip(sequences, rows, strict=True))
@@ -259,20 +268,8 @@ class Executor:
             self.rules, self.progress, order
         )
 
-    def softmax_statistics(self) -> SoftmaxStatistics:
-        """How often decoding left the bounds of the unified maximum, since the start.
-
-        Only this call reads it, and waits; zeros with the synchronised softmax.
-        """
-        if self.progress.softmax is None:
-            return SoftmaxStatistics(0, (0,) * self._config.num_layers)
-        return self.progress.softmax.read(num_heads=self._config.num_heads)
-
     def _keep(self, kv: KVCache) -> None:
         self.progress = dataclasses.replace(self.progress, kv=kv)
-
-    def _logits(self, hidden: Float[Array, "R E"], row: int) -> Float[Array, "1 V"]:
-        return self.programs.logits(hidden, jax.device_put(np.int32(row)))
 
     def _allow(self, sequences: Sequence[EngineSequence]) -> list[int]:
         """Sends the masks of sequences that have one; other rows allow all tokens.
@@ -287,14 +284,17 @@ class Executor:
 
     def _fresh(self) -> tuple[SamplingRules, GenerationProgress]:
         """Rows that nobody has."""
+        num_rows, num_pages = self._buckets.rows[-1], self._layout.num_pages
+        self.table = DeviceTable(self.programs, self._buckets, num_pages)
         state = self._states.empty(self.plan)
-        zeros = np.zeros(self._buckets.rows[-1], np.int32)
-        lengths, tokens = jax.device_put((zeros, zeros))
+        zeros, table = np.zeros(num_rows, np.int32), self.table.first(num_rows)
+        lengths, tokens, there = jax.device_put((zeros, zeros, table.copy()))
         progress = GenerationProgress(
             self._layout.allocate(),
             lengths,
             tokens,
             state.progress,
             SoftmaxCounts.of(self._config),
+            there,
         )
         return self.programs.beside((state.rules, progress))

@@ -21,10 +21,11 @@ from fdjax.generate.beam_loop import (
 )
 from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep
 from fdjax.generate.beam_state import BeamRules
-from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.pooled_states import PooledStates, pool_tokens
+from fdjax.generate.progress import GenerationProgress
 from fdjax.generate.prompt_scores import PromptScores, score_tokens
+from fdjax.generate.row_pages import RowPages, place
 from fdjax.generate.rows import Arrivals, RowTokens
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingRules
@@ -107,7 +108,7 @@ class Programs:
             weights: tuple[Array, ...],
             rules: SamplingRules,
             progress: GenerationProgress,
-            page_table: Int32[Array, "B W"],
+            pages: RowPages,
             steps: Int32[Array, " B"],
             prefixes: SharedPrefixes | None = None,
             *,
@@ -118,7 +119,7 @@ class Programs:
                 model,
                 rules,
                 progress,
-                page_table,
+                pages,
                 steps,
                 prefixes,
                 plan=plan,
@@ -160,6 +161,7 @@ class Programs:
         self.exchange = jax.jit(rows.exchange, donate_argnums=1)
         self.allow = jax.jit(rows.allow, donate_argnums=0)
         self.move = jax.jit(page_move, donate_argnums=0)
+        self.place = jax.jit(place, donate_argnums=0)
 
     def extend(
         self, progress: GenerationProgress, call: RowTokens
@@ -192,11 +194,9 @@ class Programs:
             self._weights, hidden, decodes, arrivals, rules, progress, plan=plan
         )
 
-    def logits(
-        self, hidden: Float[Array, "R E"], row: Int32[Array, ""]
-    ) -> Float[Array, "1 V"]:
+    def logits(self, hidden: Float[Array, "R E"], row: int) -> Float[Array, "1 V"]:
         """The logits of one row of what `extend` returns."""
-        return self._logits(self._weights, hidden, row)
+        return self._logits(self._weights, hidden, jax.device_put(np.int32(row)))
 
     def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
         """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
@@ -210,14 +210,14 @@ class Programs:
         self,
         rules: SamplingRules,
         progress: GenerationProgress,
-        page_table: Int32[Array, "B W"],
+        pages: RowPages,
         steps: Int32[Array, " B"],
         prefixes: SharedPrefixes | None = None,
         *,
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
-        operands = self._weights, rules, progress, page_table, steps, prefixes
+        operands = self._weights, rules, progress, pages, steps, prefixes
         return self.ahead.run(self._decode, *operands, plan=plan)
 
     @property

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from fdjax.engine.page_table import RowTable
 from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.rows import RowTokens
 
 
@@ -30,12 +30,23 @@ def rows_of(
     return rows
 
 
+def pages_of(
+    sequences: Sequence[EngineSequence], chunks: Sequence[Chunk], rows: Sequence[int]
+) -> dict[int, list[int]]:
+    """The pages of the rows of a call: that decode, and `rows` of chunks."""
+    pages = {one.row: one.pages for one in sequences if one.row is not None}
+    of_chunks = (chunk.sequence.pages for chunk in chunks)
+    return pages | dict(zip(rows, of_chunks, strict=True))
+
+
 def row_tokens(
     sequences: Sequence[EngineSequence],
     chunks: Sequence[Chunk],
     rows: Sequence[int],
     *,
-    table: RowTable,
+    changes: np.ndarray,
+    counts: np.ndarray,
+    width: int,
     num_tokens: int,
     num_prompts: int,
 ) -> RowTokens:
@@ -45,27 +56,25 @@ def row_tokens(
         sequences: that decode.
         chunks: of prompts.
         rows: the row of each chunk.
-        table: pages of all rows.
+        changes: see `RowPages`, as for the next two.
+        counts: of all rows.
+        width: the most pages of a row.
         num_tokens: of the call, padding included.
         num_prompts: chunks that it has room for.
     """
-    num_rows, width = table.shape
+    num_rows = len(counts)
     starts, lengths = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
     prompts, decodes = np.full(num_prompts, num_rows), np.zeros(num_rows, bool)
     prompts[: len(rows)] = sorted(rows)
     new: list[list[int]] = [[] for _ in range(num_rows)]
-    pages: dict[int, list[int]] = {}
     for sequence in sequences:
         assert sequence.row is not None
         decodes[sequence.row], new[sequence.row] = True, [0]
-        pages[sequence.row] = sequence.pages
     for row, chunk in zip(rows, chunks, strict=True):
         starts[row], lengths[row], new[row] = chunk.start, chunk.stop, chunk.tokens
-        pages[row] = chunk.sequence.pages
-    table.update(pages)
     tokens = np.zeros(num_tokens, np.int32)
     flat = [token for of_row in new for token in of_row]
     tokens[: len(flat)] = flat
     by_row = starts, lengths, prompts.astype(np.int32), decodes
-    part = table.part(num_rows, width)
-    return RowTokens(*jax.device_put((tokens, *by_row, part)))
+    there, *pages = jax.device_put(((tokens, *by_row), changes, counts))
+    return RowTokens(*there, pages=RowPages(pages[0], pages[1], width))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import jax
+import numpy as np
 
 from fdjax.engine.ahead import Collected, compile_all, default_threads
 from fdjax.engine.buckets import Buckets
@@ -64,6 +65,7 @@ def warm_up(
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
     calls: list[_Call] = [_extend(executor, tokens) for tokens in buckets.prefills]
     calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
+    calls.append(_place(executor))
     if moves:
         calls += [_move(executor, layout, size) for size in MOVE_SIZES]
     if scored:
@@ -123,6 +125,16 @@ def _move(executor: Executor, layout: KVLayout, size: int) -> _Call:
     """A call that moves pages which do not exist."""
     absent = layout.num_pages
     return lambda: executor.move({absent + page: absent for page in range(size)})
+
+
+def _place(executor: Executor) -> _Call:
+    """A call that changes nothing in the page table."""
+
+    def call() -> None:
+        nothing = np.zeros((3, 0), np.int32)
+        executor.progress = executor.table.place(executor.progress, nothing)
+
+    return call
 
 
 def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call:

@@ -5,15 +5,9 @@ and `sample` choose tokens, `generate` is all of it. Jit them with what they upd
 place (the KV array, `GenerationProgress`) donated.
 """
 
-from fdjax.generate.loop import (
-    GenerationProgress,
-    GenerationRules,
-    admit,
-    decode_step,
-    decode_steps,
-    generate,
-)
+from fdjax.generate.loop import generate
 from fdjax.generate.plan import SamplingPlan, plan_of
+from fdjax.generate.progress import GenerationProgress, GenerationRules, decode_step
 from fdjax.generate.sampling import Sampled, sample
 from fdjax.generate.sampling_state import SamplingState, init_state
 from fdjax.generate.steps import decode, prefill, score
@@ -24,10 +18,8 @@ __all__ = [
     "Sampled",
     "SamplingPlan",
     "SamplingState",
-    "admit",
     "decode",
     "decode_step",
-    "decode_steps",
     "generate",
     "init_state",
     "plan_of",

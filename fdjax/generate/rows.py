@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.generate.loop import GenerationProgress, GenerationRules, decode_step
 from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.progress import GenerationProgress, GenerationRules, decode_step
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.sampling import Sampled, sample
 from fdjax.generate.sampling_state import (
     SamplingProgress,
@@ -40,7 +41,7 @@ class RowTokens:
         lengths: of prompts, how many after; 0 for rows that are not in the call.
         prompts: the rows that these are of, in order; `>= R` marks padding.
         decodes: rows that decode: one token each, whose length the device knows.
-        page_table: pages of each row in order; ids `>= P` are absent.
+        pages: of all rows.
     """
 
     tokens: Int32[Array, " T"]
@@ -48,7 +49,7 @@ class RowTokens:
     lengths: Int32[Array, " R"]
     prompts: Int32[Array, " A"]
     decodes: Bool[Array, " R"]
-    page_table: Int32[Array, "R W"]
+    pages: RowPages
 
 
 @pytree
@@ -84,7 +85,8 @@ def extend_rows(
     num_tokens = call.tokens.shape[0]
     lengths = jnp.where(call.decodes, progress.lengths + 1, call.lengths)
     starts = jnp.where(call.decodes, progress.lengths, call.starts)
-    pages = PageView.packed(call.page_table, lengths, starts)
+    progress, table = progress.with_pages(call.pages)
+    pages = PageView.packed(table, lengths, starts)
     places = jnp.where(call.decodes, pages.first_tokens(num_tokens), num_tokens)
     batch = mixed_batch(
         call.tokens.at[places].set(progress.tokens, mode="drop"),
@@ -152,7 +154,7 @@ def decode_rows(
     model: Decoder,
     rules: SamplingRules,
     progress: GenerationProgress,
-    page_table: Int32[Array, "B W"],
+    pages: RowPages,
     steps: Int32[Array, " B"],
     prefixes: SharedPrefixes | None = None,
     *,
@@ -165,7 +167,7 @@ def decode_rows(
         model: the decoder.
         rules: of all rows.
         progress: of all rows; donate it.
-        page_table: pages of the first `B` rows; ids `>= P` are absent.
+        pages: of the first `B` rows.
         steps: how many steps each row takes part in; then it stands still.
         prefixes: pages that rows share and that are read once.
         plan: stages of sampling; static.
@@ -175,7 +177,8 @@ def decode_rows(
         The progress of all rows, and what each step sampled, `[num_steps, B, ...]`. A
         row counts as finished while it stands still, and goes on where it was.
     """
-    num_rows = page_table.shape[0]
+    progress, table = progress.with_pages(pages)
+    num_rows = steps.shape[0]
 
     def first(leaf: Array) -> Array:
         return leaf[:num_rows]
@@ -190,7 +193,7 @@ def decode_rows(
         sampling=jax.tree.map(first, progress.sampling),
         softmax=progress.softmax,
     )
-    batch = GenerationRules(page_table, jax.tree.map(first, rules), prefixes)
+    batch = GenerationRules(table, jax.tree.map(first, rules), prefixes)
 
     def body(
         step: Array, carry: tuple[GenerationProgress, Sampled]
@@ -212,6 +215,7 @@ def decode_rows(
         tokens=put(progress.tokens, part.tokens),
         sampling=jax.tree.map(put, progress.sampling, part.sampling),
         softmax=part.softmax,
+        table=progress.table,
     )
     return progress, sampled
 

@@ -10,6 +10,7 @@ from fdjax.engine.buckets import Buckets
 from fdjax.engine.engine import Engine
 from fdjax.engine.invariance import check_batch_invariant
 from fdjax.engine.limits import QueueLimits
+from fdjax.kernels.decode_attention import config as decode_config
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 from fdjax.models.random_init import random_weights as make_random_weights
@@ -28,6 +29,8 @@ MAX_LAUNCH_S = 0.04
 WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
 # Below it the cut is the same: a row of 1,024 tokens is the shortest that is split.
 SMALLEST_WIDTH = {"cpu": 1, "gpu": 64}
+# And from so many tokens on.
+LONG_TOKENS = {"cpu": None, "gpu": decode_config.LONG_TOKENS}
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,7 @@ def load_decoder(
 
 def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
     gathering, kind = plan.page_workspace_bytes > 0, kind_of_platform()
+    long = None if gathering else LONG_TOKENS[kind]
     return Buckets.of(
         max_num_seqs=settings.max_num_seqs,
         max_model_len=settings.max_model_len,
@@ -150,5 +154,6 @@ def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
         max_batched_tokens=settings.max_batched_tokens,
         smallest_width=SMALLEST_WIDTH[kind],
         width_ratio=buckets.WIDTH_RATIO if gathering else WIDTH_RATIO[kind],
+        alike_from=long and -(-long // settings.page_size),
         fine=kind == "gpu",
     )

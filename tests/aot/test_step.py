@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import pytest
 
 from fdjax.generate import steps
-from fdjax.generate.loop import GenerationProgress
+from fdjax.generate.progress import GenerationProgress
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.rows import RowTokens, extend_rows
 from fdjax.generate.sampling_state import SamplingProgress
 from fdjax.kernels.beam_attention import BeamView
@@ -57,8 +58,9 @@ def _mixed(
     table: Array,
 ) -> tuple[Array, KVCache]:
     sampling = SamplingProgress(lengths, lengths, None, None)
-    progress = GenerationProgress(kv, lengths, last, sampling)
-    call = RowTokens(tokens, lengths, lengths, lengths, lengths > 0, table)
+    progress = GenerationProgress(kv, lengths, last, sampling, table=table)
+    pages = RowPages(jnp.zeros((3, 0), jnp.int32), lengths, table.shape[1])
+    call = RowTokens(tokens, lengths, lengths, lengths, lengths > 0, pages)
     progress, hidden = extend_rows(model, progress, call, mixed=True)
     return hidden, progress.kv
 

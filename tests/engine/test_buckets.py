@@ -76,3 +76,21 @@ def test_a_table_is_not_narrower_than_asked():
         smallest_width=64,
     )
     assert buckets.widths == (64, 256)
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "widths"),
+    [(4096, (64, 256)), (8191, (64, 256, 512)), (10**5, (64, 256, 6250))],
+)
+def test_tables_that_are_served_alike_are_one_program(
+    max_model_len: int, widths: tuple[int, ...]
+):
+    buckets = Buckets.of(
+        max_num_seqs=1,
+        max_model_len=max_model_len,
+        page_size=16,
+        max_batched_tokens=16,
+        smallest_width=64,
+        alike_from=512,
+    )
+    assert buckets.widths == widths

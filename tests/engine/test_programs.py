@@ -8,6 +8,7 @@ import pytest
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.workspace import page_workspace_bytes
+from fdjax.generate.row_pages import RowPages
 from tests.support.engines import PROMPTS, run, tiny_engine
 
 # So many pages that one copy of the array outweighs everything else in the program.
@@ -24,9 +25,10 @@ def compiled() -> tuple[Engine, jax.stages.Compiled]:
     engine = tiny_engine(num_pages=NUM_PAGES)
     executor = engine.executor
     state = jax.tree.map(shape_of, (executor.rules, executor.progress))
-    table = jax.ShapeDtypeStruct((2, engine.buckets.widths[-1]), jnp.int32)
     steps = jax.ShapeDtypeStruct((2,), jnp.int32)
-    lowered = executor.programs.lower_decode(*state, table, steps, plan=executor.plan)
+    changes, counts = jnp.zeros((3, 2), jnp.int32), jnp.zeros(2, jnp.int32)
+    pages = RowPages(changes, counts, engine.buckets.widths[-1])
+    lowered = executor.programs.lower_decode(*state, pages, steps, plan=executor.plan)
     return engine, lowered.compile()
 
 

@@ -12,6 +12,7 @@ from fdjax.engine.engine import Engine
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.generate.params import SamplingParams
+from fdjax.generate.row_pages import RowPages
 from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.shared_prefix import groups
 from tests.support.borrowing import Poisoned, TokensBorrow
@@ -38,17 +39,24 @@ def engine(*, shared: bool) -> Engine:
     )
 
 
-type Call = tuple[jax.Array, SharedPrefixes | None]
+type Call = tuple[np.ndarray, SharedPrefixes | None]
 
 
 def watched(over: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
-    """Page tables and prefixes of all decode calls."""
+    """Page tables, as the host has them, and prefixes of all decode calls."""
     calls: list[Call] = []
     decode = over.executor.programs.decode
 
-    def noted(rules: Any, progress: Any, table: Any, *rest: Any, **named: Any) -> Any:
-        calls.append((table, named["prefixes"]))
-        return decode(rules, progress, table, *rest, **named)
+    def noted(
+        rules: Any,
+        progress: Any,
+        pages: RowPages,
+        steps: Any,
+        prefixes: SharedPrefixes | None,
+        **named: Any,
+    ) -> Any:
+        calls.append((over.executor.table.first(len(steps)).copy(), prefixes))
+        return decode(rules, progress, pages, steps, prefixes, **named)
 
     monkeypatch.setattr(over.executor.programs, "decode", noted)
     return calls
@@ -96,10 +104,9 @@ def test_what_is_said_to_be_shared_always_is(monkeypatch: pytest.MonkeyPatch):
         if not waiting and all(sequence.ended for sequence in sequences):
             break
     checked = 0
-    for table, prefixes in calls:
+    for pages, prefixes in calls:
         if prefixes is None:
             continue
-        pages = np.asarray(table)
         tokens, order = np.asarray(prefixes.tokens), np.asarray(prefixes.order)
         for piece in np.asarray(prefixes.work):
             leader, first, _, count, begin, end = piece[:6]

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from fdjax import LLM
+from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
 from fdjax.engine.workspace import workspace_bytes
 from fdjax.generate.plan import SERVING_PLANS
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.rows import RowTokens
 from fdjax.kernels import prefill_attention
 from fdjax.kernels.decode_attention import OP
@@ -56,16 +58,21 @@ def planned(implementation: str) -> MemoryPlan:
         return memory_plan()
 
 
+def row_pages(buckets: Buckets) -> RowPages:
+    """Of the most rows, as wide as can be."""
+    counts = jnp.zeros(buckets.rows[-1], jnp.int32)
+    return RowPages(jnp.stack([counts] * 3), counts, buckets.widths[-1])
+
+
 @pytest.mark.parametrize("implementation", ["cpu", "reference"])
 def test_decode_fits_the_workspace(llm: LLM, implementation: str):
     executor, buckets = llm.engine.executor, llm.engine.buckets
-    rows, width = buckets.rows[-1], buckets.widths[-1]
     plan = planned(implementation)
-    table = jax.ShapeDtypeStruct((rows, width), np.int32)
-    steps = jax.ShapeDtypeStruct((rows,), np.int32)
+    steps = jax.ShapeDtypeStruct((buckets.rows[-1],), np.int32)
+    pages = row_pages(buckets)
     with OP.using(implementation):
         lowered = executor.programs.lower_decode(
-            *operands(executor), table, steps, plan=SERVING_PLANS[-1]
+            *operands(executor), pages, steps, plan=SERVING_PLANS[-1]
         )
         assert temporaries(lowered) <= allowed(plan)
 
@@ -83,13 +90,13 @@ def test_the_largest_prefill_fits_the_workspace(llm: LLM, implementation: str):
     if implementation == "cpu":
         skip_without("prefill_attention", "cpu")
     engine = llm.engine
-    rows, width = engine.buckets.rows[-1], engine.buckets.widths[-1]
+    rows = engine.buckets.rows[-1]
     tokens = engine.buckets.prefills[-1]
 
     def call() -> RowTokens:
         row = jnp.zeros(rows, jnp.int32)
-        table = jnp.zeros((rows, width), jnp.int32)
-        return RowTokens(jnp.zeros(tokens, jnp.int32), row, row, row, row > 0, table)
+        pages = row_pages(engine.buckets)
+        return RowTokens(jnp.zeros(tokens, jnp.int32), row, row, row, row > 0, pages)
 
     _, progress = operands(engine.executor)
     with prefill_attention.OP.using(implementation):

@@ -8,8 +8,8 @@ import pytest
 from fdjax import SamplingParams
 from fdjax.engine.engine import Engine
 from fdjax.generate import loop
-from fdjax.generate.loop import GenerationProgress, GenerationRules
 from fdjax.generate.plan import SamplingPlan, plan_of
+from fdjax.generate.progress import GenerationProgress, GenerationRules
 from fdjax.generate.sampling_state import init_state
 from fdjax.generate.stopping import FinishReason
 from tests.support.engines import GREEDY, PROMPTS, layout_of, run, tiny_model

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.generate import rows
-from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.progress import GenerationProgress
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.sampling_state import SamplingRules, SamplingState, init_state
 from fdjax.kernels.paged import KVCache
 from tests.support.engines import layout_of, shallow_model
@@ -18,6 +19,7 @@ PLAN = SamplingPlan(stochastic=True, penalties=True, masks=True, num_stop_ids=4)
 GREEDY_PLAN = SamplingPlan()
 LENGTHS = (3, 1, 2, 5)
 HIDDEN = 64
+TABLE = jnp.arange(NUM_ROWS, dtype=jnp.int32)[:, None]  # a page for each row
 
 
 def state_of(count: int, *, num_rows: int, plan: SamplingPlan = PLAN) -> SamplingState:
@@ -51,6 +53,7 @@ def progress_of(state: SamplingState) -> GenerationProgress:
         lengths=jnp.asarray(LENGTHS, jnp.int32),
         tokens=jnp.asarray([11, 12, 13, 14], jnp.int32),
         sampling=state.progress,
+        table=TABLE,
     )
 
 
@@ -128,12 +131,12 @@ def decoded(
     rules: SamplingRules, progress: GenerationProgress, steps: list[int]
 ) -> tuple[GenerationProgress, list[list[int]]]:
     """Three steps of the first rows; the tokens of the steps each takes part in."""
-    table = jnp.arange(len(steps), dtype=jnp.int32)[:, None]
+    nothing, counts = jnp.zeros((3, 0), jnp.int32), np.sign(steps).astype(np.int32)
     progress, sampled = decode(
         shallow_model(),
         rules,
         progress,
-        table,
+        RowPages(nothing, jnp.asarray(counts), 1),
         jnp.asarray(steps, jnp.int32),
         plan=GREEDY_PLAN,
         num_steps=3,
@@ -185,7 +188,7 @@ def call_of(
         jnp.asarray(lengths, jnp.int32),
         jnp.asarray([*sorted(new), NUM_ROWS], jnp.int32),
         jnp.asarray([row in decodes for row in range(NUM_ROWS)]),
-        jnp.arange(NUM_ROWS, dtype=jnp.int32)[:, None],
+        RowPages.all_of(TABLE),
     )
 
 

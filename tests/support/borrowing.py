@@ -12,8 +12,9 @@ from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.engine import Engine
 from fdjax.engine.programs import Programs
 from fdjax.engine.sequence import EngineSequence
-from fdjax.generate.loop import GenerationProgress
 from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.progress import GenerationProgress
+from fdjax.generate.row_pages import RowPages
 from fdjax.generate.rows import RowTokens
 from fdjax.generate.sampling_state import SamplingRules
 from fdjax.kernels.paged import KVCache, SharedPrefixes
@@ -67,14 +68,14 @@ class Poisoned:
         def run_decode(
             rules: SamplingRules,
             progress: GenerationProgress,
-            page_table: jax.Array,
+            pages: RowPages,
             steps: jax.Array,
             prefixes: SharedPrefixes | None = None,
             *,
             plan: SamplingPlan,
         ) -> Any:
-            progress = self._of(progress, "decode", len(page_table))
-            return decode(rules, progress, page_table, steps, prefixes, plan=plan)
+            progress = self._of(progress, "decode", len(steps))
+            return decode(rules, progress, pages, steps, prefixes, plan=plan)
 
         for name, run in (("extend", run_extend), ("decode", run_decode)):
             setattr(programs, name, run)
