@@ -24,10 +24,7 @@ from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.states import States, kept
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
-from fdjax.generate.progress import GenerationProgress
 from fdjax.generate.row_pages import RowPages
-from fdjax.generate.sampling_state import SamplingRules
-from fdjax.generate.softmax_counts import SoftmaxCounts
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
@@ -78,7 +75,7 @@ class Executor:
             num_rows=buckets.rows[-1],
             num_arrivals=buckets.prefill_rows,
         )
-        self.rules, self.progress = self._fresh()
+        self._begin()
         self.kv.array.block_until_ready()  # one that does not fit fails here
 
     @property
@@ -91,7 +88,7 @@ class Executor:
         if not self.kv.array.is_deleted():
             self.kv.array.delete()  # there is no room for two
         self.plan = SERVING_PLANS[0]
-        self.rules, self.progress = self._fresh()
+        self._begin()
 
     def use(self, plan: SamplingPlan) -> None:
         """Goes over to another plan; what rows have in both is kept."""
@@ -200,13 +197,24 @@ class Executor:
         self.pace.prefilled()
         self._keep(self._calls.move(self.kv, moves))
 
+    def place(self, changes: np.ndarray) -> None:
+        """Changes the page table of rows: see `DeviceTable.place`."""
+        self.progress = self.table.place(self.progress, changes)
+
     def decode(
         self,
         sequences: Sequence[EngineSequence],
         *,
         prefixes: SharedPrefixes | None = None,
+        width: int | None = None,
     ) -> Launch:
-        """Runs decode steps of the rows; finds what they share, if not told."""
+        """Runs decode steps of the rows; finds out what is not told.
+
+        Args:
+            sequences: that decode.
+            prefixes: what they share.
+            width: pages that one of them has at most.
+        """
         rows = [sequence.row for sequence in sequences if sequence.row is not None]
         pages = [sequence.pages for sequence in sequences]
         num_rows = smallest_fitting(self._buckets.rows, max(rows) + 1)
@@ -218,8 +226,9 @@ class Executor:
         )
         if prefixes is None and self.shared_reads is not None:
             prefixes = self.shared_reads.of(sequences, self.table.first(num_rows))
-        width = self._buckets.widths[-1]
-        if prefixes is None:  # with them there is one width alone: fewer programs
+        if prefixes is not None:  # there is one width alone: fewer programs
+            width = self._buckets.widths[-1]
+        elif width is None:
             width = self._buckets.width(max(map(len, pages)))
         steps = np.zeros(num_rows, np.int32)
         steps[rows] = self.pace.steps
@@ -282,19 +291,10 @@ class Executor:
             self.allow(rows, masks)
         return rows
 
-    def _fresh(self) -> tuple[SamplingRules, GenerationProgress]:
-        """Rows that nobody has."""
-        num_rows, num_pages = self._buckets.rows[-1], self._layout.num_pages
+    def _begin(self) -> None:
+        """Has rows that nobody has."""
+        num_pages = self._layout.num_pages
         self.table = DeviceTable(self.programs, self._buckets, num_pages)
-        state = self._states.empty(self.plan)
-        zeros, table = np.zeros(num_rows, np.int32), self.table.first(num_rows)
-        lengths, tokens, there = jax.device_put((zeros, zeros, table.copy()))
-        progress = GenerationProgress(
-            self._layout.allocate(),
-            lengths,
-            tokens,
-            state.progress,
-            SoftmaxCounts.of(self._config),
-            there,
-        )
-        return self.programs.beside((state.rules, progress))
+        kv, table = self._layout.allocate(), self.table.first(self.table.num_rows)
+        fresh = self._states.begin(self.plan, kv, table)
+        self.rules, self.progress = self.programs.beside(fresh)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.progress import GenerationProgress
 from fdjax.generate.rows import Arrivals
 from fdjax.generate.sampling_state import (
     SamplingProgress,
@@ -16,6 +17,8 @@ from fdjax.generate.sampling_state import (
     SamplingState,
     init_state,
 )
+from fdjax.generate.softmax_counts import SoftmaxCounts
+from fdjax.kernels.paged import KVCache
 from fdjax.models.config import ModelConfig
 
 
@@ -39,6 +42,24 @@ class States:
     def empty(self, plan: SamplingPlan) -> SamplingState:
         """Of rows that nobody has."""
         return self._of([], plan, self._num_rows)
+
+    def begin(
+        self, plan: SamplingPlan, kv: KVCache, table: np.ndarray
+    ) -> tuple[SamplingRules, GenerationProgress]:
+        """Rules and progress of rows that nobody has.
+
+        Args:
+            plan: stages of sampling.
+            kv: the KV array.
+            table: of its pages, `[R, W]`.
+        """
+        state, zeros = self.empty(plan), np.zeros(self._num_rows, np.int32)
+        lengths, tokens, there = jax.device_put((zeros, zeros, table.copy()))
+        counts = SoftmaxCounts.of(self._config)
+        progress = GenerationProgress(
+            kv, lengths, tokens, state.progress, counts, there
+        )
+        return state.rules, progress
 
     def arrivals(
         self, sequences: Sequence[EngineSequence], plan: SamplingPlan

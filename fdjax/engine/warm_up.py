@@ -75,7 +75,7 @@ def warm_up(
     for plan in plans:
         calls.append(_exchange(executor, buckets, plan))
         calls.append(_extend(executor, buckets.prefills[0]))
-        calls += [_decode(executor, layout, *shape) for shape in decodes]
+        calls += [_decode(executor, *shape) for shape in decodes]
         if executor.shared_reads is not None:
             reads = executor.shared_reads
             calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
@@ -129,12 +129,7 @@ def _move(executor: Executor, layout: KVLayout, size: int) -> _Call:
 
 def _place(executor: Executor) -> _Call:
     """A call that changes nothing in the page table."""
-
-    def call() -> None:
-        nothing = np.zeros((3, 0), np.int32)
-        executor.progress = executor.table.place(executor.progress, nothing)
-
-    return call
+    return lambda: executor.place(np.zeros((3, 0), np.int32))
 
 
 def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call:
@@ -145,10 +140,9 @@ def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call
     return call
 
 
-def _decode(executor: Executor, layout: KVLayout, rows: int, width: int) -> _Call:
+def _decode(executor: Executor, rows: int, width: int) -> _Call:
     sequence = _sequence(1, row=rows - 1)
-    sequence.pages = [layout.num_pages] * width
-    return lambda: executor.decode([sequence])
+    return lambda: executor.decode([sequence], width=width)
 
 
 def _decode_shared(executor: Executor, reads: SharedReads, rows: int) -> _Call:
@@ -177,7 +171,7 @@ def _up_to(steps: tuple[int, ...], size: int) -> Iterator[int]:
 
 
 def _sequence(num_tokens: int, *, row: int) -> EngineSequence:
-    """A sequence without pages."""
+    """A sequence without pages: a call that is only lowered would lose their places."""
     request = Request(0, (0,), _GREEDY, 1)
     return EngineSequence(
         request, Origin(), 0, PrefixKeys(1), [0] * num_tokens, row=row

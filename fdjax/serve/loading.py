@@ -29,7 +29,7 @@ MAX_LAUNCH_S = 0.04
 WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
 # Below it the cut is the same: a row of 1,024 tokens is the shortest that is split.
 SMALLEST_WIDTH = {"cpu": 1, "gpu": 64}
-# And from so many tokens on.
+# And from so many tokens on, by the rule of the CUDA kernel.
 LONG_TOKENS = {"cpu": None, "gpu": decode_config.LONG_TOKENS}
 
 

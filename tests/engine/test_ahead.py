@@ -5,13 +5,14 @@ import threading
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 import pytest
 from jax import monitoring
 
 from fdjax.engine.ahead import Ahead, Collected, compile_all, default_threads
 from fdjax.engine.warm_up import warm_up
 from fdjax.generate.params import SamplingParams
-from tests.support.engines import shallow_model, tiny_engine
+from tests.support.engines import run, shallow_model, tiny_engine
 from tests.support.kept_programs import keeping
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -129,3 +130,23 @@ def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[st
         assert len(told) > done + 1 if threads else told == list(range(done + 1))
         counts.append((done, len(compilations)))
     assert counts[1] == counts[2]
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_warming_up_after_work_changes_no_page(threads: int):
+    """Cached prefixes are in them, and rows were somebody's."""
+    engine = tiny_engine(shallow_model(), max_num_seqs=2)
+    asked = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    run(engine, [[8], [5, 6, 7]], asked)
+    for first in (30, 60, 90):  # the pages of the second row are another's now
+        run(engine, [list(range(first, first + 24))], asked)
+    before = np.array(engine.executor.kv.array)
+    warm_up(
+        engine.executor,
+        engine.buckets,
+        engine.plan.layout,
+        [asked],
+        longest=32,
+        threads=threads,
+    )
+    np.testing.assert_array_equal(engine.executor.kv.array, before)

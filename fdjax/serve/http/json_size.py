@@ -1,14 +1,14 @@
 """How many values a body of JSON has, found before it is read.
 
-Whoever reads JSON holds up all threads of Python until it is read: 0.3 seconds for the
-lists that 4 MiB have room for, and longer until all of them are gone.
+Whoever reads JSON holds up all threads of Python until it is read: 0.1 to 0.3 seconds
+for the lists that 4 MiB have room for, and longer until all of them are gone.
 """
 
 import numpy as np
 
 from fdjax.serve.http.errors import ApiError
 
-# Reading so many takes some 50 ms. Token ids are values of one list.
+# Reading so many token ids, values of one list, holds others up for 50 to 90 ms.
 MAX_VALUES = 2**20
 # Lists, objects and their entries, which take longer: a tool has some for each of its
 # parameters.
@@ -21,8 +21,8 @@ def refuse_many(body: bytes) -> None:
     """Refuses JSON that has too many values, wherever they are.
 
     Args:
-        body: JSON, well-formed or not: what cannot be read ends the reader where it
-            ends counting.
+        body: JSON, or what is to be it: up to a mistake, at which the reader stops,
+            texts end where it finds their ends.
 
     Raises:
         ApiError: 400; there are too many values, or too many of them are nested.
@@ -37,13 +37,16 @@ def refuse_many(body: bytes) -> None:
 
 
 def _at_most(body: bytes) -> tuple[int, int]:
-    """What is nested, and values, as if texts were JSON too: 4 MiB take 4 ms."""
+    """What is nested, and values, as if texts were JSON too: 4 MiB take 4 to 10 ms."""
     nested = sum(map(body.count, _NESTED))
     return nested, nested + body.count(_COMMA)
 
 
 def _outside_texts(body: bytes) -> tuple[int, int]:
-    """The same of what is no text. NumPy lets other threads go on: it takes 30 ms."""
+    """The same of what is no text: 30 ms for 4 MiB, of which NumPy holds up nobody.
+
+    What does, the replacing of escapes, takes at most 10.
+    """
     escaped = b"  "  # as long as what stands there
     plain = body.replace(rb"\\", escaped).replace(rb"\"", escaped)
     characters = np.frombuffer(plain, np.uint8)

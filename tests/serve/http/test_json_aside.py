@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fdjax.serve.http import json_aside
+from fdjax.serve.http.json_size import MAX_NESTED
 from tests.support.http_server import LIMITS, PROMPT, served
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +44,7 @@ async def test_one_after_the_other_and_not_where_all_else_goes_on(
 @pytest.mark.parametrize("path", [PATH, "/v1/chat/completions", "/tokenize"])
 async def test_what_is_wrong_with_long_ones_is_told(path: str):
     body = b'{"prompt": "' + b"a" * 2**17 + b'", '
-    deep = b'{"prompt": ' + b" " * 2**16 + b"[" * 2**15
+    deep = b'{"prompt": ' + b"[" * (MAX_NESTED - 2)  # an object, and an entry of it
     with served() as server:
         for wrong in (body, deep, b'"' + b"\xff" * 2**17):
             async with server.client as client:
