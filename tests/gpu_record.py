@@ -218,7 +218,7 @@ def run(names: Iterable[str]) -> list[str]:
     for name in names:
         command = [sys.executable, "-m", "pytest", "-m", "gpu", *gpu_tests(name)]
         status = subprocess.run(
-            command, env=os.environ | {"JAX_PLATFORMS": "cuda"}, check=False
+            command, env=os.environ | {"JAX_PLATFORMS": "cuda,cpu"}, check=False
         ).returncode
         if status:
             failed.append(f"{name}: its tests ended with status {status}")

@@ -49,7 +49,7 @@ TESTS = (
     "tests/kernels/test_rope_kv_write.py",
 )
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cuda",
+    "JAX_PLATFORMS": "cuda,cpu",
     "XLA_FLAGS": "--xla_gpu_enable_command_buffer= --xla_gpu_autotune_level=0",
     "XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -173,7 +173,7 @@ def test_the_command_runs_what_waits_each_in_a_process_of_its_own(
     def start(
         words: list[str], *, env: dict[str, str], check: bool
     ) -> subprocess.CompletedProcess[str]:
-        assert env["JAX_PLATFORMS"] == "cuda"
+        assert env["JAX_PLATFORMS"] == "cuda,cpu"
         assert not check
         started.append(words[words.index("gpu") + 1 :])
         return subprocess.CompletedProcess(words, int("draw" in words[-1]))
