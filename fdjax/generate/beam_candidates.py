@@ -15,6 +15,7 @@ from fdjax.generate.beam_state import (
     divided,
 )
 from fdjax.generate.masks import masked
+from fdjax.generate.most_likely import most_likely
 from fdjax.generate.token_lists import listed
 from fdjax.notation import Array, Bool, Float, Int32, UInt32
 from fdjax.pytree import pytree
@@ -71,11 +72,13 @@ def candidates_of(
     if rules.num_logprobs is None:
         return best
     group = jnp.arange(logprobs.shape[0])[:, None]
-    values, ids = lax.top_k(logprobs, min(rules.num_logprobs, logprobs.shape[-1]))
+    count = min(rules.num_logprobs, logprobs.shape[-1])
+    values, ids = most_likely(logprobs.reshape(-1, logprobs.shape[-1]), count)
+    shape = (*logprobs.shape[:-1], count)
     return dataclasses.replace(
         best,
         logprobs=logprobs[group, best.parents, best.tokens],
-        top=TopTokens(ids, values),
+        top=TopTokens(ids.reshape(shape), values.reshape(shape)),
     )
 
 
@@ -122,7 +125,7 @@ def _best(
     sums = jnp.where(exists[:, :, None], sums, -jnp.inf)
     most = max(LEAST_KEPT, 1 + rules.stopping.stop_ids.shape[1]) * width
     count = min(most, width * vocab_size)
-    sums, places = lax.top_k(sums.reshape(groups, -1), count)
+    sums, places = most_likely(sums.reshape(groups, -1), count)
     parents, tokens = places // vocab_size, places % vocab_size
     ends = jnp.any(tokens[..., None] == rules.stopping.stop_ids[:, None], axis=-1)
     ends |= (generated + 1 >= rules.stopping.max_tokens)[:, None]
