@@ -20,6 +20,7 @@ from fdjax.engine.programs import Programs
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamStep
 from fdjax.generate.beam_state import stop_ids
+from fdjax.generate.packed import Packed
 from fdjax.kernels.paged import KVCache
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
@@ -70,17 +71,18 @@ class BeamExecutor:
         if not self._tables.prompts.are_planned:
             _warn_once()
         state = self.preparation.state(sequence.request)
-        group.rules = state.rules
         places = np.full(group.params.num_beam_groups, place, np.int32)
         operands = logits, jax.device_put(places), state.rules, state.progress
         if group.judges is None:
-            group.run, step = self._run([group], "begin", operands)
+            rules, run, step = self._run([group], "begin", operands)
         else:
             allowed = jax.device_put(group.judges.first_mask()[None])
             judged = *operands, allowed
-            group.run, step = self._run([group], "begin_judged", judged)
+            rules, run, step = self._run([group], "begin_judged", judged)
+        group.begin(rules, run)
         group.kind = self._kind(sequence)
-        return self._launched(sequence, step)
+        (launch,) = self._launched([sequence], step)
+        return launch
 
     def batches(
         self,
@@ -120,11 +122,10 @@ class BeamExecutor:
         weights, run = self._programs.weights, group.run
         if group.judges is None:
             groups = [one.search for one in searches]
-            kv, runs, steps = self._run(groups, "step", self._operands(searches, kv))
-            for one, after in zip(searches, runs, strict=True):
-                one.search.run = after
-            launched = zip(searches, steps, strict=True)
-            return kv, [self._launched(*each) for each in launched]
+            kv, runs, step = self._run(groups, "step", self._operands(searches, kv))
+            for one, after in zip(groups, runs, strict=True):
+                one.run = after
+            return kv, self._launched(searches, step)
         rules, judgement = group.rules, group.judgement
         assert judgement is not None
         if sequence.num_launched > sequence.limit:
@@ -133,7 +134,7 @@ class BeamExecutor:
             pages = self._tables.pages(searches)
             operands = weights, kv, rules, run, pages, judgement
             kv, group.run, step = self._run([group], "judged_step", operands)
-        return kv, [self._launched(sequence, step)]
+        return kv, self._launched(searches, step)
 
     def _operands(
         self, searches: Sequence[EngineSequence], kv: KVCache
@@ -178,9 +179,17 @@ class BeamExecutor:
             program = groups[0].programs[key] = beams.compiled(kind, key, operands)
         return program.call(*operands)
 
-    def _launched(self, sequence: EngineSequence, step: BeamStep) -> BeamLaunch:
-        ends = stop_ids(sequence.request.params, self._config.eos_token_ids)
-        return BeamLaunch(sequence, step, ends).start_copy()
+    def _launched(
+        self, searches: Sequence[EngineSequence], step: Packed[BeamStep]
+    ) -> list[BeamLaunch]:
+        launches: list[BeamLaunch] = []
+        end = 0
+        for one in searches:
+            ends = stop_ids(one.request.params, self._config.eos_token_ids)
+            begin, end = end, end + one.search.params.num_beam_groups
+            launches.append(BeamLaunch(one, step, slice(begin, end), ends))
+        launches[0].start_copy()  # they have one array
+        return launches
 
 
 def _rules_and_runs(searches: Sequence[EngineSequence]) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from fdjax.engine.request import Found, Increment
 from fdjax.engine.results import ending
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamStep
+from fdjax.generate.packed import Packed, unpacked
 from fdjax.generate.stopping import FinishReason
 
 
@@ -19,26 +20,29 @@ class BeamLaunch(Awaited):
 
     Attributes:
         sequence: the search.
-        step: what it says.
+        step: what is said of all searches of the call.
+        groups: which of them are this one's.
         stop_ids: tokens that end its beams.
     """
 
     sequence: EngineSequence
-    step: BeamStep
+    step: Packed[BeamStep]
+    groups: slice
     stop_ids: set[int]
 
     steps = timed = None
 
     @property
-    def arrays(self) -> BeamStep:
+    def arrays(self) -> Packed[BeamStep]:
         """The step."""
         return self.step
 
     def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
         """Waits for it; something comes of the last one, or of all if asked for."""
-        step, sequence = jax.device_get(self.step), self.sequence
+        told, sequence = jax.device_get(self.step), self.sequence
         if sequence.ended or sequence.group is None:
             return
+        step = unpacked(told.rows(self.groups))
         group, index = sequence.group, sequence.request.index
         group.take(step, self.stop_ids)
         codes = {FinishReason(code) for code in step.finished.tolist()}

@@ -15,6 +15,7 @@ from fdjax.engine.request import Request
 from fdjax.generate.beam_run import BeamPages, BeamRun, Judgement
 from fdjax.generate.beam_state import BeamState, init_beams
 from fdjax.generate.masks import num_words
+from fdjax.generate.packed import Packed
 from fdjax.generate.plan import plan_of
 from fdjax.kernels.paged import KVCache
 from fdjax.memory.kv import KVLayout
@@ -77,7 +78,7 @@ class BeamPreparation:
         if program is None:
             return None
         of_search = Prepared({program.key: program})
-        rules, run = begin[1][2], program.results[0]
+        rules, run, _ = program.results
         for wanted in self._steps(request, kv, rules, run):
             program = self._program(*wanted, only_kept=only_kept)
             if program is None:
@@ -110,9 +111,9 @@ class BeamPreparation:
         """
         assert request.programs is not None
         kind, operands = self._begin(request)
-        beams, rules = self._programs.beams, operands[2]
+        beams = self._programs.beams
         begin = beams.compiled(kind, beams.key(kind, operands), operands)
-        run, has_compiled = begin.results[0], False
+        (rules, run, _), has_compiled = begin.results, False
         for pages in self._pages(request, run, count):
             several = (rules,) * count, (run,) * count
             operands = self._programs.weights, _shapes(kv), *several, pages
@@ -134,7 +135,7 @@ class BeamPreparation:
         return "begin_judged", (*operands, shape((1, self._num_words), np.uint32))
 
     def _steps(
-        self, request: Request, kv: KVCache, rules: Any, run: BeamRun
+        self, request: Request, kv: KVCache, rules: Any, run: Packed[BeamRun]
     ) -> Iterator[_Wanted]:
         """All after the first."""
         fixed = self._programs.weights, _shapes(kv)
@@ -147,9 +148,11 @@ class BeamPreparation:
             yield "judged_step", (*fixed, rules, run, pages, judgement)
         yield "end_judged", (rules, run, judgement)
 
-    def _pages(self, request: Request, run: BeamRun, count: int) -> Iterator[BeamPages]:
+    def _pages(
+        self, request: Request, run: Packed[BeamRun], count: int
+    ) -> Iterator[BeamPages]:
         """Of all steps of so many searches: tables grow with the beams."""
-        groups, width = run.tokens.shape
+        groups, width = run.shapes.tokens.shape
         prompt = self._table_width(len(request.prompt))
         longest = self._table_width(request.max_tokens)
         for own in self._buckets.widths:
@@ -175,9 +178,10 @@ def _shapes(tree: Any) -> Any:
     return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), tree)
 
 
-def _judgement_shapes(run: BeamRun, num_words: int) -> Judgement:
-    assert run.candidates is not None
-    shape: tuple[int, ...] = run.candidates.sums.shape
+def _judgement_shapes(run: Packed[BeamRun], num_words: int) -> Judgement:
+    candidates = run.shapes.candidates
+    assert candidates is not None
+    shape: tuple[int, ...] = candidates.sums.shape
     ends = jax.ShapeDtypeStruct(shape, np.bool_)
     allowed = jax.ShapeDtypeStruct((*shape, num_words), np.uint32)
     return jax.eval_shape(Judgement, ends, allowed)

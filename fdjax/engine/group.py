@@ -14,6 +14,7 @@ from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.beam_run import BeamRun, BeamStep, Judgement
 from fdjax.generate.beam_state import OUT, BeamRules
 from fdjax.generate.beam_trace import BeamTrace, TracedStep
+from fdjax.generate.packed import Packed
 from fdjax.generate.stopping import FinishReason
 
 
@@ -39,6 +40,7 @@ class Group:
         held: its next step waits for that.
         rules: on the device, while it runs.
         run: likewise; what the last step left.
+        run_width: beams that each of its groups has room for there.
         kind: what it has in common with searches whose steps may be its steps, once it
             has begun; `None`: it goes alone.
     """
@@ -54,8 +56,9 @@ class Group:
     judges: Judges | None = field(init=False)
     judgement: Judgement | None = field(init=False)
     held: bool = field(init=False)
-    rules: BeamRules | None = field(init=False)
-    run: BeamRun | None = field(init=False)
+    rules: Packed[BeamRules] | None = field(init=False)
+    run: Packed[BeamRun] | None = field(init=False)
+    run_width: int = field(init=False)
     kind: Alike | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,12 +68,6 @@ class Group:
     def width(self) -> int:
         """Beams, which are the rows that it counts for."""
         return self.params.beam_width
-
-    @property
-    def run_width(self) -> int:
-        """Beams that each of its groups has room for, once it has begun."""
-        assert self.run is not None
-        return self.run.tokens.shape[1]
 
     @property
     def pages(self) -> list[int]:
@@ -91,6 +88,12 @@ class Group:
         self.judges = None if first is None else Judges(first, self.num_words)
         self.judgement, self.held = None, False
         self.rules = self.run = self.kind = None
+        self.run_width = 0
+
+    def begin(self, rules: Packed[BeamRules], run: Packed[BeamRun]) -> None:
+        """Its first step is launched, and leaves these."""
+        self.rules, self.run = rules, run
+        self.run_width = run.shapes.tokens.shape[1]
 
     def launch(self) -> None:
         """A step is on its way."""

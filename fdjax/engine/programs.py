@@ -21,6 +21,7 @@ from fdjax.generate.beam_loop import (
 )
 from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep
 from fdjax.generate.beam_state import BeamRules
+from fdjax.generate.packed import Packed
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.pooled_states import PooledStates, pool_tokens
 from fdjax.generate.progress import GenerationProgress
@@ -129,23 +130,23 @@ class Programs:
         def run_beams(
             weights: tuple[Array, ...],
             kv: KVCache,
-            rules: tuple[BeamRules, ...],
-            runs: tuple[BeamRun, ...],
+            rules: tuple[Packed[BeamRules], ...],
+            runs: tuple[Packed[BeamRun], ...],
             pages: BeamPages,
-        ) -> tuple[KVCache, tuple[BeamRun, ...], tuple[BeamStep, ...]]:
+        ) -> tuple[KVCache, tuple[Packed[BeamRun], ...], Packed[BeamStep]]:
             model = jax.tree.unflatten(structure, weights)
             return beam_steps(model, kv, rules, runs, pages)
 
         def run_judged(
             weights: tuple[Array, ...], kv: KVCache, *operands: Any
-        ) -> tuple[KVCache, BeamRun, BeamStep]:
+        ) -> tuple[KVCache, Packed[BeamRun], Packed[BeamStep]]:
             model = jax.tree.unflatten(structure, weights)
             return judged_step(model, kv, *operands)
 
         self.beams = BeamPrograms(
             {
-                "begin": BeamFunction(begin_beams, donated=(3,)),
-                "begin_judged": BeamFunction(begin_judged, donated=(3,)),
+                "begin": BeamFunction(begin_beams),
+                "begin_judged": BeamFunction(begin_judged),
                 "end_judged": BeamFunction(end_judged),
                 "step": BeamFunction(run_beams, donated=(1, 3), num_fixed=2),
                 "judged_step": BeamFunction(run_judged, donated=(1, 3), num_fixed=2),

@@ -2,10 +2,7 @@
 
 import dataclasses
 import itertools
-import operator
-from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 
 from fdjax.generate.beam_candidates import Candidates, candidates_of
@@ -18,11 +15,15 @@ from fdjax.generate.beam_search import (
     select,
 )
 from fdjax.generate.beam_state import BeamProgress, BeamRules, BeamState
+from fdjax.generate.packed import Packed, joined, packed, unpacked
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import beam_batch
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32, UInt32
+
+type Begun = tuple[Packed[BeamRules], Packed[BeamRun], Packed[BeamStep]]
+"""Rules for later steps, what those change, and what is told."""
 
 
 def begin_beams(
@@ -30,19 +31,19 @@ def begin_beams(
     places: Int32[Array, " groups"],
     rules: BeamRules,
     progress: BeamProgress,
-) -> tuple[BeamRun, BeamStep]:
+) -> Begun:
     """The first tokens of groups whose prompts are in the KV array.
 
     Args:
         logits: of the last tokens of prompts.
         places: which of them is each group's.
         rules: of the groups.
-        progress: of `init_beams`; donate it.
+        progress: of `init_beams`.
     """
     state = BeamState(rules, progress)
     chosen, progress = search(_spread(logits[places], progress), state)
     run = BeamRun(progress, chosen.tokens, _no_origins(state), None)
-    return run, _told(chosen, progress, None)
+    return packed(rules), packed(run), packed(_told(chosen, progress, None))
 
 
 def begin_judged(
@@ -51,7 +52,7 @@ def begin_judged(
     rules: BeamRules,
     progress: BeamProgress,
     allowed: UInt32[Array, "groups words"],
-) -> tuple[BeamRun, BeamStep]:
+) -> Begun:
     """`begin_beams` where the host judges candidates: these, of the first tokens.
 
     Args:
@@ -67,99 +68,74 @@ def begin_judged(
     candidates, progress = _looked(_spread(logits[places], progress), state, by_beam)
     none = jnp.zeros(progress.sums.shape, jnp.int32)
     run = BeamRun(progress, none, _no_origins(state), candidates)
-    return run, _told(None, progress, candidates)
-
-
-def beam_step(
-    model: Decoder,
-    kv: KVCache,
-    rules: BeamRules,
-    run: BeamRun,
-    pages: BeamPages,
-) -> tuple[KVCache, BeamRun, BeamStep]:
-    """Feeds each beam's token and chooses the next; finished groups stand still.
-
-    Args:
-        model: the decoder.
-        kv: the KV array; donate it.
-        rules: of the groups.
-        run: of the groups; donate it.
-        pages: with room for the tokens that are fed.
-    """
-    logits, kv, origins = _fed(model, kv, run, pages)
-    chosen, progress = search(logits, BeamState(rules, run.progress))
-    origins = _followed(origins, chosen)
-    run = BeamRun(progress, chosen.tokens, origins, None)
-    return kv, run, _told(chosen, progress, None)
+    return packed(rules), packed(run), packed(_told(None, progress, candidates))
 
 
 def beam_steps(
     model: Decoder,
     kv: KVCache,
-    rules: tuple[BeamRules, ...],
-    runs: tuple[BeamRun, ...],
+    rules: tuple[Packed[BeamRules], ...],
+    runs: tuple[Packed[BeamRun], ...],
     pages: BeamPages,
-) -> tuple[KVCache, tuple[BeamRun, ...], tuple[BeamStep, ...]]:
-    """`beam_step` of searches that are alike, whose weights are read once.
+) -> tuple[KVCache, tuple[Packed[BeamRun], ...], Packed[BeamStep]]:
+    """Feeds each beam's token and chooses the next; finished groups stand still.
 
     Args:
-        model: see `beam_step`.
-        kv: see there.
-        rules: of each search; of the same shapes.
+        model: the decoder; its weights are read once for all searches.
+        kv: the KV array; donate it.
+        rules: of the groups of each search; of the same shapes.
         runs: of each; donate them.
-        pages: of all their groups, one search after the other.
+        pages: of all their groups, one search after the other, with room for the
+            tokens that are fed.
+
+    Returns:
+        Besides what was donated, a step of all groups.
     """
-    sizes = [run.tokens.shape[0] for run in runs]
-    kv, run, step = beam_step(model, kv, _joined(rules), _joined(runs), pages)
-    return kv, _parted(run, sizes), _parted(step, sizes)
-
-
-def _joined[T](trees: tuple[T, ...]) -> T:
-    """One tree of several whose arrays have an axis of groups first."""
-    if len(trees) == 1:
-        return trees[0]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
-
-
-def _parted[T](tree: T, sizes: Sequence[int]) -> tuple[T, ...]:
-    """The trees that `_joined` joins, by their numbers of groups."""
-    ends = itertools.accumulate(sizes, initial=0)
-    places = (slice(*ends) for ends in itertools.pairwise(ends))
-    return tuple(jax.tree.map(operator.itemgetter(place), tree) for place in places)
+    run = unpacked(joined(runs))
+    state = BeamState(unpacked(joined(rules)), run.progress)
+    logits, kv, origins = _fed(model, kv, run, pages)
+    chosen, progress = search(logits, state)
+    origins = _followed(origins, chosen)
+    after = packed(BeamRun(progress, chosen.tokens, origins, None))
+    ends = itertools.accumulate((one.words.shape[0] for one in runs), initial=0)
+    parts = tuple(after.rows(slice(*each)) for each in itertools.pairwise(ends))
+    return kv, parts, packed(_told(chosen, progress, None))
 
 
 def judged_step(
     model: Decoder,
     kv: KVCache,
-    rules: BeamRules,
-    run: BeamRun,
+    rules: Packed[BeamRules],
+    run: Packed[BeamRun],
     pages: BeamPages,
     judgement: Judgement,
-) -> tuple[KVCache, BeamRun, BeamStep]:
+) -> tuple[KVCache, Packed[BeamRun], Packed[BeamStep]]:
     """Chooses among candidates that were judged, and finds those after them.
 
     Args:
-        model: see `beam_step`, as for all but the last.
+        model: see `beam_steps`, as for all but the last.
         kv: see there.
-        rules: see there.
-        run: see there; with candidates.
+        rules: of one search.
+        run: likewise; with candidates.
         pages: see there.
         judgement: of its candidates.
     """
-    run, chosen = _chosen(rules, run, judgement)
-    logits, kv, origins = _fed(model, kv, run, pages)
+    own = unpacked(rules)
+    after, chosen = _chosen(own, unpacked(run), judgement)
+    logits, kv, origins = _fed(model, kv, after, pages)
     groups = jnp.arange(logits.shape[0])[:, None]
     allowed = judgement.allowed[groups, chosen.places]
-    state = BeamState(rules, run.progress)
-    candidates, progress = _looked(logits, state, allowed)
-    run = BeamRun(progress, run.tokens, origins, candidates)
-    return kv, run, _told(chosen, progress, candidates)
+    candidates, progress = _looked(logits, BeamState(own, after.progress), allowed)
+    after = BeamRun(progress, after.tokens, origins, candidates)
+    return kv, packed(after), packed(_told(chosen, progress, candidates))
 
 
-def end_judged(rules: BeamRules, run: BeamRun, judgement: Judgement) -> BeamStep:
+def end_judged(
+    rules: Packed[BeamRules], run: Packed[BeamRun], judgement: Judgement
+) -> Packed[BeamStep]:
     """Chooses among the candidates of the last tokens; nothing is fed any more."""
-    run, chosen = _chosen(rules, run, judgement)
-    return _told(chosen, run.progress, None)
+    after, chosen = _chosen(unpacked(rules), unpacked(run), judgement)
+    return packed(_told(chosen, after.progress, None))
 
 
 def _chosen(
