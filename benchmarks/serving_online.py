@@ -6,7 +6,8 @@ A load is named `conv-N`: requests with the lengths of a trace of conversations,
 them at once, or else N a second, as a Poisson process. Of its form `-short`, prompts
 are below 2,100 tokens. The trace is a CSV file with the columns of Azure's traces; none
 is part of the project. Prompts are random, and the engine is in this process, so that
-what is measured is neither a tokenizer nor HTTP.
+what is measured is neither a tokenizer nor HTTP. With `--engine vllm` vLLM answers
+them, where it is installed; `JAX_PLATFORMS=cpu` leaves it the GPU.
 """
 
 import argparse
@@ -15,26 +16,27 @@ import dataclasses
 import pathlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from benchmarks import results
-from fdjax import LLM, SamplingParams
+from benchmarks.online_engines import (
+    EngineSettings,
+    Generate,
+    start_fdjax,
+    start_vllm,
+)
 from fdjax.cli.bench.arrivals import Arrival, poisson
 from fdjax.cli.bench.trace import read_trace
-from fdjax.serve.async_llm import AsyncLLM
 
 AT_ONCE = 512
 SHORT_TOKENS = 2100
 LOADS = "conv-512,conv-12,conv-20,conv-512-short,conv-12-short,conv-20-short"
 # Requests of the trace that come before those measured: they warmed up its service.
 SKIPPED = 600
-
-type Generate = Callable[[list[int], int], AsyncIterator[int]]
-"""Continues a prompt by so many tokens; tells how many came, each time some do."""
 
 
 @dataclass(frozen=True)
@@ -143,20 +145,10 @@ def _percentiles(seconds: Sequence[float]) -> list[float] | None:
     return [round(float(one), 1) for one in found]
 
 
-def of_fdjax(engine: AsyncLLM) -> Generate:
-    """An engine of this project."""
-
-    async def generate(prompt: list[int], count: int) -> AsyncIterator[int]:
-        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
-        async for chunk in engine.generate(prompt, params):
-            yield len(chunk.token_ids)
-
-    return generate
-
-
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=pathlib.Path)
+    parser.add_argument("--engine", choices=("fdjax", "vllm"), default="fdjax")
     parser.add_argument("--loads", default=LOADS)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--skip", type=int, default=SKIPPED)
@@ -189,52 +181,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loads = [
         Load.of(name, fitting, seconds=given.seconds) for name in given.loads.split(",")
     ]
-    steps: dict[str, Any] = {
-        "max_num_batched_tokens": given.max_num_batched_tokens,
-        "max_itl_ms": given.max_itl_ms,
-        "prefill_order": given.prefill_order,
-        "mixed_steps": not given.no_mixed_steps,
-    }
-    start = time.perf_counter()
-    llm = LLM(
-        given.model,
+    settings = EngineSettings(
+        model=given.model,
         dtype=given.dtype,
-        random_weights=True,
         max_model_len=given.max_model_len,
         max_num_seqs=given.max_num_seqs,
         memory_fraction=given.memory_fraction,
-        **steps,
+        max_num_batched_tokens=given.max_num_batched_tokens,
+        max_itl_ms=given.max_itl_ms,
+        prefill_order=given.prefill_order,
+        mixed_steps=not given.no_mixed_steps,
     )
-    greedy = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    programs, layout = llm.warm_up([greedy]), llm.engine.plan.layout
-    steps["max_num_batched_tokens"] = llm.loaded.settings.max_batched_tokens
-    common = {
-        "engine": "fdjax",
-        "model": pathlib.Path(given.model).stem,
-        "max_num_seqs": given.max_num_seqs,
-        "max_model_len": given.max_model_len,
-        **steps,
-        "programs": programs,
-        "start_s": round(time.perf_counter() - start, 1),
-        "kv_tokens": layout.num_pages * layout.page_size,
-        **results.provenance(),
-    }
-    print(common, flush=True)
-    vocab_size = llm.config.embedding.vocab_size
-    rows: list[dict[str, Any]] = []
+    asyncio.run(_measure_all(settings, given.engine, loads, out))
 
-    engine = AsyncLLM.of(llm)
+
+async def _measure_all(
+    settings: EngineSettings, engine: str, loads: Sequence[Load], out: pathlib.Path
+) -> None:
+    started = start_vllm(settings) if engine == "vllm" else start_fdjax(settings)
+    common = {"engine": engine, **started.about, **results.provenance()}
+    print(common, flush=True)
+    rows: list[dict[str, Any]] = []
     try:
         for load in loads:
-            before = llm.engine.scheduler.num_preemptions
-            run = measured(of_fdjax(engine), load, vocab_size=vocab_size)
-            row = asyncio.run(run)
-            row["preemptions"] = llm.engine.scheduler.num_preemptions - before
+            before = started.preemptions()
+            row = await measured(started.generate, load, vocab_size=started.vocab_size)
+            row["preemptions"] = started.preemptions() - before
             rows.append(row | common)
             print(row, flush=True)
             results.write(out, rows)
     finally:
-        engine.close()
+        started.close()
 
 
 if __name__ == "__main__":
