@@ -1,16 +1,13 @@
 """`BeamExecutor`: the calls that search with beams, over the KV array of an engine."""
 
-import functools
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from fdjax import device
 from fdjax.engine.beam_batches import batches, kind_of, largest_power
-from fdjax.engine.beam_launch import BeamLaunch
+from fdjax.engine.beam_launch import BeamLaunch, Launched
 from fdjax.engine.beam_preparation import BeamPreparation
 from fdjax.engine.beam_programs import Alike, Kind
 from fdjax.engine.beam_tables import BeamTables
@@ -25,8 +22,6 @@ from fdjax.kernels.paged import KVCache
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.notation import Array, Float
-
-logger = logging.getLogger(__name__)
 
 
 class BeamExecutor:
@@ -68,8 +63,6 @@ class BeamExecutor:
             place: which of them is its.
         """
         group = sequence.search
-        if not self._tables.prompts.are_planned:
-            _warn_once()
         state = self.preparation.state(sequence.request)
         places = np.full(group.params.num_beam_groups, place, np.int32)
         operands = logits, jax.device_put(places), state.rules, state.progress
@@ -81,8 +74,7 @@ class BeamExecutor:
             rules, run, step = self._run([group], "begin_judged", judged)
         group.begin(rules, run)
         group.kind = self._kind(sequence)
-        (launch,) = self._launched([sequence], step)
-        return launch
+        return self._launched([sequence], step)
 
     def batches(
         self,
@@ -110,7 +102,7 @@ class BeamExecutor:
 
     def step(
         self, searches: Sequence[EngineSequence], kv: KVCache
-    ) -> tuple[KVCache, list[BeamLaunch]]:
+    ) -> tuple[KVCache, BeamLaunch]:
         """Feeds beams' tokens and chooses the next; `kv` is donated.
 
         Args:
@@ -144,10 +136,7 @@ class BeamExecutor:
         return self._programs.weights, kv, rules, runs, self._tables.pages(searches)
 
     def _kind(self, sequence: EngineSequence) -> Alike | None:
-        # The definition gathers the pages of all searches of a call, which on a GPU
-        # nobody has planned for.
-        is_planned = device.platform() != "gpu" or self._tables.prompts.are_planned
-        if not (is_planned and sequence.request.goes_in_batches):
+        if not sequence.request.goes_in_batches:
             return None
         group, width = sequence.search, self._buckets.width(len(sequence.pages))
         return kind_of((group.rules, group.run), width)
@@ -181,27 +170,16 @@ class BeamExecutor:
 
     def _launched(
         self, searches: Sequence[EngineSequence], step: Packed[BeamStep]
-    ) -> list[BeamLaunch]:
-        launches: list[BeamLaunch] = []
-        end = 0
+    ) -> BeamLaunch:
+        launched: list[Launched] = []
+        first = 0
         for one in searches:
             ends = stop_ids(one.request.params, self._config.eos_token_ids)
-            begin, end = end, end + one.search.params.num_beam_groups
-            launches.append(BeamLaunch(one, step, slice(begin, end), ends))
-        launches[0].start_copy()  # they have one array
-        return launches
+            launched.append(Launched(one, first, ends))
+            first += one.search.params.num_beam_groups
+        return BeamLaunch(tuple(launched), step).start_copy()
 
 
 def _rules_and_runs(searches: Sequence[EngineSequence]) -> tuple[Any, Any]:
     groups = [one.search for one in searches]
     return tuple(one.rules for one in groups), tuple(one.run for one in groups)
-
-
-@functools.cache
-def _warn_once() -> None:
-    if device.platform() == "gpu":
-        logger.warning(
-            "beam search computes attention by its definition: to this model positions "
-            "matter (a window, or ALiBi), and no kernel for a GPU follows its beams; "
-            "temporaries are not in the memory plan"
-        )

@@ -1,11 +1,12 @@
-"""`BeamLaunch`: a step of a beam search on its way from the device."""
+"""`BeamLaunch`: a step of beam searches on its way from the device."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
 from fdjax.engine.awaited import Awaited
+from fdjax.engine.group import Group
 from fdjax.engine.request import Found, Increment
 from fdjax.engine.results import ending
 from fdjax.engine.sequence import EngineSequence
@@ -15,20 +16,31 @@ from fdjax.generate.stopping import FinishReason
 
 
 @dataclass(frozen=True)
-class BeamLaunch(Awaited):
-    """A step of a search on its way from the device, as `Launch` is for rows.
+class Launched:
+    """A search of a launch.
 
     Attributes:
         sequence: the search.
-        step: what is said of all searches of the call.
-        groups: which of them are this one's.
+        first: which of the launch's groups is its first.
         stop_ids: tokens that end its beams.
     """
 
     sequence: EngineSequence
-    step: Packed[BeamStep]
-    groups: slice
+    first: int
     stop_ids: set[int]
+
+
+@dataclass(frozen=True)
+class BeamLaunch(Awaited):
+    """A step of searches on its way from the device, as `Launch` is for rows.
+
+    Attributes:
+        searches: those of the call.
+        step: what it says of all.
+    """
+
+    searches: tuple[Launched, ...]
+    step: Packed[BeamStep]
 
     steps = timed = None
 
@@ -37,24 +49,36 @@ class BeamLaunch(Awaited):
         """The step."""
         return self.step
 
+    def of_seated(self) -> "BeamLaunch":
+        """Without the searches that have no rows any more: nobody waits for theirs."""
+        seated = (one for one in self.searches if one.sequence.row is not None)
+        return replace(self, searches=tuple(seated))
+
     def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
         """Waits for it; something comes of the last one, or of all if asked for."""
-        told, sequence = jax.device_get(self.step), self.sequence
-        if sequence.ended or sequence.group is None:
-            return
-        step = unpacked(told.rows(self.groups))
-        group, index = sequence.group, sequence.request.index
-        group.take(step, self.stop_ids)
-        codes = {FinishReason(code) for code in step.finished.tolist()}
-        if FinishReason.NON_FINITE in codes:
-            yield sequence, ending(sequence.request, FinishReason.NON_FINITE)
-        elif FinishReason.RUNNING not in codes:
-            found = group.found(step, self.stop_ids)
-            tokens = found[0].token_ids if found else []
-            reason = found[0].finish_reason if found else FinishReason.LENGTH
-            logprobs = found[0].logprobs if found else None
-            if group.params.logprobs is not None:
-                logprobs = logprobs or []
-            yield sequence, Found(index, tokens, logprobs, reason, hypotheses=found)
-        elif group.params.stream_best and (best := group.best(step, self.stop_ids)):
-            yield sequence, Found(index, [], None, None, hypotheses=best)
+        step = unpacked(jax.device_get(self.step))
+        for one in self.searches:
+            if not one.sequence.ended and one.sequence.group is not None:
+                yield from _read(one, one.sequence.group, step)
+
+
+def _read(
+    one: Launched, group: Group, step: BeamStep
+) -> Iterator[tuple[EngineSequence, Increment]]:
+    sequence, index = one.sequence, one.sequence.request.index
+    where = step, one.first, one.stop_ids
+    group.take(*where)
+    ends = step.finished[one.first : one.first + len(group.traces)]
+    codes = {FinishReason(code) for code in ends.tolist()}
+    if FinishReason.NON_FINITE in codes:
+        yield sequence, ending(sequence.request, FinishReason.NON_FINITE)
+    elif FinishReason.RUNNING not in codes:
+        found = group.found(*where)
+        tokens = found[0].token_ids if found else []
+        reason = found[0].finish_reason if found else FinishReason.LENGTH
+        logprobs = found[0].logprobs if found else None
+        if group.params.logprobs is not None:
+            logprobs = logprobs or []
+        yield sequence, Found(index, tokens, logprobs, reason, hypotheses=found)
+    elif group.params.stream_best and (best := group.best(*where)):
+        yield sequence, Found(index, [], None, None, hypotheses=best)

@@ -1,6 +1,7 @@
 """`BeamTables`: where the calls of beam searches find keys and values."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -8,10 +9,32 @@ import numpy as np
 from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.page_table import page_table
+from fdjax.engine.segments import Segments
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamPages
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was found for some searches, by the very lists that it was found from.
+
+    A list of a prompt's pages stays as it is; where pages were moved there is another.
+    """
+
+    of: Sequence[tuple[list[int], Segments]]
+    num_changes: Sequence[int]
+    found: BeamPages
+
+    def is_of(
+        self, now: Sequence[tuple[list[int], Segments]], num_changes: Sequence[int]
+    ) -> bool:
+        """Whether it is of these."""
+        return num_changes == self.num_changes and all(
+            pages is before and segments is those
+            for (pages, segments), (before, those) in zip(now, self.of, strict=True)
+        )
 
 
 class BeamTables:
@@ -30,10 +53,13 @@ class BeamTables:
         self.prompts = BeamPrompts(config)
         self._layout = layout
         self._width = buckets.width
+        self._last: _Known | None = None
         # Tracing takes longer than the host's other work for a step: once is enough.
-        none = (jax.ShapeDtypeStruct((0,) * rank, np.int32) for rank in (2, 1, 3))
-        pages = jax.eval_shape(BeamPages, *none, self.prompts.shapes(1, 1))
-        self._structure = jax.tree.structure(pages)
+        none = [jax.ShapeDtypeStruct((0,) * rank, np.int32) for rank in (2, 1, 3)]
+        self._structures = {
+            is_planned: jax.tree.structure(jax.eval_shape(BeamPages, *none, plan))
+            for is_planned, plan in ((True, self.prompts.shapes(1, 1)), (False, None))
+        }
 
     def sizes(self, searches: Sequence[EngineSequence]) -> tuple[int, int, int, int]:
         """Groups of all, their width, and how wide the tables are."""
@@ -44,37 +70,48 @@ class BeamTables:
         return num_groups, groups[0].run_width, self._width(prompt), self._width(own)
 
     def pages(self, searches: Sequence[EngineSequence]) -> BeamPages:
-        """Rows of the beams that exist, each group's padded to the width of the run."""
+        """Rows of the beams that exist, each group's padded to the width of the run.
+
+        Those of the last call, if it was of the same searches with the same pages: they
+        change once in as many steps as a page has tokens.
+        """
+        now = [(one.pages, one.search.segments) for one in searches]
+        counts = [segments.num_changes for _, segments in now]
+        if self._last is not None and self._last.is_of(now, counts):
+            return self._last.found
+        self._last = _Known(now, counts, self._made(searches))
+        return self._last.found
+
+    def _made(self, searches: Sequence[EngineSequence]) -> BeamPages:
         num_groups, width, prompt_width, own_width = self.sizes(searches)
         absent = self._layout.num_pages
         prompts: list[list[int]] = []
         lengths: list[int] = []
-        tables: list[np.ndarray] = []
+        own = np.full((num_groups, width, own_width), absent, np.int32)
+        first = 0
         for sequence in searches:
-            group = sequence.search
-            params = group.params
-            prompts += [sequence.pages] * params.num_beam_groups
-            lengths += [sequence.num_prompt] * params.num_beam_groups
-            own = page_table(
-                group.segments.table(absent),
-                num_rows=params.beam_width,
-                width=own_width,
-                num_pages=absent,
-            ).reshape(params.num_beam_groups, params.group_width, own_width)
-            padding = (0, width - params.group_width)
-            tables.append(
-                np.pad(own, ((0, 0), padding, (0, 0)), constant_values=absent)
-            )
+            params = sequence.search.params
+            count = params.num_beam_groups
+            prompts += [sequence.pages] * count
+            lengths += [sequence.num_prompt] * count
+            table = np.array(sequence.search.segments.table(absent), np.int32)
+            table = table.reshape(count, params.group_width, -1)
+            own[first : first + count, : params.group_width, : table.shape[2]] = table
+            first += count
         prompt = page_table(
             prompts, num_rows=num_groups, width=prompt_width, num_pages=absent
         )
-        arrays = prompt, np.array(lengths, np.int32), np.concatenate(tables)
-        prompt, counts, own = jax.device_put(arrays)
-        return BeamPages(prompt, counts, own, self.prompts.plan(lengths, width))
+        counts = np.array(lengths, np.int32)
+        prompt, counts, own = jax.device_put((prompt, counts, own))
+        room = prompt_width * self._layout.page_size
+        return BeamPages(prompt, counts, own, self.prompts.plan(lengths, width, room))
 
     def shapes(self, num_groups: int, width: int, prompt: int, own: int) -> BeamPages:
         """Stand-ins for `pages` of so many groups and beams, and wide tables."""
         shapes = ((num_groups, prompt), (num_groups,), (num_groups, width, own))
         structs = [jax.ShapeDtypeStruct(shape, np.int32) for shape in shapes]
-        planned = jax.tree.leaves(self.prompts.shapes(num_groups, width))
-        return jax.tree.unflatten(self._structure, [*structs, *planned])
+        room = prompt * self._layout.page_size
+        is_planned = self.prompts.is_worth(num_groups, width, room)
+        plan = self.prompts.shapes(num_groups, width) if is_planned else None
+        leaves = [*structs, *jax.tree.leaves(plan)]
+        return jax.tree.unflatten(self._structures[is_planned], leaves)

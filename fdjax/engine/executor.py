@@ -247,12 +247,12 @@ class Executor:
         launched = self.pace.launched(int(steps.max()), began_s)
         return Launch(sampled, columns, launched).start_copy()
 
-    def search(self, searches: Sequence[EngineSequence]) -> list[BeamLaunch]:
+    def search(self, searches: Sequence[EngineSequence]) -> BeamLaunch:
         """Runs a step of beam searches: a batch of `BeamExecutor.batches`."""
         self.pace.prefilled()
-        kv, launches = self.beams.step(searches, self.kv)
+        kv, launch = self.beams.step(searches, self.kv)
         self._keep(kv)
-        return launches
+        return launch
 
     def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
         """Waits for a launch's tokens, and learns how long that takes."""

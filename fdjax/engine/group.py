@@ -115,11 +115,12 @@ class Group:
             self.judgement, self.held = found, False
         return FinishReason.RUNNING
 
-    def take(self, step: BeamStep, stop_ids: set[int]) -> None:
-        """Takes in a step that was read, as NumPy arrays of this search alone.
+    def take(self, step: BeamStep, first: int, stop_ids: set[int]) -> None:
+        """Takes in a step that was read, as NumPy arrays.
 
         Args:
-            step: as it was read.
+            step: of all searches of a call.
+            first: the first of its groups that is this search's.
             stop_ids: tokens that end a beam.
         """
         chosen = step.chosen
@@ -128,44 +129,47 @@ class Group:
             # judged, a step chooses first and then feeds.
             if len(self.traces[0]) and self.judges is None:
                 self.segments.feed()
-            self.dead += self.segments.select(self._parents(chosen.parents))
-            for place, trace in enumerate(self.traces):
+            own = chosen.parents[first : first + len(self.traces)]
+            self.dead += self.segments.select(self._parents(own))
+            for place, trace in enumerate(self.traces, start=first):
                 trace.add(_traced(chosen, place))
-            if self.judges is not None:
+            if self.judges is not None:  # such a search is alone in its call
                 self.segments.feed()
                 self.judges.chosen(chosen.places[0].tolist())
         if step.candidates is not None and self.judges is not None:
             length = len(self.traces[0]) + 1
             self.judges.look(step.candidates, length=length, stop_ids=stop_ids)
 
-    def found(self, step: BeamStep, stop_ids: set[int]) -> list[Hypothesis]:
+    def found(self, step: BeamStep, first: int, stop_ids: set[int]) -> list[Hypothesis]:
         """The hypotheses of its last step, the best first.
 
         Args:
             step: as for `take`, which has taken it.
-            stop_ids: tokens that end a beam.
+            first: see there.
+            stop_ids: see there.
         """
         found = [
             one
-            for place in range(len(self.traces))
-            for one in self._of_group(step, place, stop_ids)
+            for place, trace in enumerate(self.traces, start=first)
+            for one in self._of_group(step, place, trace, stop_ids)
         ]
         found.sort(key=lambda one: -one.score)  # stable: the first group goes first
         return found[: num_outputs(self.params)]
 
-    def best(self, step: BeamStep, stop_ids: set[int]) -> list[Hypothesis]:
+    def best(self, step: BeamStep, first: int, stop_ids: set[int]) -> list[Hypothesis]:
         """The best so far, ended or not, if there is one.
 
         Args:
-            step: see `found`.
+            step: see `take`.
+            first: see there.
             stop_ids: see there.
         """
         best = [
             one
-            for place in range(len(self.traces))
-            for one in self._of_group(step, place, stop_ids)[:1]
+            for place, trace in enumerate(self.traces, start=first)
+            for one in self._of_group(step, place, trace, stop_ids)[:1]
         ]
-        for place, trace in enumerate(self.traces):
+        for place, trace in enumerate(self.traces, start=first):
             total = float(step.sums[place, 0])
             if len(trace) and total > OUT / 2:
                 tokens, _ = trace.path(0, len(trace))
@@ -174,9 +178,9 @@ class Group:
         return [max(best, key=lambda one: one.score)] if best else []
 
     def _of_group(
-        self, step: BeamStep, group: int, stop_ids: set[int]
+        self, step: BeamStep, group: int, trace: BeamTrace, stop_ids: set[int]
     ) -> list[Hypothesis]:
-        best, trace = step.hypotheses, self.traces[group]
+        best = step.hypotheses
         found: list[Hypothesis] = []
         for place in range(self.params.group_width):
             length = int(best.lengths[group, place])

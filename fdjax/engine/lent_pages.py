@@ -111,5 +111,7 @@ class LentPages:
         widths = self._widths if call in ("decode", "beams") else self._widths[-1:]
         for width in widths:
             yield call, width
+            if call == "beams":
+                yield "separate", width
         if call == "decode" and self._shares:
             yield "shared", self._widths[-1]

@@ -145,7 +145,7 @@ class Pipeline:
         searches = scheduler.beams.reserve(scheduler.pool, self._has_room)
         for batch in self._executor.beams.batches(searches, fits=self._fits):
             self._clear(self._borrowed(batch[:1], count=len(batch)))
-            self._unread += self._executor.search(batch)
+            self._unread.append(self._executor.search(batch))
         return len(self._unread) - before
 
     def _has_room(self, searches: Sequence[EngineSequence], count: int) -> bool:
@@ -169,9 +169,8 @@ class Pipeline:
             self._put_back_lacking()  # another kind of call may come next
         # A search that was put back begins anew: what it has on the way is nobody's.
         self._unread = deque(
-            launch
+            launch.of_seated() if isinstance(launch, BeamLaunch) else launch
             for launch in self._unread
-            if not isinstance(launch, BeamLaunch) or launch.sequence.row is not None
         )
 
     def _make_room_for_prompts(self) -> None:

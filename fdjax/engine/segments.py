@@ -19,10 +19,12 @@ class Segments:
 
     Attributes:
         pages: of each beam, in order; `None` stands for one that was given back.
+        num_changes: how often they have become others.
     """
 
     def __init__(self, width: int, page_size: int) -> None:
         self.pages: list[list[int | None]] = [[] for _ in range(width)]
+        self.num_changes = 0
         self._page_size = page_size
         # By token, then beam: a step adds a row, and a reordering selects columns.
         self._origins = np.zeros((0, width), np.int32)
@@ -44,6 +46,7 @@ class Segments:
 
     def grow(self, pages: Sequence[int]) -> None:
         """Gives each beam as many of some more pages."""
+        self.num_changes += bool(pages)
         for place, page in enumerate(pages):
             self.pages[place % len(self.pages)].append(page)
 
@@ -53,6 +56,7 @@ class Segments:
         Args:
             moves: from which page to which they went.
         """
+        self.num_changes += 1
         self.pages = [
             [None if page is None else moves.get(page, page) for page in pages]
             for pages in self.pages
@@ -91,4 +95,5 @@ class Segments:
             if page is not None:
                 dead.append(page)
                 self.pages[beam][block] = None
+        self.num_changes += bool(dead)
         return dead

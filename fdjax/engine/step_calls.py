@@ -20,8 +20,12 @@ from fdjax.models.parameters import parameters_of
 from fdjax.models.program import LayerProgram, Program, program_of
 from fdjax.notation import Array
 
-type StepCall = BorrowingCall | Literal["shared"]
-"""The calls by their kind; "shared": rows that decode, and share prefixes."""
+type StepCall = BorrowingCall | Literal["shared", "separate"]
+"""The calls by their kind.
+
+"shared": rows that decode, and share prefixes; "separate": beams that each read their
+prompt.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,10 @@ class StepCalls:
             shared = self._prefixes(num_tokens) if kind == "shared" else None
             rows = table(num_tokens)
             return decode_batch(ids, ids, rows, shared, page_size=page_size)
-        if kind == "beams":
+        if kind in ("beams", "separate"):
             beams = self._beams(num_tokens)
+            if kind == "separate":
+                beams = replace(beams, prefixes=None)
             return beam_batch(ids, ids, table(num_tokens), beams, page_size=page_size)
         arrivals = min(PREFILL_ROWS, self.num_rows)
         if kind != "extend":

@@ -49,7 +49,7 @@ class BeamPages:
         page_table: each beam's pages for the tokens after the prompt. Keys stay where
             they are when beams are reordered.
         prefixes: the prompts, planned to be read once for all beams of a group; `None`:
-            they are read by the definition.
+            each beam reads its own.
     """
 
     prompt_table: Int32[Array, "groups W"]

@@ -2,15 +2,16 @@
 
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from fdjax.engine.beam_prompts import BeamPrompts
+from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.lent_pages import LentPages, lends
-from fdjax.engine.step_calls import StepCall, StepCalls
+from fdjax.engine.step_calls import StepCalls
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.memory import ALIGNMENT, Blocks, places_in
 from fdjax.memory.kv import KVLayout
@@ -71,7 +72,9 @@ def test_more_tokens_borrow_no_less():
 @pytest.mark.parametrize(
     "kind", ["extend", "decode", "score", "pool", "beams", "shared"]
 )
-def test_no_program_overwrites_more(kind: StepCall, monkeypatch: pytest.MonkeyPatch):
+def test_no_program_overwrites_more(
+    kind: BorrowingCall | Literal["shared"], monkeypatch: pytest.MonkeyPatch
+):
     settings = _settings()
     config, layout = settings.config, settings.widest_layout.with_pages(1000)
     seen: list[tuple[int, ...]] = []
@@ -92,14 +95,24 @@ def test_no_program_overwrites_more(kind: StepCall, monkeypatch: pytest.MonkeyPa
     assert any(layout.nbytes - one[0] > tight * layout.page_bytes for one in seen)
 
 
+@pytest.mark.parametrize("rows", [1, 4, 16, 64])
+def test_no_beams_that_read_their_prompts_overwrite_more(rows: int):
+    """However many tokens the table has room for, of prompts and after them."""
+    settings = _settings()
+    config, layout = settings.config, settings.widest_layout.with_pages(1000)
+    lent, calls = _lent(config, layout, 8, 32, 512), StepCalls(config, layout, ROWS)
+    borrowed = lent.pages("beams", rows) * layout.page_bytes
+    for width in (8, 9, 17, 31, 64, 93, 94, 200, 511, 1000):
+        call = calls.of("separate", rows, width)
+        assert cuda.activation_bytes(call) <= borrowed, width
+
+
 def test_a_search_of_groups_borrows_no_more_than_one_of_single_beams():
     """Whatever the groups, and their padding."""
     prompts = BeamPrompts(_settings().config)
     most = prompts.shapes(64, 1)
-    assert most is not None
     for groups, width in ((1, 64), (8, 8), (32, 2), (1, 33)):
         planned = prompts.shapes(groups, width)
-        assert planned is not None
         assert planned.num_records <= most.num_records
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from fdjax.config import Alibi
 from fdjax.kernels import op
-from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.embedding import OP as EMBEDDING
 from fdjax.kernels.layer_program import call as layer_program
@@ -32,6 +31,7 @@ from tests.support.programs import INTERMEDIATE, call_of, config_of
 
 KINDS = {"decode": 5, "prefill": 0, "mixed": 6, "chunks": 2}
 GROUPED = {"shared": 7, "beams": 6}
+SEPARATE = ("separate", 6)
 GROUPING = ("llama", "qwen3", "opt", "gptj", "chatglm")
 HEAD_DIMS = (80, 96, 128, 256)
 MANY = 130  # rows, more than the kernels of the package multiply
@@ -88,6 +88,19 @@ def test_what_rows_share_is_read_once(
     assert shares == ([0, 1, 2] if _reads_once(name) else [])
 
 
+@pytest.mark.parametrize("name", [*FAMILIES, "mistral_window"])
+def test_beams_read_their_prompts_each(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Also where positions matter."""
+    told = _simulate(monkeypatch)
+    call = call_of(config_of(name), *SEPARATE)
+    assert refuse_views(call) is None
+    assert_agree(cuda.run(call), run_body(call))
+    assert not any(isinstance(one, Share) for one in told)
+    decodes = [one for one in told if isinstance(one, Decode)]
+    assert [one.layer for one in decodes] == [0, 1, 2]
+    assert not any(one.rotates for one in decodes)
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "head_dim"),
     [
@@ -126,6 +139,8 @@ CASES = [
     *((name, *each, "bfloat16") for name in GROUPING for each in GROUPED.items()),
     *(("llama", *each, "float16") for each in GROUPED.items()),
     *(("llama", kind, 66, "bfloat16") for kind in GROUPED),
+    *((name, *SEPARATE, "bfloat16") for name in (*FAMILIES, "mistral_window")),
+    *(("llama", "separate", 66, "bfloat16"), ("llama", *SEPARATE, "float16")),
     *(("mistral_window", "mixed", 9, "bfloat16"),),
     *(("qwen2_window", "decode", 9, "bfloat16"),),
 ]
@@ -244,12 +259,6 @@ def _other_scale(call: LayerProgram) -> LayerProgram:
     return replace(call, program=replace(call.program, instructions=tuple(every)))
 
 
-def _beams(call: LayerProgram) -> LayerProgram:
-    none = jnp.zeros((1, 2), jnp.int32)
-    view = BeamView(none, jnp.zeros(1, jnp.int32), none)
-    return replace(call, batch=replace(call.batch, beams=view))
-
-
 def _narrowed(parameters: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), parameters)
 
@@ -263,7 +272,6 @@ def _narrowed(parameters: Any) -> Any:
             "a row is 2036 bytes; add_norm takes multiples of 16 up to",
         ),
         (_other_scale, "layer 2 differs from the first in its scale"),
-        (_beams, "rows are beams, and nothing is planned for their prompts"),
         (
             lambda call: replace(call, parameters=_narrowed(call.parameters)),
             "the KV array is float32, and the embedding bfloat16",
@@ -280,7 +288,7 @@ def _narrowed(parameters: Any) -> Any:
             "0 of 2 tokens are wanted",
         ),
     ],
-    ids=["dtype", "odd", "scale", "beams", "kv", "weights", "nothing"],
+    ids=["dtype", "odd", "scale", "kv", "weights", "nothing"],
 )
 def test_what_it_cannot_serve_is_named(change: Any, reason: str):
     call = change(call_of(config_of("llama"), "decode", 2))

@@ -12,6 +12,7 @@ from fdjax.kernels.beam_attention import OP as BEAMS
 from fdjax.kernels.beam_attention import BeamAttention, BeamView
 from fdjax.kernels.beam_attention import cuda as beams_cuda
 from fdjax.kernels.beam_attention import reference as beams_reference
+from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.shared_prefix import plan_prompts
 from tests.support.handlers import skip_without
@@ -72,9 +73,36 @@ def test_beams_are_refused_where_positions_matter(change: Any, reason: str | Non
     call = beams_of((4, 2, 64), jnp.bfloat16, **change)
     refused = beams_cuda.refuse_arguments(call)
     assert refused is None if reason is None else reason in str(refused)
+    assert beams_cuda.refuse_arguments(separate(call)) is None
+
+
+def separate(call: BeamAttention) -> BeamAttention:
+    """The same, of which nothing is planned for the prompts."""
     bare = dataclasses.replace(call.beams, prefixes=None)
-    without = dataclasses.replace(call, beams=bare)
-    assert "planned" in str(beams_cuda.refuse_arguments(without))
+    return dataclasses.replace(call, beams=bare)
+
+
+SCORES: list[dict[str, Any]] = [{}, {"window": 7}, {"slopes": jnp.ones(4)}]
+
+
+@pytest.mark.parametrize("scores", SCORES, ids=["plain", "window", "slopes"])
+def test_beams_may_read_their_prompts_each(scores: dict[str, Any]):
+    """What rows told by slot attend to is what beams attend to."""
+    call = separate(beams_of((4, 2, 64), jnp.float32, **scores))
+    with DECODE.using("reference"):
+        actual, _ = DECODE(beams_cuda.all_tokens(call))
+    assert_close(actual, beams_reference.beam_attention(call), reduction=64)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scores", SCORES, ids=["plain", "window", "slopes"])
+def test_the_kernel_follows_beams_by_slot(scores: dict[str, Any]):
+    skip_without("decode_attention", "gpu")
+    call = separate(beams_of((4, 2, 64), jnp.bfloat16, **scores))
+    with BEAMS.using("cuda"):
+        actual = jax.jit(BEAMS)(call)
+    expected = defined(call, beams_reference.beam_attention)
+    assert_close(actual, expected, reduction=64)
 
 
 @pytest.mark.gpu

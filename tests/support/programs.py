@@ -72,7 +72,8 @@ def call_of(
     Args:
         config: the model.
         kind: "decode", "prefill", "mixed", or "chunks": mixed without rows that decode;
-            "shared": rows that decode and share pages; "beams": two groups of rows.
+            "shared": rows that decode and share pages; "beams": two groups of rows;
+            "separate": likewise, and nothing is planned for their prompts.
         rows: how many, or how many decode; of prompts there are three.
         dtype: of weights and keys.
     """
@@ -97,8 +98,11 @@ def _batch(kind: str, rows: int, num_pages: int, heads: Attention) -> Batch:
     table = jnp.asarray(random.permutation(num_pages).reshape(-1, WIDTH), jnp.int32)
     if kind == "shared":
         return _sharing(rows, table, heads)
-    if kind == "beams":
-        return _beams(rows // 2, table, heads)
+    if kind in ("beams", "separate"):
+        batch = _beams(rows // 2, table, heads)
+        if kind == "beams" or batch.beams is None:
+            return batch
+        return replace(batch, beams=replace(batch.beams, prefixes=None))
     if kind == "decode":
         lengths = random.integers(0, room, rows)
         lengths[0] = room - 1

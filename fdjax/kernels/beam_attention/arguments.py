@@ -20,7 +20,7 @@ class BeamView:
         origins: for each beam and each token after the prompt, the beam of the group
             whose page holds its key and value; those past a beam's length mean nothing.
         prefixes: the prompts as what the beams of each group share, for an
-            implementation that reads them once; `None`: only the definition serves.
+            implementation that reads them once; `None`: each beam reads its own.
     """
 
     prompt_table: Int32[Array, "groups W"]
@@ -48,6 +48,32 @@ class BeamView:
         exists = (page >= 0) & (page < cache.num_pages)
         slots = jnp.where(exists, page * page_size + step % page_size, -1)
         return PageView(slots, pages.lengths, pages.starts, by_slot=True)
+
+    def whole(self, pages: PageView, cache: KVCache) -> PageView:
+        """Each beam's prompt and then its tokens after it, by slot.
+
+        Args:
+            pages: of the beams.
+            cache: which they are of.
+        """
+        page_size, own = cache.page_size, self.own(pages, cache)
+        group = jnp.arange(pages.num_rows, dtype=jnp.int32) // self.width
+        before = self.prompt_lengths[group]
+        step = jnp.arange(self.prompt_table.shape[1] * page_size + own.width)
+        page = self.prompt_table.at[:, step // page_size].get(mode="clip")[group]
+        exists = (page >= 0) & (page < cache.num_pages)
+        prompt = jnp.where(exists, page * page_size + step % page_size, -1)
+        rows = jnp.arange(pages.num_rows)[:, None]
+        after = own.page_table.at[rows, jnp.maximum(step - before[:, None], 0)]
+        slots = jnp.where(
+            step < before[:, None], prompt, after.get(mode="fill", fill_value=-1)
+        )
+        return PageView(
+            slots,
+            before + own.lengths,
+            before + own.first_positions,
+            by_slot=True,
+        )
 
     def prompts(self, num_rows: int) -> PageView:
         """Each beam's row as far as its group shares it.

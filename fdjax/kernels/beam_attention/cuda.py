@@ -2,7 +2,8 @@
 
 Keys stay where they are when beams are reordered, so a beam's tokens lie in pages of
 several beams: `decode_attention` reads them by slot. A prompt is read once for all
-beams of its group, by the kernels of `shared_prefix`, which add what they find.
+beams of its group, by the kernels of `shared_prefix`, which add what they find; where
+nothing is planned for that, each beam reads it, by slot too.
 """
 
 import dataclasses
@@ -13,7 +14,9 @@ from fdjax.kernels import ffi
 from fdjax.kernels.beam_attention.arguments import BeamAttention
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
+from fdjax.kernels.decode_attention import handler as decode_handler
 from fdjax.kernels.op import Impl
+from fdjax.kernels.paged import PageView
 from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, add_prefixes
 from fdjax.kernels.shared_prefix.cuda import NAME as PREFIXES
 from fdjax.notation import Array, Float
@@ -22,7 +25,8 @@ from fdjax.notation import Array, Float
 def run(call: BeamAttention) -> Float[Array, "B Hq D"]:
     """See `fdjax.kernels.beam_attention.beam_attention`."""
     prefixes = call.beams.prefixes
-    assert prefixes is not None
+    if prefixes is None:
+        return decode_cuda.attend(all_tokens(call), with_about=False)[0]
     out, _, about = decode_cuda.attend(own_tokens(call), with_about=True)
     prompts = dataclasses.replace(call, pages=call.beams.prompts(call.q.shape[0]))
     return add_prefixes(prompts, prefixes, out, about)
@@ -30,14 +34,22 @@ def run(call: BeamAttention) -> Float[Array, "B Hq D"]:
 
 def own_tokens(call: BeamAttention) -> DecodeAttention:
     """Attention of each beam over its tokens after the prompt."""
-    pages = call.beams.own(call.pages, call.kv.cache)
+    return _attention(call, call.beams.own(call.pages, call.kv.cache))
+
+
+def all_tokens(call: BeamAttention) -> DecodeAttention:
+    """Attention of each beam over its prompt and the tokens after it."""
+    return _attention(call, call.beams.whole(call.pages, call.kv.cache))
+
+
+def _attention(call: BeamAttention, pages: PageView) -> DecodeAttention:
     return DecodeAttention(call.q, call.kv, pages, call.scores, unified=None)
 
 
 def refuse_arguments(call: BeamAttention) -> str | None:
     """Why the kernels take none of these arrays on any GPU, or `None`."""
     if call.beams.prefixes is None:
-        return "nothing is planned for the prompts"
+        return decode_cuda.refuse_arguments(jax.eval_shape(all_tokens, call))
     if call.scores.window is not None or call.scores.slopes is not None:
         return "positions matter: there is a window, or ALiBi"
     if call.kv.cache.page_size < LEAST_SHARED_PAGE:
@@ -47,7 +59,8 @@ def refuse_arguments(call: BeamAttention) -> str | None:
 
 def refuse(call: BeamAttention) -> str | None:
     """Why the kernels cannot serve this call, or `None`."""
-    return ffi.refuse(PREFIXES, platform="gpu") or refuse_arguments(call)
+    name = decode_handler.NAME if call.beams.prefixes is None else PREFIXES
+    return ffi.refuse(name, platform="gpu") or refuse_arguments(call)
 
 
 IMPL = Impl(run, refuse)

@@ -171,6 +171,7 @@ def _rows(call: LayerProgram, views: Views) -> Rows:
         decoding=0 if some is None else some.num_rows,
         prompts=others is not None,
         shares=shared is not None,
+        by_slot=some is not None and some.by_slot,
     )
 
 
@@ -222,8 +223,9 @@ def _tokens(
     batch, none = call.batch, jnp.zeros(0, jnp.int32)
     frequencies = jnp.asarray(one.frequencies, jnp.float32)
     turns = jnp.zeros((0, 0, 0), jnp.float32)
-    decodes = views.decoding is not None
-    if decodes and views.prompts is None and views.shared is None:
+    rows, decodes = views.decoding, views.decoding is not None
+    alone = views.prompts is None and views.shared is None
+    if rows is not None and not rows.by_slot and alone:
         turns = layer_program.angles(batch.positions, frequencies)
     places = none if batch.mixed is None or not decodes else batch.mixed.places
     return layer_program.Tokens(

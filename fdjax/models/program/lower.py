@@ -31,6 +31,7 @@ class Rows:
         decoding: rows with one token each, of which attention is told apart; 0: none.
         prompts: whether there are rows with any number of tokens.
         shares: whether those with one token share prefixes, read once for all.
+        by_slot: whether their tables have a slot for each token.
     """
 
     tokens: int
@@ -38,6 +39,7 @@ class Rows:
     decoding: int
     prompts: bool
     shares: bool = False
+    by_slot: bool = False
 
 
 @dataclass
@@ -185,7 +187,8 @@ class Lowering:
         if self.rows.shares:
             yield from self._shared_attention(one, qkv, mixed)
             return
-        if not self.rows.prompts and len(one.frequencies) % 8 == 0:
+        writes = not (self.rows.prompts or self.rows.by_slot)
+        if writes and len(one.frequencies) % 8 == 0:
             yield self._decode(one, qkv, mixed, rotates=True)
             return
         # Queries lie where the result will: who writes it has read them.

@@ -48,10 +48,8 @@ def view_shapes(call: LayerProgram) -> Views:
 def refuse_views(call: LayerProgram) -> str | None:
     """Why the rows of a call have no such views, or `None`."""
     beams = call.batch.beams
-    if beams is None:
+    if beams is None or beams.prefixes is None:
         return None
-    if beams.prefixes is None:
-        return "rows are beams, and nothing is planned for their prompts"
     if _positions_matter(call):
         return "rows are beams, and positions matter: there is a window, or ALiBi"
     if call.kv.page_size < LEAST_SHARED_PAGE:
@@ -63,8 +61,9 @@ def _views(batch: Batch, kv: KVCache, *, reads_once: bool) -> Views:
     pages, beams = batch.pages, batch.beams
     if batch.mixed is not None:
         return Views(batch.mixed.decoding, batch.mixed.prompts, None)
-    if beams is not None:
-        assert beams.prefixes is not None
+    if beams is not None and beams.prefixes is None:
+        return Views(beams.whole(pages, kv), None, None)
+    if beams is not None and beams.prefixes is not None:
         shared = Shared(beams.prompts(pages.num_rows).page_table, beams.prefixes)
         return Views(beams.own(pages, kv), None, shared)
     if batch.phase != "decode":
