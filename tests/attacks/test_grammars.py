@@ -46,9 +46,11 @@ def test_schemas_beside_slow_ones(attacked: Attacked):
 
 
 def test_a_grammar_that_reads_a_text_in_ever_more_ways(attacked: Attacked):
-    form = {"structured_outputs": {"grammar": AMBIGUOUS}}
+    # Any number of letters is a text of it, which must not end before it is slow.
+    body = {"prompt": "Once", "max_tokens": 600, "ignore_eos": True, "temperature": 0}
+    body |= {"structured_outputs": {"grammar": AMBIGUOUS}}
     with quiet(attacked.port) as beside:
-        answer = attacked.post(PATH, {"prompt": "Once", "max_tokens": 300} | form)
+        answer = attacked.post(PATH, body)
         beside.go_on()
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "grammar_too_slow"
