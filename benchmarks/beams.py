@@ -3,9 +3,9 @@
 `python -m benchmarks.beams steps` measures prompts x beams (1 x 4, 8 x 8, 1 x 64 and
 1 x 512, beside as many ordinary rows); `fig6` the attention over prompts, in GB/s;
 `fig7` latencies over prompt lengths, `fig8` over models and beams, `fig9` requests a
-second over prompts at a time. With `--peer`, transformers does the same (needs torch).
-Models have random weights: nothing ends before its last token. `plot` draws what was
-measured into `docs/plots`.
+second over prompts at a time. With `--peer transformers` or `--peer vllm` these do the
+same. Models have random weights: nothing ends before its last token. `plot` draws what
+was measured into `docs/plots`.
 """
 
 import argparse
@@ -13,15 +13,16 @@ import dataclasses
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from benchmarks import beam_charts, results
 from benchmarks.beam_attention import measure_attention
+from benchmarks.beam_peers import PEERS
 from benchmarks.report import REPOSITORY, load_rows
+from benchmarks.searches import Run, Search, Times
 from fdjax.engine.engine import Engine
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
@@ -31,39 +32,6 @@ from fdjax.serve.llm import LLM
 PLOTS = REPOSITORY / "docs" / "plots"
 LLAMA = "configs/models/llama3-8b.json"
 PAPERS = ("gpt-j-6b", "llama2-13b", "opt-30b")
-
-
-@dataclasses.dataclass(frozen=True)
-class Search:
-    """One measurement.
-
-    Attributes:
-        prompts: searches at a time.
-        beams: of each; 0 is an ordinary row.
-        context: tokens of each prompt.
-        tokens: made after it.
-    """
-
-    prompts: int
-    beams: int
-    context: int
-    tokens: int
-
-    def drawn(self, vocab_size: int) -> np.ndarray:
-        """Random prompts, the same in every run."""
-        random = np.random.default_rng(self.prompts * 1_000_003 + self.context)
-        return random.integers(0, vocab_size, (self.prompts, self.context))
-
-
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """Seconds until all have their first token, and until all have their last."""
-
-    first_s: float
-    whole_s: float
-
-
-type Run = Callable[[Search], Times]
 
 
 def engine_run(engine: Engine) -> Run:
@@ -93,40 +61,6 @@ def _has_begun(sequence: EngineSequence) -> bool:
     if sequence.group is not None:
         return bool(len(sequence.group.traces[0]))
     return len(sequence.tokens) > sequence.num_prompt
-
-
-def peer_run(model: str) -> tuple[Run, str]:
-    """The same by transformers, on its GPU if there is one; and its version."""
-    import torch  # pyright: ignore[reportMissingImports]  (group parity)
-    import transformers
-
-    is_gpu = torch.cuda.is_available()
-    place, dtype = ("cuda", torch.bfloat16) if is_gpu else ("cpu", torch.float32)
-    config = transformers.AutoConfig.from_pretrained(model)
-    with torch.device(place):
-        kind: Any = transformers.AutoModelForCausalLM
-        peer = kind.from_config(config, dtype=dtype).eval()
-
-    def seconds(search: Search, tokens: int) -> float:
-        ids = torch.as_tensor(search.drawn(config.vocab_size), device=place)
-        start = time.perf_counter()
-        with torch.inference_mode():
-            out = peer.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                num_beams=max(search.beams, 1),
-                do_sample=False,
-                max_new_tokens=tokens,
-                min_new_tokens=tokens,
-                pad_token_id=0,
-            )
-            out.cpu()
-        return time.perf_counter() - start
-
-    def run(search: Search) -> Times:
-        return Times(seconds(search, 1), seconds(search, search.tokens))
-
-    return run, f"transformers {transformers.__version__}"
 
 
 def measure(run: Run, search: Search, *, repeats: int) -> dict[str, Any]:
@@ -184,17 +118,7 @@ def engine_of(model: str, some: Sequence[Search], **options: Any) -> Engine:
 
 def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Measures a figure and adds its results to `beams.json`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    cases = ("steps", "fig6", "fig7", "fig8", "fig9", "plot")
-    parser.add_argument("case", choices=cases)
-    parser.add_argument("--model", action="append")
-    parser.add_argument("--context", type=int)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--most-rows", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peer", action="store_true")
-    parser.add_argument("--out", type=pathlib.Path)
-    asked = parser.parse_args(given)
+    asked = _parsed(given)
     out = asked.out or results.RESULTS / results.device_slug() / "beams.json"
     context = asked.context or (4096 if asked.case == "fig7" else 1024)
     rows: list[dict[str, Any]] = []
@@ -204,25 +128,48 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if asked.case == "fig6":
         rows = measure_attention(context=context, tokens=asked.tokens)
     for model in [] if rows else asked.model or _models(asked.case):
-        some = [
-            one
-            for one in searches(asked.case, context=context, tokens=asked.tokens)
-            if one.prompts * max(one.beams, 1) <= asked.most_rows
-        ]
-        run, engine = _run_of(model, some, is_peer=asked.peer)
+        some = _searches(asked, context)
+        run, engine = _run_of(model, some, peer=asked.peer)
         for one in some:
             row = measure(run, one, repeats=asked.repeats)
             name = pathlib.Path(model).stem
             rows.append({"case": asked.case, "engine": engine, "model": name, **row})
             print(rows[-1], flush=True)
+            _keep(out, asked.case, rows)
         jax.clear_caches()
     _keep(out, asked.case, rows)
     return rows
 
 
-def _run_of(model: str, some: Sequence[Search], *, is_peer: bool) -> tuple[Run, str]:
-    if is_peer:
-        return peer_run(model)
+def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    cases = ("steps", "fig6", "fig7", "fig8", "fig9", "plot")
+    parser.add_argument("case", choices=cases)
+    parser.add_argument("--model", action="append")
+    parser.add_argument("--context", type=int)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--most-rows", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer", choices=PEERS)
+    parser.add_argument("--widths", help="of beams of one prompt, in place of a case's")
+    parser.add_argument("--out", type=pathlib.Path)
+    return parser.parse_args(given)
+
+
+def _searches(asked: argparse.Namespace, context: int) -> list[Search]:
+    if asked.widths is not None:
+        widths = map(int, asked.widths.split(","))
+        return [Search(1, width, context, asked.tokens) for width in widths]
+    return [
+        one
+        for one in searches(asked.case, context=context, tokens=asked.tokens)
+        if one.prompts * max(one.beams, 1) <= asked.most_rows
+    ]
+
+
+def _run_of(model: str, some: Sequence[Search], *, peer: str | None) -> tuple[Run, str]:
+    if peer is not None:
+        return PEERS[peer](model, some)
     return engine_run(engine_of(model, some)), "fdjax"
 
 

@@ -1,0 +1,108 @@
+"""Beam searches by others on the same machine: transformers, vLLM with a plugin."""
+
+import importlib
+import pathlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.searches import Run, Search, Times
+
+
+def transformers_run(model: str, some: Sequence[Search]) -> tuple[Run, str]:
+    """By transformers, on its GPU if there is one; and its version.
+
+    Args:
+        model: a configuration.
+        some: what is measured; it may be anything.
+    """
+    del some
+    import torch  # pyright: ignore[reportMissingImports]  (group parity)
+    import transformers
+
+    is_gpu = torch.cuda.is_available()
+    place, dtype = ("cuda", torch.bfloat16) if is_gpu else ("cpu", torch.float32)
+    config = transformers.AutoConfig.from_pretrained(model)
+    with torch.device(place):
+        kind: Any = transformers.AutoModelForCausalLM
+        peer = kind.from_config(config, dtype=dtype).eval()
+
+    def seconds(search: Search, tokens: int) -> float:
+        ids = torch.as_tensor(search.drawn(config.vocab_size), device=place)
+        start = time.perf_counter()
+        with torch.inference_mode():
+            out = peer.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                num_beams=max(search.beams, 1),
+                do_sample=False,
+                max_new_tokens=tokens,
+                min_new_tokens=tokens,
+                pad_token_id=0,
+            )
+            out.cpu()
+        return time.perf_counter() - start
+
+    return _of(seconds), f"transformers {transformers.__version__}"
+
+
+def vllm_run(model: str, some: Sequence[Search]) -> tuple[Run, str]:
+    """By vLLM with `vllm-beam-search-plugin`, where both are installed.
+
+    Args:
+        model: a configuration, whose weights are made up.
+        some: what is measured.
+    """
+    vllm = importlib.import_module("vllm")
+    scheduler = importlib.import_module("vllm_beam_search.scheduler")
+    metadata = importlib.import_module("importlib.metadata")
+    importlib.import_module("vllm_beam_search").register_beam_search_plugin()
+    folder = pathlib.Path(tempfile.mkdtemp())
+    shutil.copy(model, folder / "config.json")
+    llm = vllm.LLM(
+        model=str(folder),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        max_model_len=max(one.context + one.tokens for one in some),
+        max_num_seqs=max(one.prompts * max(one.beams, 1) for one in some),
+        gpu_memory_utilization=0.9,
+        enable_prefix_caching=False,
+        scheduler_cls=scheduler.BeamSearchScheduler,
+    )
+    vocab_size = llm.llm_engine.model_config.get_vocab_size()
+
+    def seconds(search: Search, tokens: int) -> float:
+        params = vllm.SamplingParams(
+            temperature=0.0,
+            max_tokens=tokens,
+            ignore_eos=True,
+            detokenize=False,
+            extra_args={"beam_width": search.beams} if search.beams else None,
+        )
+        prompts = [
+            {"prompt_token_ids": ids} for ids in search.drawn(vocab_size).tolist()
+        ]
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        taken = time.perf_counter() - start
+        lengths = {len(one.token_ids) for each in outputs for one in each.outputs}
+        assert lengths == {tokens}, lengths
+        return taken
+
+    plugin = metadata.version("vllm-beam-search-plugin")
+    return _of(seconds), f"vLLM {vllm.__version__}, plugin {plugin}"
+
+
+def _of(seconds: Callable[[Search, int], float]) -> Run:
+    """Of an engine that says only when all is done: first tokens are a run of one."""
+
+    def run(search: Search) -> Times:
+        return Times(seconds(search, 1), seconds(search, search.tokens))
+
+    return run
+
+
+PEERS = {"transformers": transformers_run, "vllm": vllm_run}
