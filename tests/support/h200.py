@@ -17,6 +17,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, config_home: pathlib.Path) -> None:
     """
     monkeypatch.setattr(device, "platform", lambda: "gpu")
     monkeypatch.setattr(device, "kind", lambda: "NVIDIA H200")
-    monkeypatch.setattr(ffi, "refuse", lambda operation, platform: None)
+    refusals = {"gpu": None, "cpu": "here is a GPU"}
+    monkeypatch.setattr(ffi, "refuse", lambda _, platform: refusals[platform])
     monkeypatch.setattr(device, "is_hopper", lambda: True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config_home))
