@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from benchmarks.svg import WIDTH, bar, drawing, text, upright
-from benchmarks.tables import LOADS, PERCENTILES, Row, loaded, paired, shape
+from benchmarks.tables import (
+    LOADS,
+    PERCENTILES,
+    Row,
+    engine_name,
+    loaded,
+    paired,
+    shape,
+)
 
 _LEFT, _RIGHT, _TOP = 110, 20, 78
 _BAR = 16
@@ -55,23 +63,23 @@ def _decode_parts(
             )
 
 
-def load(rows: Sequence[Row], peers: Sequence[Row]) -> str:
+def load(rows: Sequence[Row]) -> str:
     """How long tokens are waited for under load, beside another engine.
 
     One field for each load and each measure, and each by its own scale.
     """
     title = "Conversations with Llama-3-8B on an H200: how long tokens take"
-    return drawing(_TOP + 2 * _FIELD[1], title, _load_parts(rows, peers, title))
+    return drawing(_TOP + len(LOADS) * _FIELD[1], title, _load_parts(rows, title))
 
 
-def _load_parts(rows: Sequence[Row], peers: Sequence[Row], title: str) -> Iterator[str]:
+def _load_parts(rows: Sequence[Row], title: str) -> Iterator[str]:
     yield text(0, 18, title, kind="title")
     told = "half, 90 % and 99 % of requests have it within this time; less is better"
     yield text(0, 38, told, kind="faint")
     for row_of_fields, name in enumerate(LOADS):
-        pair = loaded(rows, peers, name)
+        pair = loaded(rows, name)
         if not row_of_fields:
-            yield from _legend(0, pair[1]["engine"])
+            yield from _legend(0, engine_name(pair[1]))
         for column, (measure, words) in enumerate(
             (("ttft_ms", "to the first token"), ("tpot_ms", "for each token after it"))
         ):

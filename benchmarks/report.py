@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import beam_memory, charts, kernel_tables, tables
+from benchmarks import beam_memory, beam_tables, charts, kernel_tables, tables
 from benchmarks.results import RESULTS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
@@ -38,7 +38,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "decode": lambda: tables.decode(of("decode")),
     "beside": lambda: tables.beside(of("decode"), of("peers")),
     "whole": lambda: tables.whole(of("serving"), of("start"), of("peers")),
-    "online": lambda: tables.online(of("serving_online"), of("peers")),
+    "online": lambda: tables.online(of("serving_online")),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
     "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
@@ -48,6 +48,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
     "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
+    "beams": lambda: beam_tables.steps(of("beams")),
+    "beams_many": lambda: beam_tables.throughput(of("beams")),
     "page_move": lambda: kernel_tables.moves(of("page_move")),
 }
 """What makes each block, by the name in its marker."""
@@ -64,6 +66,7 @@ PAGES = {
         "ablation",
         "cpu",
     ),
+    "docs/beam-search.md": ("beams", "beams_many"),
     "docs/kernels/attention_plan.md": ("attention",),
     "docs/kernels/shared_prefix.md": ("shared_prefix",),
     "docs/kernels/prefill_attention.md": ("prefill_attention",),
@@ -76,7 +79,7 @@ PAGES = {
 
 CHARTS: dict[str, Callable[[], str]] = {
     "docs/plots/decode-h200.svg": lambda: charts.decode(of("decode"), of("peers")),
-    "docs/plots/load-h200.svg": lambda: charts.load(of("serving_online"), of("peers")),
+    "docs/plots/load-h200.svg": lambda: charts.load(of("serving_online")),
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
     "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),
 }

@@ -132,19 +132,25 @@ def _range(rows: Sequence[Row], name: str, form: str) -> str:
     return f"{values[0]:{form}} to {values[-1]:{form}}"
 
 
-LOADS = {"conv-20": "20 a second", "conv-512": "512 at once"}
+LOADS = {
+    "conv-12": "12 a second",
+    "conv-12-short": "12 a second, short",
+    "conv-20": "20 a second",
+    "conv-20-short": "20 a second, short",
+    "conv-512": "512 at once",
+    "conv-512-short": "512 at once, short",
+}
 """Loads of conversations, by their names in the results."""
 PERCENTILES = ("p50", "p90", "p99")
 
 
-def online(rows: Sequence[Row], peers: Sequence[Row]) -> str:
-    """First tokens and those after them under two loads, beside another engine's."""
-    pairs = {load: loaded(rows, peers, load) for load in LOADS}
+def online(rows: Sequence[Row]) -> str:
+    """First tokens and those after them under loads, beside another engine's."""
+    pairs = {load: loaded(rows, load) for load in LOADS}
     measures = {"ttft_ms": "first token, ms", "tpot_ms": "each after it, ms"}
-    (_, peer), *_ = pairs.values()
-    header = ("load", f"p50 / p90 / p99 of the {measures['ttft_ms']}", peer["engine"],
-              measures["tpot_ms"], peer["engine"], "requests/s", peer["engine"],
-              "commit")  # fmt: skip
+    peer = engine_name(next(iter(pairs.values()))[1])
+    header = ("load", f"p50 / p90 / p99 of the {measures['ttft_ms']}", peer,
+              measures["tpot_ms"], peer, "requests/s", peer, "commit")  # fmt: skip
     cells = (
         (
             LOADS[load],
@@ -163,11 +169,19 @@ def online(rows: Sequence[Row], peers: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
-def loaded(rows: Sequence[Row], peers: Sequence[Row], load: str) -> tuple[Row, Row]:
+def loaded(rows: Sequence[Row], load: str) -> tuple[Row, Row]:
     """What a load was served like: prompts beside decoding, and by another engine."""
-    (row,) = (row for row in rows if row["load"] == load and row["mixed_steps"])
-    (peer,) = (peer for peer in peers if peer.get("load") == load)
+    own = [row for row in rows if row["load"] == load]
+    (row,) = (row for row in own if row.get("mixed_steps"))
+    (peer,) = (row for row in own if row["engine"] != "fdjax")
     return row, peer
+
+
+def engine_name(peer: Row) -> str:
+    """Of another engine, with its version."""
+    names = {"vllm": "vLLM"}
+    version = peer["version"].rpartition(".")[0]
+    return f"{names[peer['engine']]} {version}"
 
 
 def by_batch(rows: Sequence[Row], first: str) -> str:

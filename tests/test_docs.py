@@ -146,13 +146,15 @@ def test_a_step_stands_beside_the_other_engine_of_its_shape():
 def test_loads_are_those_with_prompts_beside_decoding():
     row: dict[str, Any] = {"requests_per_s": 17.0, "commit": "abc1234"}
     row |= {"ttft_ms": [20.8, 96.2, 1220.4], "tpot_ms": [5.8, 11.1, 25.6]}
-    rows = [
-        row | {"load": load, "mixed_steps": mixed, "requests_per_s": rate}
+    own = [
+        row | {"engine": "fdjax", "load": load, "mixed_steps": mixed} | rate
         for load in tables.LOADS
-        for mixed, rate in ((False, 16.0), (True, 17.0))
+        for mixed, rate in ((False, {"requests_per_s": 16.0}), (True, {}))
     ]
-    peers = [one | {"engine": "other"} for one in rows if one["mixed_steps"]]
-    lines = tables.online(rows, peers).splitlines()
+    peer = row | {"engine": "vllm", "version": "0.26.0"}
+    peers = [peer | {"load": load} for load in tables.LOADS]
+    lines = tables.online([*own, *peers]).splitlines()
+    assert lines[0].count("vLLM 0.26 |") == 3
     first, later = "21 / 96 / 1,220", "5.8 / 11 / 26"
     cells = f"{first} | {first} | {later} | {later} | 17.0 | 17.0 | abc1234"
     assert lines[2:] == [f"| {told} | {cells} |" for told in tables.LOADS.values()]

@@ -1,0 +1,60 @@
+"""Tables of what `benchmarks.beams` has measured."""
+
+from collections.abc import Sequence
+
+from benchmarks.tables import Row, markdown
+
+
+def steps(rows: Sequence[Row]) -> str:
+    """A step of beams, beside one of as many ordinary rows, and another's."""
+    found = _by_shape(rows, "steps")
+    header = ("prompts x beams", "ms/step", "as many rows", "of it", "spread",
+              "transformers", "faster by", "commit")  # fmt: skip
+    cells: list[Sequence[str]] = []
+    for (engine, prompts, beams), row in found.items():
+        if engine != "fdjax" or not beams:
+            continue
+        own, plain = row["ms_per_step"], found["fdjax", prompts * beams, 0]
+        peer = found.get(("transformers", prompts, beams))
+        cells.append(
+            (
+                f"{prompts} x {beams}",
+                f"{own:.2f}",
+                f"{plain['ms_per_step']:.2f}",
+                f"{own / plain['ms_per_step']:.2f}",
+                f"{row['spread']:.1%}",
+                *_beside(None if peer is None else peer["ms_per_step"], own),
+                row["commit"],
+            )
+        )
+    return markdown(header, cells)
+
+
+def throughput(rows: Sequence[Row]) -> str:
+    """Requests a second by prompts at a time, and another's."""
+    found = _by_shape([row for row in rows if row.get("model") == "llama3-8b"], "fig9")
+    header = ("prompts x beams", "requests/s", "transformers", "more by", "commit")
+    cells: list[Sequence[str]] = []
+    for (engine, prompts, beams), row in found.items():
+        if engine != "fdjax":
+            continue
+        own, peer = row["requests_per_s"], found.get(("transformers", prompts, beams))
+        others = ("", "")
+        if peer is not None:
+            rate = peer["requests_per_s"]
+            others = (f"{rate:.2f}", f"{own / rate:.1f} x")
+        cells.append((f"{prompts} x {beams}", f"{own:.2f}", *others, row["commit"]))
+    return markdown(header, cells)
+
+
+def _by_shape(rows: Sequence[Row], case: str) -> dict[tuple[str, int, int], Row]:
+    """Those of a case, by engine without its version, prompts and beams."""
+    return {
+        (row["engine"].partition(" ")[0], row["prompts"], row["beams"]): row
+        for row in rows
+        if row["case"] == case
+    }
+
+
+def _beside(peer: float | None, own: float) -> tuple[str, str]:
+    return ("", "") if peer is None else (f"{peer:.1f}", f"{peer / own:.1f} x")
