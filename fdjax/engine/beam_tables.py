@@ -1,5 +1,6 @@
 """`BeamTables`: where the calls of beam searches find keys and values."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamPages
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
+
+_MAX_KEPT = 8  # of calls, whose arrays stay on the device
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class BeamTables:
         self.prompts = BeamPrompts(config)
         self._layout = layout
         self._width = buckets.width
-        self._last: _Known | None = None
+        self._known: OrderedDict[tuple[int, ...], _Known] = OrderedDict()
         # Tracing takes longer than the host's other work for a step: once is enough.
         none = [jax.ShapeDtypeStruct((0,) * rank, np.int32) for rank in (2, 1, 3)]
         self._structures = {
@@ -72,15 +75,19 @@ class BeamTables:
     def pages(self, searches: Sequence[EngineSequence]) -> BeamPages:
         """Rows of the beams that exist, each group's padded to the width of the run.
 
-        Those of the last call, if it was of the same searches with the same pages: they
+        Those of an earlier call, if the same searches had the same pages then: they
         change once in as many steps as a page has tokens.
         """
         now = [(one.pages, one.search.segments) for one in searches]
         counts = [segments.num_changes for _, segments in now]
-        if self._last is not None and self._last.is_of(now, counts):
-            return self._last.found
-        self._last = _Known(now, counts, self._made(searches))
-        return self._last.found
+        key = tuple(id(segments) for _, segments in now)
+        known = self._known.get(key)
+        if known is None or not known.is_of(now, counts):
+            known = self._known[key] = _Known(now, counts, self._made(searches))
+            while len(self._known) > _MAX_KEPT:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return known.found
 
     def _made(self, searches: Sequence[EngineSequence]) -> BeamPages:
         num_groups, width, prompt_width, own_width = self.sizes(searches)

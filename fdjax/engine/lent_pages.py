@@ -1,5 +1,6 @@
 """`LentPages`: how much of the KV array's end each of an engine's calls needs."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from fdjax import device
@@ -111,7 +112,9 @@ class LentPages:
         widths = self._widths if call in ("decode", "beams") else self._widths[-1:]
         for width in widths:
             yield call, width
-            if call == "beams":
-                yield "separate", width
+        if call == "beams":
+            pairs = itertools.combinations_with_replacement(widths, 2)
+            for both in sorted(set(map(sum, pairs))):
+                yield "separate", both
         if call == "decode" and self._shares:
             yield "shared", self._widths[-1]

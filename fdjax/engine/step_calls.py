@@ -48,7 +48,8 @@ class StepCalls:
         Args:
             kind: which program's; the tokens of rows that decode are the rows.
             num_tokens: `T`.
-            width: pages that its page table has room for; a beam's are its own.
+            width: pages that its page table has room for: of a beam its own; of one
+                that reads its prompt, those of the prompt too.
         """
         # As `last_hidden` has it: where no fewer are wanted, all are.
         program = self._programs[kind == "extend" and num_tokens > self.num_rows]
@@ -89,8 +90,8 @@ class StepCalls:
             return decode_batch(ids, ids, rows, shared, page_size=page_size)
         if kind in ("beams", "separate"):
             beams = self._beams(num_tokens)
-            if kind == "separate":
-                beams = replace(beams, prefixes=None)
+            if kind == "separate":  # the prompt's table has one page
+                beams, width = replace(beams, prefixes=None), width - 1
             return beam_batch(ids, ids, table(num_tokens), beams, page_size=page_size)
         arrivals = min(PREFILL_ROWS, self.num_rows)
         if kind != "extend":

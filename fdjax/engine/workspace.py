@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fdjax import device
 from fdjax.config import Alibi
 from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
+from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.step_calls import StepCalls
 from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.kernels import decode_attention, prefill_attention
@@ -21,7 +22,7 @@ from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.program import OP as LAYER_PROGRAM
 
-FLOAT32_BYTES = 4
+FLOAT32_BYTES = INT32_BYTES = 4
 # Page tables and tokens on their way, and the allocator's rounding. Without it an H200
 # refused sampling's 376 MiB at the end of 135.1 GB.
 SLACK_BYTES = 96 * 2**20
@@ -72,10 +73,14 @@ def workspace_bytes(
         of_key = scores + gathered_token_bytes(config, dtype=dtype)
         gathered = BLOCK_QUERIES * (max_model_len + page_size) * of_key
     prefill = activations + gathered + (0 if lent else logits)
-    # Beams of a model with windows or ALiBi run layer by layer all the same.
+    slots = 0
+    if lent and not SharedReads.suit(config):
+        # Beams that read their prompts are told a slot of each token.
+        slots = num_rows * 2 * max_model_len * INT32_BYTES
+    # Were a search's call layer by layer, it would have so many rows.
     by_layer = max(num_rows, MAX_BEAMS) if lent else num_tokens
     tuning = tuning_bytes(config, dtype=dtype, num_tokens=by_layer, num_rows=num_rows)
-    most = max(prefill, sampling, scoring, tuning)
+    most = max(prefill, sampling + slots, scoring, tuning)
     slack = SLACK_BYTES if device.platform() == "gpu" else 0
     return most + state_bytes(config, num_rows=num_rows) + slack
 

@@ -17,7 +17,8 @@ def most_likely(
     Of a GPU XLA sorts whole rows for that, or searches each with one block: 4 ms of a
     step of 8 x 8 beams. What is wanted lies in the `count` chunks whose highest logits
     are the highest: whatever lies in another has one in each of these before it. So the
-    logits are read once, and what is sorted is short.
+    logits are read once, and what is sorted is short. Where there is NaN, which ends
+    whoever has it, the result means nothing.
 
     Args:
         logits: of each row.

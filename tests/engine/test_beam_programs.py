@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from fdjax.engine import beam_programs
+from fdjax.engine import beam_programs, beam_prompts
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found, Increment, Request
 from fdjax.engine.sequence import EngineSequence
@@ -45,9 +45,14 @@ def found(engine: Engine, request: Request) -> list[list[int]]:
     return [one.token_ids for one in last.hypotheses]
 
 
-@pytest.fixture
-def engine() -> Engine:
-    """Whose programs for prompts are compiled."""
+@pytest.fixture(params=["each", "once"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Whose programs for prompts are compiled; prompts are read by each beam, or once.
+
+    So little would be saved here that they never are.
+    """
+    if request.param == "once":
+        monkeypatch.setattr(beam_prompts, "LEAST_SAVED_BYTES", 0)
     one = tiny_engine(shallow_model(), page_size=8, max_num_seqs=4)
     found(one, request_of(one, BeamSearchParams(beam_width=1, max_tokens=1)))
     return one

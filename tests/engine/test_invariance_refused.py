@@ -1,4 +1,4 @@
-"""Where bits would depend on the batch, an engine that must not do so does not start."""
+"""An engine does not start where bits would depend on the batch and must not."""
 
 import dataclasses
 import pathlib

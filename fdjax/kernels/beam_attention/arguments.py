@@ -40,13 +40,8 @@ class BeamView:
             pages: of the beams.
             cache: which they are of.
         """
-        page_size = cache.page_size
-        step = jnp.arange(pages.width * page_size, dtype=jnp.int32)
-        first = jnp.arange(pages.num_rows, dtype=jnp.int32) // self.width * self.width
-        origin = first[:, None] + self.origins.at[:, step].get(mode="clip")
-        page = pages.page_table.at[origin, step // page_size].get(mode="clip")
-        exists = (page >= 0) & (page < cache.num_pages)
-        slots = jnp.where(exists, page * page_size + step % page_size, -1)
+        step = jnp.arange(pages.width * cache.page_size, dtype=jnp.int32)
+        slots = self._own_slots(pages, cache, jnp.broadcast_to(step, (1, step.size)))
         return PageView(slots, pages.lengths, pages.starts, by_slot=True)
 
     def whole(self, pages: PageView, cache: KVCache) -> PageView:
@@ -56,24 +51,30 @@ class BeamView:
             pages: of the beams.
             cache: which they are of.
         """
-        page_size, own = cache.page_size, self.own(pages, cache)
-        group = jnp.arange(pages.num_rows, dtype=jnp.int32) // self.width
+        page_size = cache.page_size
+        room = (self.prompt_table.shape[1] + pages.width) * page_size
+        step = jnp.arange(room, dtype=jnp.int32)[None]
+        group = jnp.arange(pages.num_rows, dtype=jnp.int32)[:, None] // self.width
         before = self.prompt_lengths[group]
-        step = jnp.arange(self.prompt_table.shape[1] * page_size + own.width)
-        page = self.prompt_table.at[:, step // page_size].get(mode="clip")[group]
-        exists = (page >= 0) & (page < cache.num_pages)
-        prompt = jnp.where(exists, page * page_size + step % page_size, -1)
-        rows = jnp.arange(pages.num_rows)[:, None]
-        after = own.page_table.at[rows, jnp.maximum(step - before[:, None], 0)]
+        page = self.prompt_table.at[group, step // page_size].get(mode="clip")
         slots = jnp.where(
-            step < before[:, None], prompt, after.get(mode="fill", fill_value=-1)
+            step < before,
+            _slots(page, step, cache),
+            self._own_slots(pages, cache, jnp.maximum(step - before, 0)),
         )
-        return PageView(
-            slots,
-            before + own.lengths,
-            before + own.first_positions,
-            by_slot=True,
-        )
+        before = before[:, 0]
+        starts = before + pages.first_positions
+        return PageView(slots, before + pages.lengths, starts, by_slot=True)
+
+    def _own_slots(
+        self, pages: PageView, cache: KVCache, step: Int32[Array, "#B N"]
+    ) -> Int32[Array, "B N"]:
+        """Where each beam's tokens lie, counted from the prompt's end."""
+        beam = jnp.arange(pages.num_rows, dtype=jnp.int32)[:, None]
+        origin = beam // self.width * self.width
+        origin += self.origins.at[beam, step].get(mode="clip")
+        page = pages.page_table.at[origin, step // cache.page_size].get(mode="clip")
+        return _slots(page, step, cache)
 
     def prompts(self, num_rows: int) -> PageView:
         """Each beam's row as far as its group shares it.
@@ -83,6 +84,12 @@ class BeamView:
         """
         group = jnp.arange(num_rows, dtype=jnp.int32) // self.width
         return PageView(self.prompt_table[group], self.prompt_lengths[group])
+
+
+def _slots(page: Array, step: Array, cache: KVCache) -> Array:
+    """Of tokens in pages; negative where there is no page."""
+    exists = (page >= 0) & (page < cache.num_pages)
+    return jnp.where(exists, page * cache.page_size + step % cache.page_size, -1)
 
 
 @pytree
