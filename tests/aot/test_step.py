@@ -99,6 +99,7 @@ PREFIXES = _structs(plan_prefixes((), rows=BATCH, **HEADS))
 # Eight groups of eight beams, 1,024 tokens of prompt, and up to 128 of their own.
 PROMPTS = _structs(plan_prompts([1024] * 8, width=8, **HEADS))
 BEAMS = jax.eval_shape(BeamView, _int32(8, 64), _int32(8), _int32(BATCH, 128), PROMPTS)
+SEPARATE = dataclasses.replace(BEAMS, prefixes=None)
 STEPS = {
     # 64 rows with room for 1,280 tokens each.
     "decode": Step(steps.decode, BATCH, (ROWS, ROWS, TABLE)),
@@ -115,6 +116,8 @@ STEPS = {
     # Rows that share pages, which are read once for all of them.
     "shared": Step(steps.decode_counted, BATCH, (ROWS, ROWS, TABLE, PREFIXES)),
     "beams": Step(_beams, BATCH, (ROWS, ROWS, _int32(BATCH, 8), BEAMS)),
+    # Likewise, and each beam reads its prompt.
+    "separate": Step(_beams, BATCH, (ROWS, ROWS, _int32(BATCH, 8), SEPARATE)),
     # Eight prompts of 128 tokens.
     "prefill": Step(
         steps.prefill,
