@@ -57,14 +57,14 @@ class Started:
         generate: asks it.
         about: it, for results.
         vocab_size: of the model.
-        preemptions: how often it has put a sequence back.
+        preemptions: how often it has put a sequence back; `None`: nobody counts.
         close: ends it.
     """
 
     generate: Generate
     about: dict[str, Any]
     vocab_size: int
-    preemptions: Callable[[], int]
+    preemptions: Callable[[], int] | None
     close: Callable[[], object]
 
 
@@ -132,8 +132,8 @@ def start_vllm(settings: EngineSettings) -> Started:
         disable_log_stats=True,
         compilation_config={"cudagraph_capture_sizes": _GRAPHS},
     )
-    engine = importlib.import_module("vllm.v1.engine.async_llm")
-    engine = engine.AsyncLLM.from_engine_args(given)
+    engines = importlib.import_module("vllm.v1.engine.async_llm")
+    engine = engines.AsyncLLM.from_engine_args(given)
     names = map(str, itertools.count())
 
     async def generate(prompt: list[int], count: int) -> AsyncIterator[int]:
@@ -153,7 +153,7 @@ def start_vllm(settings: EngineSettings) -> Started:
         "version": vllm.__version__,
     }
     vocab_size = json.loads(pathlib.Path(settings.model).read_text())["vocab_size"]
-    return Started(generate, about, vocab_size, lambda: 0, engine.shutdown)
+    return Started(generate, about, vocab_size, None, engine.shutdown)
 
 
 def _about(settings: EngineSettings, start: float) -> dict[str, Any]:

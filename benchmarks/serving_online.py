@@ -204,9 +204,10 @@ async def _measure_all(
     rows: list[dict[str, Any]] = []
     try:
         for load in loads:
-            before = started.preemptions()
+            before = started.preemptions and started.preemptions()
             row = await measured(started.generate, load, vocab_size=started.vocab_size)
-            row["preemptions"] = started.preemptions() - before
+            if started.preemptions is not None and before is not None:
+                row["preemptions"] = started.preemptions() - before
             rows.append(row | common)
             print(row, flush=True)
             results.write(out, rows)

@@ -1,5 +1,6 @@
 """`BeamTables`: where the calls of beam searches find keys and values."""
 
+import operator
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,18 +27,15 @@ class _Known:
     A list of a prompt's pages stays as it is; where pages were moved there is another.
     """
 
-    of: Sequence[tuple[list[int], Segments]]
+    segments: Sequence[Segments]  # held, so that their ids stay theirs
     num_changes: Sequence[int]
+    prompts: Sequence[list[int]]
     found: BeamPages
 
-    def is_of(
-        self, now: Sequence[tuple[list[int], Segments]], num_changes: Sequence[int]
-    ) -> bool:
-        """Whether it is of these."""
-        return num_changes == self.num_changes and all(
-            pages is before and segments is those
-            for (pages, segments), (before, those) in zip(now, self.of, strict=True)
-        )
+    def is_of(self, prompts: Sequence[list[int]], num_changes: Sequence[int]) -> bool:
+        """Whether the same searches have the same pages."""
+        same = map(operator.is_, prompts, self.prompts)
+        return num_changes == self.num_changes and all(same)
 
 
 class BeamTables:
@@ -78,12 +76,14 @@ class BeamTables:
         Those of an earlier call, if the same searches had the same pages then: they
         change once in as many steps as a page has tokens.
         """
-        now = [(one.pages, one.search.segments) for one in searches]
-        counts = [segments.num_changes for _, segments in now]
-        key = tuple(id(segments) for _, segments in now)
+        prompts = [one.pages for one in searches]
+        segments = [one.search.segments for one in searches]
+        counts = [one.num_changes for one in segments]
+        key = tuple(map(id, segments))
         known = self._known.get(key)
-        if known is None or not known.is_of(now, counts):
-            known = self._known[key] = _Known(now, counts, self._made(searches))
+        if known is None or not known.is_of(prompts, counts):
+            made = self._made(searches)
+            known = self._known[key] = _Known(segments, counts, prompts, made)
             while len(self._known) > _MAX_KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)

@@ -20,8 +20,14 @@ from fdjax.kernels.prefill_attention import handler as prefill_handler
 from fdjax.kernels.weight import Dense
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
-from fdjax.models.program.lower import Lowering, Rows, windows_of
-from fdjax.models.program.views import Views, refuse_views, view_shapes, views_of
+from fdjax.models.program.lower import Lowering, windows_of
+from fdjax.models.program.views import (
+    Rows,
+    Views,
+    refuse_views,
+    view_shapes,
+    views_of,
+)
 from fdjax.notation import Array
 
 

@@ -16,30 +16,10 @@ from fdjax.kernels.paged.calls import ALL_TOKENS
 from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
 from fdjax.models.program.instructions import Program, Value
+from fdjax.models.program.views import Rows
 
 SLICE_ROWS = 2048
 """Rows of which the library writes gate and up at a time, before they become one."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a call; static.
-
-    Attributes:
-        tokens: `T`.
-        wanted: `U`, of these; equal to `tokens` where all are.
-        decoding: rows with one token each, of which attention is told apart; 0: none.
-        prompts: whether there are rows with any number of tokens.
-        shares: whether those with one token share prefixes, read once for all.
-        by_slot: whether their tables have a slot for each token.
-    """
-
-    tokens: int
-    wanted: int
-    decoding: int
-    prompts: bool
-    shares: bool = False
-    by_slot: bool = False
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The rows of a step as the chain's kernels of attention are told of them."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,27 @@ class Views(NamedTuple):
     decoding: PageView | None
     prompts: PageView | None
     shared: Shared | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a call; static.
+
+    Attributes:
+        tokens: `T`.
+        wanted: `U`, of these; equal to `tokens` where all are.
+        decoding: rows with one token each, of which attention is told apart; 0: none.
+        prompts: whether there are rows with any number of tokens.
+        shares: whether those with one token share prefixes, read once for all.
+        by_slot: whether their tables have a slot for each token.
+    """
+
+    tokens: int
+    wanted: int
+    decoding: int
+    prompts: bool
+    shares: bool = False
+    by_slot: bool = False
 
 
 def views_of(call: LayerProgram) -> Views:
