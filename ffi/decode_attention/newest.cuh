@@ -64,17 +64,18 @@ class Rotation {
 template <typename G>
 struct NewestSlot {
   char* kept;    // [heads, 2, kRowBytes]: key, value
-  int64_t slot;  // of the key in `kv`, counted as Params::slots_per_page; or kAbsent
+  int64_t slot;  // of the key in `kv`, counted as slots_per_page; or kAbsent
 
   __device__ NewestSlot(const Params& p, const Block& block, char* memory)
       : kept(memory), slot(kAbsent) {
     // The slot is read by who has the last tokens, and by no one else.
     if (p.newest.qkv == nullptr || !block.is_last()) return;
     const int at = p.newest.slots[block.row()];
-    const int64_t slots = int64_t{p.num_pages} * p.page_size;
+    const Newest& n = p.newest;
+    const int64_t slots = int64_t{n.num_pages} * n.page_size;
     if (at < 0 || at >= slots) return;
-    const uint32_t page = static_cast<uint32_t>(at) / p.page_size;
-    slot = int64_t{page} * p.slots_per_page + at % p.page_size;
+    const uint32_t page = static_cast<uint32_t>(at) / n.page_size;
+    slot = int64_t{page} * n.slots_per_page + at % n.page_size;
   }
 
   __device__ bool is_written() const { return slot != kAbsent; }

@@ -15,6 +15,8 @@ struct Newest {
   const void* qkv;
   void* kv;              // as Params::kv
   const int32_t* slots;  // [rows]: page * page_size + slot; others are not written
+  // Of the array, as in Params, where they are those of the page table.
+  uint32_t num_pages, page_size, slots_per_page;
   const float* cosines;  // [rows, num_frequencies]: of each row's position
   const float* sines;
   int num_frequencies;  // a multiple of 8

@@ -25,7 +25,6 @@ struct Attention {
   prefill_attention::Joining joining;
   float* about;  // joining.about, which the rows' own attention writes
   rope_kv_write::Params rotate;
-  uint32_t page_size;  // of the array; that of rows told by slot is 1
   int64_t layers;
   int64_t layer_bytes;  // of a page, from a layer's keys to the next layer's
   int64_t num_plans, plan_size;
@@ -68,9 +67,6 @@ class AttentionChain {
     p.q = reader_.operand(p.rows * (rotates ? qkv_columns : q_columns));
     p.out = reader_.operand(p.rows * q_columns);
     if (rotates) check_rotation(p);
-    if (rotates && p.page_size != attention_.page_size) {
-      reader_.refuse("attention rotates, and rows are told by slot");
-    }
     if (shares && attention_.about == nullptr) {
       reader_.refuse("rows share prefixes, and there are none");
     }

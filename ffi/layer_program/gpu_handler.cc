@@ -27,7 +27,6 @@ decode_attention::Params attention_of(const Operands& in, const Pages& pages,
 decode_attention::Params decode_of(const Attributes& a, const Operands& in,
                                    const Results& out, const Dims& d) {
   decode_attention::Params p = attention_of(in, in.decoding, d.decoding);
-  if (a.by_slot) p = decode_attention::by_slot(p);
   const bool has_angles = in.angles.element_count() != 0;
   const float* cosines = has_angles ? in.angles.typed_data() : nullptr;
   p.recomputed = out.recomputed->typed_data();
@@ -37,11 +36,14 @@ decode_attention::Params decode_of(const Attributes& a, const Operands& in,
       .qkv = nullptr,
       .kv = out.kv->untyped_data(),
       .slots = in.slots.typed_data(),
+      .num_pages = p.num_pages,
+      .page_size = p.page_size,
+      .slots_per_page = p.slots_per_page,
       .cosines = cosines,
       .sines = has_angles ? cosines + *d.decoding.rows * *d.frequencies : nullptr,
       .num_frequencies = static_cast<int>(*d.frequencies),
       .interleaved = a.interleaved};
-  return p;
+  return a.by_slot ? decode_attention::by_slot(p) : p;
 }
 
 prefill_attention::Params prefill_of(const Operands& in, const Results& out,
@@ -113,7 +115,6 @@ Attention attention_of(const Attributes& a, const Operands& in, const Results& o
           .joining = shares ? joining_of(in, out, d) : prefill_attention::Joining{},
           .about = shares ? static_cast<float*>(out.blocks[kAbout].data) : nullptr,
           .rotate = rotate_of(a, in, out, d),
-          .page_size = static_cast<uint32_t>(*kv.page_size),
           .layers = *kv.layers,
           .layer_bytes = 2 * *kv.page_size * *kv.kv_heads * *kv.head_dim * 2,
           .num_plans = *d.plans,

@@ -98,7 +98,7 @@ def test_beams_read_their_prompts_each(name: str, monkeypatch: pytest.MonkeyPatc
     assert not any(isinstance(one, Share) for one in told)
     decodes = [one for one in told if isinstance(one, Decode)]
     assert [one.layer for one in decodes] == [0, 1, 2]
-    assert not any(one.rotates for one in decodes)
+    assert all(one.rotates for one in decodes)
 
 
 @pytest.mark.parametrize(

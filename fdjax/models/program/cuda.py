@@ -177,7 +177,6 @@ def _rows(call: LayerProgram, views: Views) -> Rows:
         decoding=0 if some is None else some.num_rows,
         prompts=others is not None,
         shares=shared is not None,
-        by_slot=some is not None and some.by_slot,
     )
 
 
@@ -229,9 +228,9 @@ def _tokens(
     batch, none = call.batch, jnp.zeros(0, jnp.int32)
     frequencies = jnp.asarray(one.frequencies, jnp.float32)
     turns = jnp.zeros((0, 0, 0), jnp.float32)
-    rows, decodes = views.decoding, views.decoding is not None
+    decodes = views.decoding is not None
     alone = views.prompts is None and views.shared is None
-    if rows is not None and not rows.by_slot and alone:
+    if decodes and alone:
         turns = layer_program.angles(batch.positions, frequencies)
     places = none if batch.mixed is None or not decodes else batch.mixed.places
     return layer_program.Tokens(

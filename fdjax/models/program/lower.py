@@ -167,8 +167,7 @@ class Lowering:
         if self.rows.shares:
             yield from self._shared_attention(one, qkv, mixed)
             return
-        writes = not (self.rows.prompts or self.rows.by_slot)
-        if writes and len(one.frequencies) % 8 == 0:
+        if not self.rows.prompts and len(one.frequencies) % 8 == 0:
             yield self._decode(one, qkv, mixed, rotates=True)
             return
         # Queries lie where the result will: who writes it has read them.

@@ -38,7 +38,6 @@ class Rows:
         decoding: rows with one token each, of which attention is told apart; 0: none.
         prompts: whether there are rows with any number of tokens.
         shares: whether those with one token share prefixes, read once for all.
-        by_slot: whether their tables have a slot for each token.
     """
 
     tokens: int
@@ -46,7 +45,6 @@ class Rows:
     decoding: int
     prompts: bool
     shares: bool = False
-    by_slot: bool = False
 
 
 def views_of(call: LayerProgram) -> Views:
