@@ -67,7 +67,8 @@ def vllm_run(model: str, some: Sequence[Search]) -> tuple[Run, str]:
         skip_tokenizer_init=True,
         dtype="bfloat16",
         max_model_len=max(one.context + one.tokens for one in some),
-        max_num_seqs=max(one.prompts * max(one.beams, 1) for one in some),
+        # A search and its beams: with room for the beams alone it waits for ever.
+        max_num_seqs=2 * max(one.prompts * max(one.beams, 1) for one in some),
         gpu_memory_utilization=0.9,
         enable_prefix_caching=False,
         scheduler_cls=scheduler.BeamSearchScheduler,

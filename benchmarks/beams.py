@@ -32,6 +32,7 @@ from fdjax.serve.llm import LLM
 PLOTS = REPOSITORY / "docs" / "plots"
 LLAMA = "configs/models/llama3-8b.json"
 PAPERS = ("gpt-j-6b", "llama2-13b", "opt-30b")
+FEW_TOKENS = 32  # made after prompts of every length
 
 
 def engine_run(engine: Engine) -> Run:
@@ -92,8 +93,9 @@ def searches(case: str, *, context: int, tokens: int) -> list[Search]:
             found = [Search(p, b, context, tokens) for p, b in pairs]
             return found + [Search(p, 0, context, tokens) for p in rows]
         case "fig7":
-            lengths = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-            return [Search(1, 4, length, 32) for length in lengths if length <= context]
+            longest = context - FEW_TOKENS
+            lengths = (32, 64, 128, 256, 512, 1024, 2048, longest)
+            return [Search(1, 4, n, FEW_TOKENS) for n in lengths if n <= longest]
         case "fig8":
             return [Search(1, beams, context, tokens) for beams in (1, 4)]
         case _:

@@ -1,5 +1,7 @@
 """Steps of sgl-jax's engine, by its own attention and by fdjax's, in one process.
 
+`--backends native` times one alone, where the memory of two engines is not there.
+
 A step's time is that of many tokens less that of one, of prompts that the engine has
 in its cache: no time of prompts is in it.
 
@@ -70,6 +72,8 @@ def engine_of(folder: str, cases: list[Case], *, backend: str, device: str) -> A
         attention_backend="native",
         enable_single_process=True,
         page_size=16,
+        # Its own attention takes every row to be as long as this.
+        context_length=max(case.max_model_len for case in cases) + 16,
         disable_precompile=True,
         skip_server_warmup=True,
         skip_tokenizer_init=True,
@@ -131,6 +135,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", default="1x1024,8x1024,64x1024")
+    parser.add_argument("--backends", default=",".join(BACKENDS))
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tiny", action="store_true", help="a model for a CPU")
@@ -142,7 +147,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
-        for backend in BACKENDS:
+        for backend in options.backends.split(","):
             device = "cpu" if options.tiny else "cuda"
             engine = engine_of(folder, cases, backend=backend, device=device)
             for case in cases:
