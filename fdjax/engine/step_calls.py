@@ -1,11 +1,13 @@
 """The calls of `layer_program` that an engine makes, by their shapes alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import PREFILL_ROWS
@@ -15,9 +17,8 @@ from fdjax.kernels.shared_prefix import prefix_shapes, room_for, room_for_prompt
 from fdjax.layers import Batch, beam_batch, decode_batch, mixed_batch, packed_batch
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
-from fdjax.models.decoder import Decoder
-from fdjax.models.parameters import parameters_of
 from fdjax.models.program import LayerProgram, Program, program_of
+from fdjax.models.weights import held_shapes
 from fdjax.notation import Array
 
 type StepCall = BorrowingCall | Literal["shared", "separate"]
@@ -67,8 +68,8 @@ class StepCalls:
         return jax.eval_shape(self.layout.allocate)
 
     @cached_property
-    def _parameters(self) -> dict[str, Any]:
-        return parameters_of(Decoder(self.config, self.layout.dtype))
+    def _parameters(self) -> Mapping[str, Any]:
+        return held_shapes(self.config, np.dtype(self.layout.dtype))
 
     @cached_property
     def _programs(self) -> tuple[Program, Program]:

@@ -1,7 +1,9 @@
 """Weights onto the device: from a checkpoint, one parameter at a time."""
 
+import functools
 import math
 import pathlib
+import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -128,7 +130,18 @@ def parameter_shapes(
     Raises:
         ConfigError: `dtype` is not bfloat16, float16 or float32.
     """
-    return _shapes(Decoder(config, _checked(dtype)))
+    return {
+        path: _array(held)
+        for path, held in held_shapes(config, _checked(dtype)).items()
+    }
+
+
+@functools.lru_cache(maxsize=16)  # what fits is asked of many sizes of one model
+def held_shapes(
+    config: ModelConfig, dtype: np.dtype
+) -> Mapping[str, jax.ShapeDtypeStruct | Weight]:
+    """As `parameter_shapes`, as a decoder holds them."""
+    return types.MappingProxyType(parameters_of(Decoder(config, dtype)))
 
 
 def parameter_bytes(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> int:
