@@ -1,5 +1,6 @@
 """Small models of every family with sizes that kernels take, and batches for them."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,13 @@ from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.paged import KVCache, PageView
 from fdjax.kernels.shared_prefix import Group, plan_prefixes, plan_prompts
+from fdjax.kernels.weight import Weight
 from fdjax.layers import Batch, beam_batch, decode_batch, mixed_batch, packed_batch
 from fdjax.models import ModelConfig, random_weights
 from fdjax.models.checkpoint import read_config
 from fdjax.models.parameters import parameters_of
 from fdjax.models.program import LayerProgram, program_of
+from fdjax.notation import Array
 from tests.support.engines import FIXTURES
 
 HIDDEN, HEADS, HEAD_DIM, INTERMEDIATE = 512, 8, 64, 704
@@ -77,7 +80,7 @@ def call_of(
         rows: how many, or how many decode; of prompts there are three.
         dtype: of weights and keys.
     """
-    model = random_weights(config, dtype=dtype, seed=1)
+    held = _held(config, np.dtype(dtype))
     num_pages = (rows + 3) * WIDTH
     batch = _batch(kind, rows, num_pages, config.layers[0].attention)
     layout = config.kv_layout(num_pages=num_pages, page_size=PAGE_SIZE, dtype=dtype)
@@ -87,9 +90,14 @@ def call_of(
     return LayerProgram(
         kv,
         batch,
-        tuple(parameters_of(model)[path] for path in program.body_parameters),
+        tuple(held[path] for path in program.body_parameters),
         program,
     )
+
+
+@functools.cache
+def _held(config: ModelConfig, dtype: np.dtype) -> dict[str, Array | Weight]:
+    return parameters_of(random_weights(config, dtype=dtype, seed=1))
 
 
 def _batch(kind: str, rows: int, num_pages: int, heads: Attention) -> Batch:
