@@ -5,8 +5,9 @@
 A load is named `conv-N`: requests with the lengths of a trace of conversations, 512 of
 them at once, or else N a second, as a Poisson process. Of its form `-short`, prompts
 are below 2,100 tokens. The trace is a CSV file with the columns of Azure's traces; none
-is part of the project. Prompts are random, and the engine is in this process, so that
-what is measured is neither a tokenizer nor HTTP. With `--engine vllm` vLLM answers
+is part of the project. Prompts are random, of each load others: none finds its tokens
+in a cache. The engine is in this process, so that what is measured is neither a
+tokenizer nor HTTP. With `--engine vllm` vLLM answers
 them, where it is installed; `JAX_PLATFORMS=cpu` leaves it the GPU.
 """
 
@@ -94,7 +95,7 @@ class Answered:
 
 
 async def answered(
-    generate: Generate, arrival: Arrival, begin: float, *, vocab_size: int, seed: int
+    generate: Generate, arrival: Arrival, begin: float, *, vocab_size: int, seed: str
 ) -> Answered:
     """Sends one request when it is due, and reads its tokens."""
     draw = random.Random(seed)
@@ -116,8 +117,10 @@ async def measured(
     begin = time.perf_counter()
     done = await asyncio.gather(
         *(
-            answered(generate, arrival, begin, vocab_size=vocab_size, seed=place)
-            for place, arrival in enumerate(load.arrivals)
+            answered(
+                generate, arrival, begin, vocab_size=vocab_size, seed=f"{load.name} {n}"
+            )
+            for n, arrival in enumerate(load.arrivals)
         )
     )
     seconds = time.perf_counter() - begin
