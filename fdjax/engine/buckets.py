@@ -151,7 +151,9 @@ class Buckets:
                 return step, self.prompts_of(step)
         raise AssertionError(f"{count} tokens of {num_prompts} prompts in one call")
 
-    def call_tokens(self, count: int, *, num_decoding: int = 0) -> int:
+    def call_tokens(
+        self, count: int, *, num_decoding: int = 0, crowded: bool = False
+    ) -> int:
         """Tokens of the next call with prompts, where `count` wait.
 
         It is padded where that is cheap; else it takes less than all, if that is most
@@ -160,10 +162,13 @@ class Buckets:
         Args:
             count: those of rows that decode, which all go, and of prompts; more.
             num_decoding: of rows that decode.
+            crowded: others wait for a row. Then there is always a next call for the
+                rest, and time spent on padding is lost to all.
         """
         padded = next((step for step in self.prefills if step >= count), None)
+        most_padding = 0 if crowded else MAX_PADDING
         if padded is not None and (
-            padded <= CHEAP_TOKENS or padded - count <= MAX_PADDING * padded
+            padded <= CHEAP_TOKENS or padded - count <= most_padding * padded
         ):
             return padded
         filled = max((step for step in self.prefills if step <= count), default=0)

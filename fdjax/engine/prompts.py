@@ -54,12 +54,15 @@ class Prompts(Collection[EngineSequence]):
         """Forgets a sequence, if it is here."""
         self._sequences.pop(sequence, None)
 
-    def chunks(self, room: int, *, num_decoding: int = 0) -> list[Chunk]:
+    def chunks(
+        self, room: int, *, num_decoding: int = 0, crowded: bool = False
+    ) -> list[Chunk]:
         """What the next call computes, in turn: whole prompts, or parts.
 
         Args:
             room: tokens that the call may have.
             num_decoding: of them, those of rows that decode.
+            crowded: see `Buckets.call_tokens`.
 
         Returns:
             The chunks, which count as launched.
@@ -69,7 +72,9 @@ class Prompts(Collection[EngineSequence]):
         sequences = self._in_turn()[: self._buckets.prefill_rows]
         waiting = sum(map(_left, sequences))
         count = min(num_decoding + waiting, room)
-        count = self._buckets.call_tokens(count, num_decoding=num_decoding)
+        count = self._buckets.call_tokens(
+            count, num_decoding=num_decoding, crowded=crowded
+        )
         left = min(count, room) - num_decoding
         del sequences[self._buckets.prompts_of(count) :]
         chunks: list[Chunk] = []

@@ -133,7 +133,9 @@ class Scheduler:
 
     def chunks(self, room: int, *, num_decoding: int = 0) -> list[Chunk]:
         """See `Prompts.chunks`."""
-        chunks = self.prompts.chunks(room, num_decoding=num_decoding)
+        chunks = self.prompts.chunks(
+            room, num_decoding=num_decoding, crowded=self.num_waiting > 0
+        )
         for chunk in chunks:
             self.room.take(chunk)
             self.prefixes.remember(chunk.sequence)

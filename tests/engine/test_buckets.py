@@ -67,6 +67,24 @@ def test_a_prefill_call_is_full_or_its_padding_is_cheap(
     assert calls <= 20_000 // max_batched_tokens + 10
 
 
+def test_a_crowd_does_not_wait_for_padding():
+    buckets = Buckets.of(
+        max_num_seqs=256,
+        max_model_len=8192,
+        page_size=16,
+        max_batched_tokens=8192,
+        fine=True,
+    )
+    below, above = (buckets.prefills[i] for i in (-6, -5))
+    almost = above - 1
+    assert buckets.call_tokens(almost, num_decoding=250) == above
+    assert buckets.call_tokens(almost, num_decoding=250, crowded=True) == below
+    assert buckets.call_tokens(above, num_decoding=250, crowded=True) == above
+    # Not where most would be left for the next call, nor where padding costs nothing.
+    assert buckets.call_tokens(almost, num_decoding=below - 9, crowded=True) == above
+    assert buckets.call_tokens(130, crowded=True) == 256
+
+
 def test_a_table_is_not_narrower_than_asked():
     buckets = Buckets.of(
         max_num_seqs=1,

@@ -1,6 +1,7 @@
 """Which sequences hold rows and pages, and what runs next; nothing is computed here."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,25 @@ def test_what_has_ended_leaves_everything_behind():
 
 
 # --- Prefill --------------------------------------------------------------------------
+
+
+def test_calls_are_told_of_those_who_wait_for_a_row(monkeypatch: pytest.MonkeyPatch):
+    told: list[bool] = []
+    call_tokens = Buckets.call_tokens
+
+    def tell(buckets: Buckets, count: int, **options: Any) -> int:
+        told.append(options["crowded"])
+        return call_tokens(buckets, count, **options)
+
+    monkeypatch.setattr(Buckets, "call_tokens", tell)
+    desk = Desk()
+    for _ in range(5):
+        desk.add(2)
+    assert len(desk.scheduler.admit()) == 4
+    desk.scheduler.chunks(4)
+    desk.scheduler.end(desk.sequences[4])
+    desk.scheduler.chunks(4)
+    assert told == [True, False]
 
 
 def test_a_call_takes_what_fits_and_the_next_goes_on():
