@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from benchmarks import results
-from benchmarks.cases import Case, parse_cases
+from benchmarks.cases import parse_cases
 from benchmarks.decode import Bench
 from fdjax import device
 from fdjax.engine.programs import Programs
@@ -95,8 +95,8 @@ def measure(bench: Bench, variant: Variant, *, repeats: int) -> dict[str, Any]:
     }
 
 
-def _bench(model: Any, programs: Programs, case: Case) -> Bench:
-    bench = Bench(model, programs, case)
+def filled(bench: Bench) -> Bench:
+    """With random keys and values, where nothing is prefilled."""
     bench.progress = dataclasses.replace(bench.progress, kv=_noise(bench.progress.kv))
     return bench
 
@@ -122,7 +122,7 @@ def main() -> None:
         model = load_decoder(settings, random_weights=True)
         programs = Programs(model, steps_per_launch=1)
         for case in parse_cases(arguments.cases, steps=arguments.steps):
-            bench = _bench(model, programs, case)
+            bench = filled(Bench(model, programs, case))
             for variant in VARIANTS:
                 if variant.asynchronous == asynchronous:
                     row = measure(bench, variant, repeats=arguments.repeats)

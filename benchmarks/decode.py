@@ -62,17 +62,25 @@ class Bench:
         model: the decoder, loaded.
         programs: its compiled programs.
         case: what to measure.
+        layout: of the KV array; `None`: what the rows fill. They have its first pages.
     """
 
-    def __init__(self, model: Decoder, programs: Programs, case: Case) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        programs: Programs,
+        case: Case,
+        layout: KVLayout | None = None,
+    ) -> None:
         self.case = case
         self.programs = programs
         self.plan = plan_of([GREEDY])
-        self.layout = _layout(model, case)
+        rows = layout_of(model, case)
+        self.layout = layout or rows
         self._config = model.config
         prompts = case.prompts(model.config.embedding.vocab_size)
         self.prompts = jax.device_put(np.asarray(prompts, np.int32))
-        pages = np.random.default_rng(0).permutation(self.layout.num_pages)
+        pages = np.random.default_rng(0).permutation(rows.num_pages)
         table = pages.reshape(case.batch, -1).astype(np.int32)
         steps = np.full(case.batch, programs.steps_per_launch, np.int32)
         there, self.steps = jax.device_put((table, steps))
@@ -222,7 +230,8 @@ def step_gigabytes(model: Decoder, layout: KVLayout, case: Case) -> float:
     return (weights + tokens * layout.page_bytes / layout.page_size) / 1e9
 
 
-def _layout(model: Decoder, case: Case) -> KVLayout:
+def layout_of(model: Decoder, case: Case) -> KVLayout:
+    """The KV array that a case's rows fill at its end."""
     pages_per_row = -(-case.max_model_len // PAGE_SIZE)
     return model.config.kv_layout(
         num_pages=case.batch * pages_per_row,
@@ -268,8 +277,7 @@ def main() -> None:
         softmax=UnifiedMax.read(arguments.softmax) or arguments.softmax,
     )
     path = pathlib.Path(arguments.model)
-    made_up = path.suffix == ".json"
-    model = load_decoder(settings, random_weights=made_up)
+    model = load_decoder(settings, random_weights=path.suffix == ".json")
     steps = arguments.steps_per_launch or STEPS_PER_LAUNCH[kind_of_platform()]
     programs = Programs(model, steps_per_launch=steps)
     out = arguments.out or results.RESULTS / results.device_slug() / "decode.json"

@@ -62,7 +62,7 @@ def longest(settings: Settings, budget_bytes: int | None) -> MemoryPlan:
     smallest = plan(1)
     layout = smallest.layout
     left = smallest.free_bytes // layout.page_bytes + layout.num_pages
-    return plan(max(_most(fits, near=left - smallest.least_step_pages), 1))
+    return plan(max(most(fits, near=left - smallest.least_step_pages), 1))
 
 
 def arena_prompt(settings: Settings, plan: MemoryPlan) -> int:
@@ -79,7 +79,7 @@ def arena_prompt(settings: Settings, plan: MemoryPlan) -> int:
 
     whole = layout.num_pages
     share = whole / (whole + borrowed_pages(settings, plan, whole))
-    return _most(fits, near=int(share * whole)) * layout.page_size
+    return most(fits, near=int(share * whole)) * layout.page_size
 
 
 def borrowed_pages(settings: Settings, plan: MemoryPlan, pages: int) -> int:
@@ -100,11 +100,11 @@ def separate_prompt(settings: Settings, budget_bytes: int) -> int:
         activations = separate_bytes(config, dtype=dtype, num_tokens=tokens)
         return fixed + activations + pages * layout.page_bytes <= budget_bytes
 
-    return _most(fits, near=budget_bytes // layout.page_bytes) * settings.page_size
+    return most(fits, near=budget_bytes // layout.page_bytes) * settings.page_size
 
 
-def _most(fits: Callable[[int], bool], *, near: int) -> int:
-    """The largest number of pages that fits; 0 where one does not.
+def most(fits: Callable[[int], bool], *, near: int) -> int:
+    """The largest number, of pages or of rows, that fits; 0 where one does not.
 
     Args:
         fits: whether so many do; of fewer than fit, all do.

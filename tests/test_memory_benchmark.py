@@ -67,7 +67,7 @@ def test_one_page_more_does_not_fit():
 def test_the_largest_number_is_found_from_anywhere():
     for most in (0, 1, 5, 100):
         for near in (-3, 1, 4, 5, 6, 99, 100, 101, 1000):
-            assert memory_plans._most(lambda n, m=most: n <= m, near=near) == most
+            assert memory_plans.most(lambda n, m=most: n <= m, near=near) == most
 
 
 # --- Runs -----------------------------------------------------------------------------
