@@ -137,9 +137,7 @@ def parameter_shapes(
 
 
 @functools.lru_cache(maxsize=16)  # what fits is asked of many sizes of one model
-def held_shapes(
-    config: ModelConfig, dtype: np.dtype
-) -> Mapping[str, jax.ShapeDtypeStruct | Weight]:
+def held_shapes(config: ModelConfig, dtype: np.dtype) -> Mapping[str, Array | Weight]:
     """As `parameter_shapes`, as a decoder holds them."""
     return types.MappingProxyType(parameters_of(Decoder(config, dtype)))
 
