@@ -86,6 +86,16 @@ class TokenBudget:
         sums = (_MEMORY * old + more for old, more in zip(self._sums, new, strict=True))
         self._sums = (next(sums), next(sums), next(sums), next(sums), next(sums))
 
+    def left(self, call: Timed) -> tuple[float, float]:
+        """Seconds that a call under way should take from now on, and in all.
+
+        Zeros where it is not known when it began, or how long such calls take.
+        """
+        ended_s, whole_s = self._ended_s, self._seconds(call.tokens)
+        if ended_s is None or math.isinf(whole_s):
+            return 0.0, 0.0
+        return max(call.began_s, ended_s) + whole_s - self._clock(), whole_s
+
     def _seconds(self, tokens: int) -> float:
         """That a call of so many tokens should take.
 

@@ -139,6 +139,14 @@ class Engine(Intake):
         """Waits until the tokens are there that `step` reads next."""
         self._pipeline.wait()
 
+    @property
+    def spare_s(self) -> float:
+        """Seconds that the next step may wait: the device has work for longer.
+
+        What arrives meanwhile is in it.
+        """
+        return self._pipeline.spare_s
+
     def step(self) -> list[tuple[EngineSequence, Increment]]:
         """Lets sequences in, launches what is next, and reads what was launched before.
 

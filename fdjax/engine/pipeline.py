@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fdjax.engine.beam_launch import BeamLaunch
 from fdjax.engine.executor import AnyLaunch, Executor
+from fdjax.engine.hold import Hold
 from fdjax.engine.parking import Parking
 from fdjax.engine.request import Increment
 from fdjax.engine.results import ending
@@ -34,11 +35,19 @@ class Pipeline:
         self._executor = executor
         self._parking = parking
         self._unread: deque[AnyLaunch] = deque()
+        self._hold = Hold(executor.budget)
 
     def wait(self) -> None:
         """Waits until the tokens are there that `step` reads next."""
         if self._unread:
             self._unread[0].wait()
+
+    @property
+    def spare_s(self) -> float:
+        """See `Engine.spare_s`."""
+        if self._scheduler.num_waiting:  # whoever arrives waits, too
+            return 0.0
+        return self._hold.seconds(self._unread)
 
     def clear(self) -> None:
         """Forgets what was launched."""
@@ -46,12 +55,14 @@ class Pipeline:
 
     def step(self) -> list[tuple[EngineSequence, Increment]]:
         """See `Engine.step`."""
+        began_s = time.monotonic()
         increments = self._settle()
         self._let_in()
         launched = self._prompts_alone()
         self._make_room()
         launched += self._mixed() if self._mixes else self._decode()
         launched += self._search()
+        self._hold.launched(time.monotonic() - began_s)
         while len(self._unread) > LAUNCHES_AHEAD * launched:
             increments += self._read(self._unread.popleft())
         return increments

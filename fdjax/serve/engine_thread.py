@@ -6,6 +6,7 @@ import functools
 import logging
 import queue
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -31,6 +32,10 @@ MOST_UNREAD = 256
 
 The kernel's buffers hold some thousands more on their way to a client of HTTP.
 """
+
+
+# How often it is seen whether a step that should take longer has ended.
+_LOOK_S = 1e-3
 
 
 class EngineThread:
@@ -159,6 +164,7 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while not self._closing:
+                self._hold()
                 self._obey()
                 if not self._closing and self._engine.has_work:
                     with self._clock.step():
@@ -168,6 +174,11 @@ class EngineThread:
             _LOGGER.exception("the engine has failed and takes no more requests")
             self.error = error
         self._end()
+
+    def _hold(self) -> None:
+        """Waits as long as the device has work anyway."""
+        while (spare_s := self._engine.spare_s) > 0:
+            time.sleep(min(spare_s, _LOOK_S))
 
     def _obey(self) -> None:
         """Does what was asked for; waits for it if there is nothing else to do."""

@@ -81,6 +81,11 @@ class ServingEngine(Protocol):
         ...
 
     @property
+    def spare_s(self) -> float:
+        """Seconds that the next step may wait for what arrives."""
+        ...
+
+    @property
     def has_work(self) -> bool:
         """Some sequence has not ended."""
         ...

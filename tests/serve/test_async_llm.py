@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.async_llm import (
     TOKENS,
     Make,
     collect,
+    until,
 )
 from tests.support.fake_engine import FakeEngine
 from tests.support.waiting import wait_until
@@ -48,6 +50,21 @@ async def test_many_at_once_all_on_one_thread(make: Make):
     assert all(len(chunks) == len(TOKENS) for chunks in many)
     assert engine.threads == {"fdjax-engine"}
     assert llm.num_unfinished == 0
+
+
+async def test_who_arrives_while_a_step_may_wait_is_in_it(make: Make):
+    engine = FakeEngine(TOKENS)
+    llm = make(engine)
+    held = threading.Event()
+    engine.holds = lambda: bool(engine.num_steps) and not held.is_set()
+    first = asyncio.create_task(collect(llm))
+    await until(lambda: engine.num_steps == 1)
+    second = asyncio.create_task(collect(llm))
+    await until(lambda: llm._thread._commands.qsize() == 1)
+    assert engine.num_steps == 1
+    held.set()
+    await asyncio.gather(first, second)
+    assert engine.num_steps == 1 + len(TOKENS)
 
 
 async def test_the_origin_reaches_the_engine(make: Make):

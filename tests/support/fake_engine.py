@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,7 @@ class FakeEngine:
         aborted: requests ended by `abort`.
         threads: that have called anything.
         added: all sequences there ever were.
+        holds: whether the next step may wait.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class FakeEngine:
         self.added: list[FakeSequence] = []
         self.aborted: list[Request] = []
         self.threads: set[str] = set()
+        self.holds: Callable[[], bool] = lambda: False
 
     def request(
         self,
@@ -149,6 +151,12 @@ class FakeEngine:
         if sequence in self.sequences:
             self.sequences.remove(sequence)
             self.aborted.append(sequence.request)
+
+    @property
+    def spare_s(self) -> float:
+        """As long as `holds` is so."""
+        self._enter()
+        return 1.0 if self.holds() else 0.0
 
     @property
     def has_work(self) -> bool:

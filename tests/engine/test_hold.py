@@ -1,0 +1,83 @@
+"""How long the next launch waits for what arrives: the device has work for longer."""
+
+import jax.numpy as jnp
+import pytest
+
+from fdjax.engine.budget import TokenBudget
+from fdjax.engine.hold import Hold
+from fdjax.engine.results import Launch
+from fdjax.generate.sampling import Sampled
+from tests.support.clock import Clock
+
+SIZES = (16, 256, 1024)
+
+
+NOTHING = jnp.zeros(0, jnp.int32)
+TOP = jnp.zeros((0, 0))
+SAMPLED = Sampled(NOTHING, NOTHING, None, TOP.astype(jnp.int32), TOP)
+
+
+class Running(Launch):
+    """A launch that the device has not ended."""
+
+    @property
+    def is_ready(self) -> bool:
+        return False
+
+
+class Device:
+    """Takes 10 ms for each call, and 0.1 ms for each of its tokens."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.budget = TokenBudget(SIZES, None, self.clock)
+        self.hold = Hold(self.budget)
+
+    def launch(self, tokens: int) -> Launch:
+        return Running(SAMPLED, (), timed=self.budget.launched(tokens))
+
+    def run(self, tokens: int, *, waited: bool = True) -> None:
+        launch = self.launch(tokens)
+        self.clock.now += 0.01 + 1e-4 * tokens
+        self.budget.read(launch.timed, waited=waited)
+
+    def learnt(self) -> "Device":
+        for tokens in (*SIZES, *SIZES):
+            self.run(tokens)
+        return self
+
+
+def test_it_waits_for_most_of_a_call():
+    device = Device().learnt()
+    launch = device.launch(1024)
+    whole_ms = 10 + 0.1 * 1024
+    assert 1e3 * device.hold.seconds([launch]) == pytest.approx(0.8 * whole_ms - 2)
+    device.clock.now += 0.05
+    assert 1e3 * device.hold.seconds([launch]) == pytest.approx(0.8 * whole_ms - 52)
+    device.clock.now += 0.05
+    assert device.hold.seconds([launch]) == 0.0
+
+
+def test_the_host_needs_its_time():
+    device = Device().learnt()
+    launch = device.launch(1024)
+    before = device.hold.seconds([launch])
+    device.hold.launched(0.02)
+    device.hold.launched(0.01)  # longer ones are remembered
+    assert before - device.hold.seconds([launch]) == pytest.approx(1.5 * 0.02, rel=0.03)
+
+
+def test_it_does_not_wait_where_it_does_not_know():
+    device = Device()
+    assert device.hold.seconds([]) == 0.0
+    assert device.hold.seconds([device.launch(1024)]) == 0.0, "nothing is known"
+    device.learnt()
+    launch = device.launch(1024)
+    assert device.hold.seconds([launch, launch]) == 0.0, "two are under way"
+    assert device.hold.seconds([Running(SAMPLED, ())]) == 0.0, "of decode steps"
+    assert device.hold.seconds([Launch(SAMPLED, (), timed=launch.timed)]) == 0.0, (
+        "ended"
+    )
+    device.run(256, waited=False)
+    launch = device.launch(1024)
+    assert device.hold.seconds([launch]) == 0.0, "it began some time before"
