@@ -32,6 +32,7 @@ from benchmarks.online_engines import (
 )
 from fdjax.cli.bench.arrivals import Arrival, poisson
 from fdjax.cli.bench.trace import read_trace
+from fdjax.engine.policy import StepPolicy
 
 AT_ONCE = 512
 SHORT_TOKENS = 2100
@@ -161,7 +162,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-num-batched-tokens", type=int)
     parser.add_argument("--max-itl-ms", type=float)
-    parser.add_argument("--prefill-order", default="shortest")
+    parser.add_argument("--prefill-order", default=StepPolicy.prefill_order)
     parser.add_argument("--no-mixed-steps", action="store_true")
     parser.add_argument("--memory-fraction", type=float, default=0.9)
     parser.add_argument("--out", type=pathlib.Path)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fdjax.cli.choices import one_of
-from fdjax.engine.policy import PrefillOrder
+from fdjax.engine.policy import PrefillOrder, StepPolicy
 
 _STEPS = "Steps"
 
@@ -36,12 +36,12 @@ class StepOptions:
     prefill_order: Annotated[
         PrefillOrder,
         typer.Option(
-            help="Of prompts: the shortest first, which starves no long one, or first "
-            "come, first served.",
+            help="Of prompts: first come, first served, where a long one leaves half "
+            "of each step to others; or the shortest first, which starves no long one.",
             rich_help_panel=_STEPS,
             **one_of(PrefillOrder),
         ),
-    ] = "shortest"
+    ] = StepPolicy.prefill_order
     mixed_steps: Annotated[
         bool,
         typer.Option(

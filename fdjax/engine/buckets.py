@@ -18,9 +18,10 @@ CHEAP_TOKENS = 256
 # Of more tokens than that, this part may be padding: else what fills the next smaller
 # call goes first, and the rest into another one.
 MAX_PADDING = 1 / 5
-# Where a call's time is that of its tokens, the next larger one has at most so many
-# times as many: no more than `MAX_PADDING` is padding. Sizes are multiples of a tile.
-FINE_RATIO = 1 / (1 - MAX_PADDING)
+# Where a call's time is that of its tokens, the next larger one has so many more, but a
+# tile at least. (With a quarter more, at 20 conversations a second on an H200, a tenth
+# of all time went into padding.)
+FINE_PART = 1 / 16
 TILE = 64
 
 
@@ -39,7 +40,7 @@ def fine_ladder(smallest: int, largest: int) -> tuple[int, ...]:
     if largest <= CHEAP_TOKENS:
         return ladder(smallest, largest, 2)
     steps, step = [*ladder(smallest, CHEAP_TOKENS, 2)], CHEAP_TOKENS
-    while (step := int(step * FINE_RATIO) // TILE * TILE) < largest:
+    while (step := step + max(int(step * FINE_PART) // TILE, 1) * TILE) < largest:
         steps.append(step)
     return (*steps, largest)
 

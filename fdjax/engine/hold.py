@@ -8,7 +8,7 @@ from fdjax.engine.results import Launch
 
 # Of the time that a call should take, what is kept for calls that are faster; of what
 # the host needs for a launch, how often that is kept; and seconds in any case.
-_SPARE_PART, _SPARE_LAUNCHES, _SPARE_S = 0.2, 1.5, 2e-3
+_SPARE_PART, _SPARE_LAUNCHES, _SPARE_S = 0.15, 1.5, 2e-3
 # Of the longest time of a launch, so much is left after another one.
 _MEMORY = 0.98
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from fdjax.errors import ConfigError
 
-PrefillOrder = Literal["shortest", "fcfs"]
-ORDERS: tuple[PrefillOrder, ...] = ("shortest", "fcfs")
+PrefillOrder = Literal["fcfs", "shortest"]
+ORDERS: tuple[PrefillOrder, ...] = ("fcfs", "shortest")
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,10 @@ class StepPolicy:
         mixed: a call has prompts and rows that decode; else they take turns.
         max_itl_ms: milliseconds that a call with both should not exceed, so that tokens
             of the rows come no further apart; `None` fills every call.
-        prefill_order: "shortest": of prompts the shortest goes first, but none waits
-            for more tokens of those that came later than it has itself; "fcfs": the one
-            that was let in first. Priorities and tenants come before either.
+        prefill_order: "fcfs": of prompts the one goes first that was let in first, but
+            one longer than a whole call leaves half of it to others; "shortest":
+            the shortest, but none waits for more tokens of those that came later than
+            it has itself. Priorities and tenants come before either.
         shared_reads: in steps that decode, pages that rows share are read once for all
             of them, where that saves enough; there are more programs to compile.
 
@@ -30,7 +31,7 @@ class StepPolicy:
 
     mixed: bool = True
     max_itl_ms: float | None = None
-    prefill_order: PrefillOrder = "shortest"
+    prefill_order: PrefillOrder = "fcfs"
     shared_reads: bool = False
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """`Prompts`: what the next call computes of prompts. Host only."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.policy import PrefillOrder
@@ -77,19 +77,40 @@ class Prompts(Collection[EngineSequence]):
         )
         left = min(count, room) - num_decoding
         del sequences[self._buckets.prompts_of(count) :]
-        chunks: list[Chunk] = []
+        sizes = self._sizes(sequences, left)
+        return [
+            self._take(sequence, size)
+            for sequence, size in zip(sequences, sizes, strict=True)
+            if size
+        ]
+
+    def _sizes(self, sequences: Sequence[EngineSequence], room: int) -> list[int]:
+        """Tokens that each has of a call, in turn.
+
+        What came first may be longer than a whole call: then it leaves half of the room
+        to others, as long as there are any.
+        """
+        sizes: list[int] = []
         for sequence in sequences:
-            stop = min(len(sequence.tokens), sequence.num_prefilled + left)
-            chunks.append(Chunk(sequence, sequence.num_prefilled, stop))
-            left -= chunks[-1].size
-            self._num_computed += chunks[-1].size
-            sequence.num_prefilled = stop
-            if chunks[-1].is_last:
-                sequence.launch(stop + 1)
-                self.remove(sequence)
-            if not left:
-                break
-        return chunks
+            size = min(_left(sequence), room)
+            if self._order == "fcfs" and _left(sequence) > self.most_tokens:
+                size = -(-room // 2)
+            sizes.append(size)
+            room -= size
+        for place, sequence in enumerate(sequences):  # what nobody else wants
+            more = min(_left(sequence) - sizes[place], room)
+            sizes[place] += more
+            room -= more
+        return sizes
+
+    def _take(self, sequence: EngineSequence, size: int) -> Chunk:
+        chunk = Chunk(sequence, sequence.num_prefilled, sequence.num_prefilled + size)
+        self._num_computed += size
+        sequence.num_prefilled = chunk.stop
+        if chunk.is_last:
+            sequence.launch(chunk.stop + 1)
+            self.remove(sequence)
+        return chunk
 
     def _in_turn(self) -> list[EngineSequence]:
         if self._order == "fcfs":

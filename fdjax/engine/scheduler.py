@@ -8,7 +8,7 @@ from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.formed import FormedSequences
 from fdjax.engine.limits import Load
-from fdjax.engine.policy import PrefillOrder
+from fdjax.engine.policy import PrefillOrder, StepPolicy
 from fdjax.engine.prefixes import Prefixes
 from fdjax.engine.prompts import Prompts
 from fdjax.engine.room import Room
@@ -51,7 +51,7 @@ class Scheduler:
         page_size: int,
         caching: bool,
         gathering: bool,
-        order: PrefillOrder = "shortest",
+        order: PrefillOrder = StepPolicy.prefill_order,
         borrowing: Borrowing = NOTHING_BORROWED,
     ) -> None:
         self.room = Room(pool, buckets, borrowing, page_size=page_size)

@@ -44,7 +44,7 @@ class LLM(Vectors):
         max_itl_ms: milliseconds that a step with both should not exceed, so that tokens
             of the sequences come no further apart; see `StepPolicy`, as for the next
             two.
-        prefill_order: of prompts, "shortest" first or "fcfs".
+        prefill_order: of prompts, "fcfs" or "shortest" first.
         mixed_steps: prompts and decoding share steps; else they take turns.
         shared_prefix_reads: in steps that decode, pages that sequences share are read
             once for all of them; see `StepPolicy`.
@@ -98,7 +98,7 @@ class LLM(Vectors):
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
         max_itl_ms: float | None = None,
-        prefill_order: PrefillOrder = "shortest",
+        prefill_order: PrefillOrder = StepPolicy.prefill_order,
         mixed_steps: bool = True,
         shared_prefix_reads: bool = False,
         page_size: int = 16,

@@ -9,7 +9,7 @@ from fdjax import SamplingParams
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.checked_request import make_request
 from fdjax.engine.origin import Origin
-from fdjax.engine.policy import PrefillOrder
+from fdjax.engine.policy import PrefillOrder, StepPolicy
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.memory.pages import PagePool
@@ -26,7 +26,7 @@ class Desk:
         *,
         num_pages: int = 32,
         max_batched_tokens: int = 64,
-        order: PrefillOrder = "shortest",
+        order: PrefillOrder = StepPolicy.prefill_order,
     ) -> None:
         buckets = Buckets.of(
             max_num_seqs=4,
@@ -159,9 +159,27 @@ def test_a_call_takes_what_fits_and_the_next_goes_on():
     assert [sequence.num_launched for sequence in desk.sequences] == [11, 10, 4]
 
 
+def test_a_prompt_longer_than_a_call_leaves_half_to_others():
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="fcfs")
+    desk.add(20)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(0, 0, 8)], "nobody waits"
+    for length in (3, 6):
+        desk.add(length)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(0, 8, 12), (1, 0, 3), (2, 0, 1)]
+    assert spans(desk.scheduler.chunks(8)) == [(0, 12, 20)], "it fits"
+    assert spans(desk.scheduler.chunks(8)) == [(2, 1, 6)]
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="fcfs")
+    desk.add(20)
+    desk.add(2)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(0, 0, 6), (1, 0, 2)], "the rest, too"
+
+
 def test_the_shortest_goes_first_and_the_longest_is_not_starved():
     """Of others, no more tokens are computed before it than it has itself."""
-    desk = Desk(max_batched_tokens=8, num_pages=64)
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="shortest")
     long = desk.add(20)
     desk.scheduler.admit()
     assert spans(desk.scheduler.chunks(8)) == [(0, 0, 8)]
