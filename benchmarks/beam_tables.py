@@ -4,26 +4,28 @@ from collections.abc import Sequence
 
 from benchmarks.tables import Row, markdown
 
+PEERS = ("transformers", "vLLM")
+
 
 def steps(rows: Sequence[Row]) -> str:
-    """A step of beams, beside one of as many ordinary rows, and another's."""
+    """A step of beams, beside one of as many ordinary rows, and those of others."""
     found = _by_shape(rows, "steps")
     header = ("prompts x beams", "ms/step", "as many rows", "of it", "spread",
-              "transformers", "faster by", "commit")  # fmt: skip
+              *(f"{peer}, faster by" for peer in PEERS), "commit")  # fmt: skip
     cells: list[Sequence[str]] = []
     for (engine, prompts, beams), row in found.items():
         if engine != "fdjax" or not beams:
             continue
-        own, plain = row["ms_per_step"], found["fdjax", prompts * beams, 0]
-        peer = found.get(("transformers", prompts, beams))
+        own, plain = row["ms_per_step"], found.get(("fdjax", prompts * beams, 0))
+        peers = (found.get((peer, prompts, beams)) for peer in PEERS)
         cells.append(
             (
                 f"{prompts} x {beams}",
                 f"{own:.2f}",
-                f"{plain['ms_per_step']:.2f}",
-                f"{own / plain['ms_per_step']:.2f}",
+                "" if plain is None else f"{plain['ms_per_step']:.2f}",
+                "" if plain is None else f"{own / plain['ms_per_step']:.2f}",
                 f"{row['spread']:.1%}",
-                *_beside(None if peer is None else peer["ms_per_step"], own),
+                *(_beside(peer, own) for peer in peers),
                 row["commit"],
             )
         )
@@ -56,5 +58,7 @@ def _by_shape(rows: Sequence[Row], case: str) -> dict[tuple[str, int, int], Row]
     }
 
 
-def _beside(peer: float | None, own: float) -> tuple[str, str]:
-    return ("", "") if peer is None else (f"{peer:.1f}", f"{peer / own:.1f} x")
+def _beside(peer: Row | None, own: float) -> str:
+    if peer is None:
+        return ""
+    return f"{peer['ms_per_step']:.1f}, {peer['ms_per_step'] / own:.1f} x"
