@@ -12,3 +12,6 @@ def targets() -> dict[str, dict[str, object]]:
 
 def build_info() -> BuildInfo:
     """How the extension was built; `build_id` changes with its sources."""
+
+def limits() -> dict[str, dict[str, int | tuple[int, ...]]]:
+    """What each operation's handlers take, by name: `ffi/<operation>/limits.h`."""

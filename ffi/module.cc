@@ -1,32 +1,9 @@
 // fdjax._ffi: what Python needs to register the handlers, and how they were built.
 #include <nanobind/nanobind.h>
 
+// The operations that have handlers, and their limits: CMakeLists.txt writes it.
+#include "operations.h"
 #include "xla/ffi/api/c_api.h"
-
-#define FDJAX_CPU_OPERATIONS(X) \
-  X(add_norm)                   \
-  X(decode_attention)           \
-  X(matmul)                     \
-  X(prefill_attention)          \
-  X(rope_kv_write)
-#ifdef FDJAX_GPU_IS_CUDA
-#define FDJAX_CUDA_OPERATIONS(X) \
-  X(matmul)                      \
-  X(attention_plan)              \
-  X(decode_attention)            \
-  X(draw)                        \
-  X(layer_program)               \
-  X(prefill_attention)           \
-  X(shared_prefix)
-#else
-#define FDJAX_CUDA_OPERATIONS(X)
-#endif
-#define FDJAX_GPU_OPERATIONS(X) \
-  X(rope_kv_write)              \
-  X(add_norm)                   \
-  X(embedding)                  \
-  X(page_move)                  \
-  FDJAX_CUDA_OPERATIONS(X)
 
 // As XLA_FFI_DECLARE_HANDLER_SYMBOL, whose header takes 3 s to compile.
 #define FDJAX_DECLARE_CPU(name) \
@@ -43,6 +20,7 @@ extern "C" XLA_FFI_Error* fdjax_matmul_gpu_initialize(XLA_FFI_CallFrame*);
 #endif
 
 namespace nb = nanobind;
+using fdjax::Limit;
 
 namespace {
 
@@ -78,6 +56,29 @@ nb::dict targets() {
   return platforms;
 }
 
+// A number, or several as a tuple.
+nb::object value_of(const Limit& limit) {
+  if (limit.list == nullptr) return nb::int_(limit.value);
+  nb::list values;
+  for (size_t i = 0; i < limit.count; ++i) values.append(limit.list[i]);
+  return nb::tuple(values);
+}
+
+template <size_t kCount>
+void add_limits(nb::dict& operations, const char* name, const Limit (&limits)[kCount]) {
+  nb::dict values;
+  for (const Limit& limit : limits) values[limit.name] = value_of(limit);
+  operations[name] = values;
+}
+
+// Of every operation, whether its handlers are built or not.
+nb::dict limits() {
+  nb::dict operations;
+#define FDJAX_ADD_LIMITS(name) add_limits(operations, #name, fdjax::name::kLimits);
+  FDJAX_OPERATIONS(FDJAX_ADD_LIMITS)
+  return operations;
+}
+
 nb::dict build_info() {
   nb::dict info;
   info["version"] = FDJAX_VERSION;
@@ -96,5 +97,6 @@ nb::dict build_info() {
 
 NB_MODULE(_ffi, module) {
   module.def("targets", targets);
+  module.def("limits", limits);
   module.def("build_info", build_info);
 }

@@ -8,8 +8,13 @@ import jax
 from fdjax import device
 from fdjax.kernels.architectures import refuse_architectures
 
+_STALE = "the extension fdjax._ffi was built from other sources: install fdjax again"
+_limits: dict[str, dict[str, int | tuple[int, ...]]] = {}
+
 try:
     import fdjax._ffi as _ffi  # noqa: PLR0402  (`from` raises a plain ImportError)
+
+    _limits = _ffi.limits()
 except ModuleNotFoundError:
     _ffi = None
     _problem = (
@@ -19,8 +24,14 @@ except ModuleNotFoundError:
 except ImportError as error:
     _ffi = None
     _problem = f"the extension fdjax._ffi does not load: {error}"
+except AttributeError:
+    _ffi = None
+    _problem = _STALE
 
 type Platform = Literal["cpu", "gpu"]
+
+NO_LIMIT = 2**31 - 1
+"""What stands for every limit where there is no extension, and so no handler."""
 
 NO_GPU_HANDLERS = (
     "the extension fdjax._ffi is built without GPU handlers: install fdjax again where "
@@ -58,6 +69,29 @@ def extension() -> Extension:
         gpu_architectures=_architectures,
         jaxlib=None if _ffi is None else _ffi.build_info()["jaxlib"],
     )
+
+
+def limit(operation: str, name: str) -> int:
+    """A number of `ffi/<operation>/limits.h`, which alone holds it.
+
+    Where there is no extension, nothing serves and nothing is limited: `NO_LIMIT`.
+    """
+    if name not in _limits.get(operation, {}):
+        assert _ffi is None, f"{_STALE}: it has no limit {name} of {operation}"
+        return NO_LIMIT
+    value = _limits[operation][name]
+    assert isinstance(value, int), f"{operation} has several {name}"
+    return value
+
+
+def limits(operation: str, name: str) -> tuple[int, ...]:
+    """A list of numbers, likewise; empty where there is no extension."""
+    if name not in _limits.get(operation, {}):
+        assert _ffi is None, f"{_STALE}: it has no limits {name} of {operation}"
+        return ()
+    values = _limits[operation][name]
+    assert isinstance(values, tuple), f"{operation} has one {name}"
+    return values
 
 
 def target(operation: str) -> str:

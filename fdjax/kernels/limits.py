@@ -6,12 +6,15 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from fdjax.kernels import ffi
 from fdjax.kernels.paged import KVCache, PagedAttention
 
 ANY = range(1, 2**31)
-MAX_TOKENS = 2**25  # of a row: sums of unified weights stay finite up to here
+# Of a row: sums of unified weights stay finite up to here.
+MAX_TOKENS = ffi.limit("decode_attention", "max_tokens")
 STRIDES = ("page_stride", "token_stride", "head_stride", "value_stride")
-MAX_SLOTS = 2**31 - 1  # of the KV array, layers and halves counted
+# Of the KV array, layers and halves counted.
+MAX_SLOTS = ffi.limit("decode_attention", "max_slots")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,20 +1,17 @@
 // The launch, for handlers: host code, which does not compile the kernels.
 #pragma once
 
+#include "add_norm/limits.h"
 #include "add_norm/params.h"
 #include "fdjax/gpu.h"
 
 namespace fdjax::add_norm {
 
-inline constexpr int kThreads = 512;
-
-// 16 bytes of a row.
+// Elements of one access, and of the longest row.
 template <typename T>
-inline constexpr int kVec = 16 / sizeof(T);
-
-// Elements of a row that the largest instance keeps in registers.
+inline constexpr int kVec = kUnitBytes / sizeof(T);
 template <typename T>
-inline constexpr int kMaxSize = 4 * kThreads * kVec<T>;
+inline constexpr int kMaxSize = kMaxRowBytes / sizeof(T);
 
 // `T` is float, bfloat16 or float16. Rows are multiples of 16 bytes, of at most
 // `kMaxSize` elements, and aligned.

@@ -6,27 +6,27 @@ namespace fdjax::attention_plan {
 namespace {
 
 using decode_attention::check_power, decode_attention::check_range,
-    decode_attention::invalid, decode_attention::kInt32;
+    decode_attention::invalid;
 
 struct Attributes {
   int64_t kv_heads, room, window, slots, heads, max_items, max_pieces;
 };
 
 ffi::Error check(const Attributes& a, int64_t rows) {
-  FDJAX_RETURN_IF_ERROR(check_range("kv_heads", a.kv_heads, 1, UINT16_MAX));
+  FDJAX_RETURN_IF_ERROR(check_range("kv_heads", a.kv_heads, 1, kMaxKvHeads));
   FDJAX_RETURN_IF_ERROR(check_range("B", rows, 1, kMaxRows));
-  FDJAX_RETURN_IF_ERROR(check_range("room", a.room, 0, 1 << 25));
-  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kInt32));
-  FDJAX_RETURN_IF_ERROR(check_range("slots", a.slots, 1, 65535));
-  FDJAX_RETURN_IF_ERROR(check_power("heads", a.heads, 8));
+  FDJAX_RETURN_IF_ERROR(check_range("room", a.room, 0, decode_attention::kMaxTokens));
+  FDJAX_RETURN_IF_ERROR(
+      check_range("window", a.window, 1, decode_attention::kAllTokens));
+  FDJAX_RETURN_IF_ERROR(check_range("slots", a.slots, 1, kMaxSlots));
+  FDJAX_RETURN_IF_ERROR(check_power("heads", a.heads, kMaxHeads));
   if (a.kv_heads % a.heads != 0) {
     return invalid("heads is " + std::to_string(a.heads) +
                    "; it must divide kv_heads = " + std::to_string(a.kv_heads));
   }
   FDJAX_RETURN_IF_ERROR(
-      check_range("max_items", a.max_items, rows * a.kv_heads / a.heads, kInt32 / 8));
-  // A tile times a piece fits 32 bits, and a piece 16.
-  return check_range("max_pieces", a.max_pieces, 0, 1 << 11);
+      check_range("max_items", a.max_items, rows * a.kv_heads / a.heads, kMaxItems));
+  return check_range("max_pieces", a.max_pieces, 0, kMaxPieces);
 }
 
 ffi::Error handle(gpu_stream stream, int64_t kv_heads, int64_t room, int64_t window,

@@ -13,12 +13,10 @@
 
 #include <cstdint>
 
+#include "attention_plan/limits.h"
 #include "fdjax/gpu.h"
 
 namespace fdjax::attention_plan {
-
-inline constexpr int kTileTokens = 16;
-inline constexpr int kMaxRows = 4096;
 
 // What the plan is made for; nothing of it depends on lengths.
 struct Shape {
@@ -38,10 +36,10 @@ struct alignas(16) Item {
   int begin, end;           // tokens that the row's query sees; it is the last of them
   int record;               // of the row's first piece, among all that leave one
 };
+static_assert(sizeof(Item) == kItem * sizeof(int32_t));
 
 // The plan's integers: a header, how many blocks have done their piece of a row and
 // head (zero before attention and after it), and the items.
-inline constexpr int kHeader = 8;
 enum Field { kItems, kPieces, kChunkTokens, kCandidate };
 
 __host__ __device__ inline int64_t items_at(int64_t rows, int64_t kv_heads) {
@@ -49,8 +47,7 @@ __host__ __device__ inline int64_t items_at(int64_t rows, int64_t kv_heads) {
 }
 
 inline int64_t plan_size(int64_t rows, int64_t kv_heads, int64_t max_items) {
-  return items_at(rows, kv_heads) +
-         max_items * static_cast<int64_t>(sizeof(Item) / sizeof(int32_t));
+  return items_at(rows, kv_heads) + max_items * kItem;
 }
 
 }  // namespace fdjax::attention_plan

@@ -13,7 +13,7 @@ namespace fdjax::decode_attention {
 struct Attributes {
   int64_t layer;
   float scale, soft_cap;  // soft_cap 0: none
-  int64_t window;         // INT32_MAX: all tokens
+  int64_t window;         // kAllTokens: no window
   std::string_view scheme;
   float phi, low, high;
 };
@@ -72,9 +72,9 @@ inline ffi::Error check_kv(const ffi::AnyBuffer& kv, Dims* d) {
 
 // A GPU's kernels copy 16 bytes at once. 0: heads are not padded.
 inline ffi::Error check_alignment(const Dims& d) {
-  if (*d.head_width % 8 == 0) return ffi::Error::Success();
+  if (*d.head_width % kHeadMultiple == 0) return ffi::Error::Success();
   return invalid("D' is " + std::to_string(*d.head_width) +
-                 "; the handler takes multiples of 8");
+                 "; the handler takes multiples of " + std::to_string(kHeadMultiple));
 }
 
 // `queries` is the first axis of q and out.
@@ -114,15 +114,15 @@ inline ffi::Error check_sizes(const Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_range("Hq", *d.q_heads, 1, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 1, kInt32));
   FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, kInt32));
-  FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d.width * *d.page_size, 0, 1 << 25));
+  FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d.width * *d.page_size, 0, kMaxTokens));
   return check_range("P * L * 2 * Z", *d.pages * *d.layers * 2 * *d.page_size, 1,
-                     kInt32);
+                     kMaxSlots);
 }
 
 inline ffi::Error check_values(const Attributes& a, const Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_sizes(d));
   FDJAX_RETURN_IF_ERROR(check_range("layer", a.layer, 0, *d.layers - 1));
-  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kInt32));
+  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kAllTokens));
   if (a.scheme != "unified" && a.scheme != "synchronised") {
     return invalid("scheme is \"" + std::string(a.scheme) +
                    "\"; the handler takes \"unified\" and \"synchronised\"");

@@ -13,7 +13,6 @@
 namespace fdjax::decode_attention {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-inline constexpr int kMaxHostHeadDim = 1024;
 // Query heads that are served together.
 inline constexpr int kHostHeads = 8;
 // Below this many multiplications one thread is as fast as two.

@@ -19,19 +19,20 @@ struct LaunchConfig {
 };
 
 inline ffi::Error check_head_dim(int64_t size) {
-  for (const int64_t served : {64, 80, 96, 128, 256}) {
-    if (size == served) return ffi::Error::Success();
+  std::string served;
+  for (const int one : kHeadDims) {
+    if (size == one) return ffi::Error::Success();
+    served += " " + std::to_string(one);
   }
-  return invalid("D is " + std::to_string(size) +
-                 "; the handler takes 64, 80, 96, 128 and 256");
+  return invalid("D is " + std::to_string(size) + "; the handler takes" + served);
 }
 
 // What the kernel's tiles and grid have room for.
 inline ffi::Error check_kernel(const Dims& d) {
-  const bool large = *d.head_dim == 64 || *d.head_dim == 128;
-  FDJAX_RETURN_IF_ERROR(
-      check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, large ? 16 : 8));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 1, 128));
+  const bool large = std::ranges::count(kLargeGroupHeadDims, *d.head_dim) != 0;
+  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1,
+                                    large ? kMaxLargeGroup : kMaxGroup));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 1, kMaxPageSize));
   FDJAX_RETURN_IF_ERROR(check_alignment(d));
   FDJAX_RETURN_IF_ERROR(check_range("B", *d.rows, 0, attention_plan::kMaxRows));
   return check_head_dim(*d.head_dim);
@@ -54,19 +55,23 @@ inline ffi::Error check_power(const char* name, int64_t value, int64_t high) {
 // `integers`: of a plan. `floats`: of the records.
 inline ffi::Error check_config(const LaunchConfig& config, const Dims& d,
                                int64_t integers, int64_t floats) {
-  FDJAX_RETURN_IF_ERROR(check_range("slots", config.slots, 1, 65535));
-  FDJAX_RETURN_IF_ERROR(check_range("splits", config.splits, 1, 8));
-  FDJAX_RETURN_IF_ERROR(check_power("warps", config.warps, 16));
-  FDJAX_RETURN_IF_ERROR(check_power("heads", config.heads, config.splits == 1 ? 8 : 1));
+  FDJAX_RETURN_IF_ERROR(
+      check_range("slots", config.slots, 1, attention_plan::kMaxSlots));
+  FDJAX_RETURN_IF_ERROR(check_range("splits", config.splits, 1, kMaxSplits));
+  FDJAX_RETURN_IF_ERROR(check_power("warps", config.warps, kMaxWarps));
+  FDJAX_RETURN_IF_ERROR(
+      check_power("heads", config.heads, config.splits == 1 ? kMaxHeads : 1));
   if (config.warps % config.heads != 0 || *d.kv_heads % config.heads != 0) {
     return invalid("heads is " + std::to_string(config.heads) +
                    "; it must divide warps = " + std::to_string(config.warps) +
                    " and Hkv = " + std::to_string(*d.kv_heads));
   }
-  FDJAX_RETURN_IF_ERROR(check_range("max_pieces", config.max_pieces, 0, 1 << 11));
+  FDJAX_RETURN_IF_ERROR(
+      check_range("max_pieces", config.max_pieces, 0, attention_plan::kMaxPieces));
   const int64_t whole = *d.rows * *d.kv_heads / config.heads;
   FDJAX_RETURN_IF_ERROR(check_range("max_items", config.max_items,
-                                    std::max(whole, config.slots), kInt32 / 8));
+                                    std::max(whole, config.slots),
+                                    attention_plan::kMaxItems));
   const int64_t planned =
       attention_plan::plan_size(*d.rows, *d.kv_heads, config.max_items);
   FDJAX_RETURN_IF_ERROR(check_range("integers of a plan", integers, planned, planned));

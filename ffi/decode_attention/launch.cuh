@@ -117,8 +117,8 @@ cudaError_t dispatch_large_group(cudaStream_t stream, const Params& p,
 template <typename T>
 cudaError_t launch_decode_attention(cudaStream_t stream, const Params& p,
                                     const Launch& how) {
-  return p.group <= 8 ? dispatch_small_group<T>(stream, p, how)
-                      : dispatch_large_group<T>(stream, p, how);
+  return p.group <= kMaxGroup ? dispatch_small_group<T>(stream, p, how)
+                              : dispatch_large_group<T>(stream, p, how);
 }
 
 }  // namespace fdjax::decode_attention

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "decode_attention/limits.h"
 #include "fdjax/divisor.h"
 
 namespace fdjax::decode_attention {
@@ -61,7 +62,7 @@ struct Params {
   int group;  // query heads of a key/value head
   int head_dim;
   int table_width;
-  int window;      // tokens a query sees; INT32_MAX: all
+  int window;      // tokens a query sees; kAllTokens: all
   float scale;     // of the scores
   float soft_cap;  // of the scores; 0: none
   bool unified;    // the asynchronous scheme, or the synchronised one throughout

@@ -10,6 +10,7 @@
 #include "decode_attention/gpu_check.h"
 #include "fdjax/check.h"
 #include "layer_program/chain.h"
+#include "prefill_attention/arguments.h"
 
 namespace fdjax::layer_program {
 
@@ -78,9 +79,6 @@ struct Results {
   ffi::Result<Ints> recomputed;
   Blocks blocks;
 };
-
-// Of a block, for tensor copies and the library.
-inline constexpr int64_t kAlignment = 256;
 
 inline ffi::Error invalid(std::string message) {
   return ffi::Error::InvalidArgument("layer_program: " + std::move(message));
@@ -208,11 +206,10 @@ inline ffi::Error check_shared(const Operands& in, const Results& out, Dims* d) 
   FDJAX_RETURN_IF_ERROR(check_shape("order", shared.order.dimensions(), {&rows.rows}));
   FDJAX_RETURN_IF_ERROR(check_shape("parts", shared.parts.dimensions(),
                                     {&d->levels, &rows.rows, &d->four}));
-  FDJAX_RETURN_IF_ERROR(check_range("K", *d->levels, 0, prefill_attention::kMaxLevels));
-  FDJAX_RETURN_IF_ERROR(
-      check_range("W * Z", *d->shared_width * *rows.page_size, 0, 1 << 25));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *rows.page_size, 2, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("Hkv", *rows.kv_heads, 1, 65535));
+  FDJAX_RETURN_IF_ERROR(check_range("K", *d->levels, 0, shared_prefix::kMaxLevels));
+  FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d->shared_width * *rows.page_size, 0,
+                                    decode_attention::kMaxTokens));
+  FDJAX_RETURN_IF_ERROR(prefill_attention::check_limits(rows));
   const int64_t about = *rows.rows * *rows.q_heads * 2 * int64_t{sizeof(float)};
   FDJAX_RETURN_IF_ERROR(
       check_range("bytes of about", out.blocks[kAbout].bytes, about, about));
@@ -228,16 +225,8 @@ inline ffi::Error check_prompts(const Operands& in, Dims* d) {
   FDJAX_RETURN_IF_ERROR(
       check_shape("tiles", in.tiles.dimensions(), {&d->lists, &d->tiles, &d->eight}));
   if (*d->prompts.rows == 0) return ffi::Error::Success();
-  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv",
-                                    *d->prompts.q_heads / *d->prompts.kv_heads, 1,
-                                    prefill_attention::kTileRows));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d->prompts.page_size, 2, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("D", *d->prompts.head_dim, 8, 256));
-  if (*d->prompts.head_dim % 8 != 0) {
-    return invalid("D is " + std::to_string(*d->prompts.head_dim) +
-                   "; attention of prompts takes multiples of 8");
-  }
-  return check_range("T", *d->tokens, 0, 1 << 25);
+  FDJAX_RETURN_IF_ERROR(prefill_attention::check_limits(d->prompts));
+  return check_range("T", *d->tokens, 0, decode_attention::kMaxTokens);
 }
 
 inline ffi::Error check(const Attributes& a, const Operands& in, const Results& out,

@@ -81,7 +81,7 @@ class Chain {
 
   // Kernels load a row by 16 bytes.
   void check_columns(int columns) {
-    if (columns % 8 != 0) {
+    if (columns % kUnit != 0) {
       reader_.refuse("columns is " + std::to_string(columns) +
                      "; the handler takes multiples of 8");
     }
@@ -132,8 +132,8 @@ class Chain {
     p.rows = reader_.number("rows", 0);
     p.q_heads = reader_.number("Hq", 1);
     p.kv_heads = reader_.number("Hkv", 1);
-    p.head_dim = reader_.number("D", 8, 256);
-    if (p.head_dim % 8 != 0) {
+    p.head_dim = reader_.number("D", kUnit, kMaxHeadDim);
+    if (p.head_dim % kUnit != 0) {
       reader_.refuse("D is " + std::to_string(p.head_dim) +
                      "; norms of heads take multiples of 8");
     }

@@ -15,7 +15,7 @@
 namespace fdjax::layer_program {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kVec = 8;                // elements of an access
+inline constexpr int kVec = kUnit;            // elements of an access
 inline constexpr int kHeads = kThreads / 32;  // of a block of head_norm: one a warp
 
 __device__ inline float warp_sum(float value) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "layer_program/limits.h"
 #include "matmul/params.h"
 
 namespace fdjax::layer_program {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fdjax/check.h"
+#include "layer_program/limits.h"
 
 namespace fdjax::layer_program {
 
@@ -38,7 +39,6 @@ struct Region {
 };
 
 // An operand is `region << kOffsetBits | offset`, or kAbsent.
-inline constexpr int kOffsetBits = 40;
 inline constexpr int64_t kAbsent = -1;
 
 class Reader {

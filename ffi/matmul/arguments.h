@@ -22,11 +22,11 @@ inline ffi::Error invalid(std::string message) {
 }
 
 inline ffi::Error check_sizes(int64_t n, int64_t k, bool gated) {
-  const int64_t multiple = gated ? 16 : 8;
-  if (n % multiple != 0 || k % 8 != 0) {
+  const int64_t multiple = gated ? kGatedUnit : kUnit;
+  if (n % multiple != 0 || k % kUnit != 0) {
     return invalid("weight is [" + std::to_string(n) + ", " + std::to_string(k) +
                    "]; N must be a multiple of " + std::to_string(multiple) +
-                   " and K of 8");
+                   " and K of " + std::to_string(kUnit));
   }
   if (n > std::numeric_limits<int>::max() || k > std::numeric_limits<int>::max()) {
     return invalid("weight has too many rows or columns");

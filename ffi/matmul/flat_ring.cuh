@@ -11,8 +11,8 @@
 
 namespace fdjax::matmul {
 
-inline constexpr int kTileRows = 64;      // of weights: the M of wgmma
-inline constexpr int kRegisters = 65536;  // of an SM
+inline constexpr int kTileRows = kMaxTileRows;  // of wgmma, of shorter tiles too
+inline constexpr int kRegisters = 65536;        // of an SM
 
 // Sizes of a block: a stage holds kTiles tiles of weight rows and kM tokens, kBoxes
 // times 64 columns of both. Every (tile, box) has a warpgroup of its own, so that as
@@ -52,8 +52,6 @@ struct Shape {
     return (ring > kSumBytes ? ring : kSumBytes) + 1024;  // to align the ring
   }
 };
-
-inline constexpr int kMaxSplits = 8;
 
 // A FlatConfig as the kernel wants it: without divisions at its start and its end.
 struct FlatKernelConfig {

@@ -22,8 +22,7 @@ cudaError_t launch_gemm_of(const Params& p, int stages, const How& how) {
   CUtensorMap weights, x;
   const TileSource weight_tiles{p.weight, p.n, p.k, S::kHalf, kTileColumns};
   const TileSource x_tiles{p.x, p.m, p.k, S::kTokens / kTiles, kTileColumns};
-  if (S::bytes(stages) > kMaxSharedBytes ||
-      !encode_tensor_map(weight_tiles, kBfloat16, &weights) ||
+  if (!encode_tensor_map(weight_tiles, kBfloat16, &weights) ||
       !encode_tensor_map(x_tiles, kBfloat16, &x)) {
     return cudaErrorInvalidValue;
   }
@@ -35,10 +34,6 @@ cudaError_t launch_gemm_of(const Params& p, int stages, const How& how) {
                  .programmatic = how.programmatic},
                 gemm<T, kN, kSplit>, weights, x, p, stages);
 }
-
-// Those that are compiled: weight rows of a block, blocks that share K.
-#define FDJAX_GEMMS(USE) \
-  USE(96, 2) USE(128, 2) USE(192, 2) USE(128, 4) USE(144, 4) USE(256, 1)
 
 template <typename T>
 cudaError_t launch_gemm(const Params& p, const GemmConfig& config, const How& how) {
@@ -54,7 +49,5 @@ cudaError_t launch_gemm(const Params& p, const GemmConfig& config, const How& ho
 #undef FDJAX_LAUNCH
   return cudaErrorInvalidValue;
 }
-
-#undef FDJAX_GEMMS
 
 }  // namespace fdjax::matmul

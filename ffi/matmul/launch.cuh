@@ -29,7 +29,7 @@ template <typename T>
 cudaError_t launch_gemv(const Params& p, const How& how) {
   if (p.m == 1) return launch_gemv_of<T, 1>(p, how);
   if (p.m == 2) return launch_gemv_of<T, 2>(p, how);
-  if (p.m <= 4) return launch_gemv_of<T, 4>(p, how);
+  if (p.m <= kMaxGemvTokens) return launch_gemv_of<T, 4>(p, how);
   return cudaErrorInvalidValue;
 }
 
@@ -50,8 +50,7 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How&
   const TileSource weight_tiles{p.weight, p.n, p.k, config.tile_rows, kTileColumns};
   const TileSource x_tiles{p.x, p.m, p.k, kM, kTileColumns};
   const int shared_bytes = S::bytes(config.stages, config.tile_rows);
-  if (shared_bytes > kMaxSharedBytes ||
-      !encode_tensor_map(weight_tiles, kBfloat16, &weights) ||
+  if (!encode_tensor_map(weight_tiles, kBfloat16, &weights) ||
       !encode_tensor_map(x_tiles, kBfloat16, &x)) {
     return cudaErrorInvalidValue;
   }
@@ -78,10 +77,12 @@ inline bool is_valid(const Params& p, const FlatConfig& config) {
   const auto within = [](int value, int low, int high) {
     return low <= value && value <= high;
   };
-  return within(p.m, 1, 64) && within(config.tiles, p.gated ? 2 : 1, 2) &&
-         within(config.boxes, 1, 2) && within(config.splits, 1, kMaxSplits) &&
+  return within(p.m, 1, kMaxFlatTokens) &&
+         within(config.tiles, p.gated ? 2 : 1, kMaxTiles) &&
+         within(config.boxes, 1, kMaxBoxes) && within(config.splits, 1, kMaxSplits) &&
          within(config.stages, 1, kMaxStages) &&
-         within(config.tile_rows, 8, kTileRows) && config.tile_rows % 8 == 0;
+         within(config.tile_rows, kTileRowMultiple, kMaxTileRows) &&
+         config.tile_rows % kTileRowMultiple == 0;
 }
 
 template <typename T>

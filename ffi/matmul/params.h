@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "matmul/limits.h"
+
 namespace fdjax::matmul {
 
 // In the order of fdjax/kernels/activations.py.
@@ -47,9 +49,6 @@ struct FlatConfig {
 inline constexpr int kByGemm = -2;
 inline constexpr int kByLibrary = -1;
 inline constexpr int kByGemv = 0;
-
-// The most tokens that gemm.cuh takes.
-inline constexpr int kMaxGemmTokens = 128;
 
 // The launch config of gemm.cuh; gemm_launch.cuh lists the pairs of `rows` and `split`
 // that are compiled.

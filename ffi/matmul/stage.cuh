@@ -10,7 +10,6 @@ namespace fdjax::matmul {
 
 inline constexpr int kTileColumns = 64;  // along K
 inline constexpr int kRowBytes = kTileColumns * 2;
-inline constexpr int kMaxStages = 16;
 
 // Adds what a stage contributes, [64, 64] times [kN, 64]^T, to `sums`. What the stage
 // before contributes is there when it returns, its own need not be.

@@ -3,10 +3,9 @@
 
 #include <cstdint>
 
-namespace fdjax::page_move {
+#include "page_move/limits.h"
 
-inline constexpr int kUnitBytes = 16;     // of one access
-inline constexpr int kMaxMoves = 65'535;  // along y of a grid
+namespace fdjax::page_move {
 
 struct Params {
   void* pages;             // the KV array

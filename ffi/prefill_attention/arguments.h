@@ -6,6 +6,21 @@
 
 namespace fdjax::prefill_attention {
 
+// What the tiles and the grids of a GPU's kernels have room for.
+inline ffi::Error check_limits(const decode_attention::Dims& d) {
+  using decode_attention::check_range;
+  FDJAX_RETURN_IF_ERROR(
+      check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, kTileRows));
+  FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, kMaxKvHeads));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, kMinPageSize, kMaxPageSize));
+  FDJAX_RETURN_IF_ERROR(check_range("D", *d.head_dim, kHeadMultiple, kMaxHeadDim));
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_alignment(d));
+  if (*d.head_dim % kHeadMultiple == 0) return ffi::Error::Success();
+  return decode_attention::invalid("D is " + std::to_string(*d.head_dim) +
+                                   "; the handler takes multiples of " +
+                                   std::to_string(kHeadMultiple));
+}
+
 struct Attributes {
   int64_t layer;
   float scale, soft_cap;  // soft_cap 0: none
@@ -30,7 +45,8 @@ inline ffi::Error read(const Attributes& a, const Arguments& arguments,
       check_shape("tiles", arguments.tiles.dimensions(), {&tiles, &eight}));
   FDJAX_RETURN_IF_ERROR(check_shape("records", arguments.records->dimensions(),
                                     {&records, &d->kv_heads, &rows, &sums}));
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_range("T", *queries, 0, 1 << 25));
+  FDJAX_RETURN_IF_ERROR(
+      decode_attention::check_range("T", *queries, 0, decode_attention::kMaxTokens));
   const decode_attention::Attributes attention{
       a.layer, a.scale, a.soft_cap, a.window, "synchronised", 0.0f, 0.0f, 0.0f};
   FDJAX_RETURN_IF_ERROR(decode_attention::check_values(attention, *d));

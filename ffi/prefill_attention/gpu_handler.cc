@@ -5,20 +5,9 @@
 namespace fdjax::prefill_attention {
 namespace {
 
-using decode_attention::check_range;
 using decode_attention::invalid;
 
-// What the kernel's tiles and grid have room for.
-ffi::Error check_kernel(const decode_attention::Dims& d, float scale) {
-  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, 65535));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 2, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("D", *d.head_dim, 8, 256));
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_alignment(d));
-  if (*d.head_dim % 8 != 0) {
-    return invalid("D is " + std::to_string(*d.head_dim) +
-                   "; the handler takes multiples of 8");
-  }
+ffi::Error check_scale(float scale) {
   if (scale > 0.0f) return ffi::Error::Success();
   return invalid("scale is " + std::to_string(scale) + "; the handler takes above 0");
 }
@@ -34,7 +23,8 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
   FDJAX_RETURN_IF_ERROR(
       read({layer, scale, soft_cap, window},
            {{q, kv, page_table, lengths, slopes, sinks}, tiles, out, records}, &d, &p));
-  FDJAX_RETURN_IF_ERROR(check_kernel(d, scale));
+  FDJAX_RETURN_IF_ERROR(check_limits(d));
+  FDJAX_RETURN_IF_ERROR(check_scale(scale));
   if (p.queries == 0 || p.num_tiles == 0) return ffi::Error::Success();
   cudaError_t error;
   switch (const ffi::DataType dtype = q.element_type()) {

@@ -8,9 +8,6 @@
 namespace fdjax::prefill_attention {
 namespace {
 
-// The widest vectors that the machine has.
-constexpr int64_t kMaxLanes = 8;
-
 // Of each query: what it sees, and whose pages it reads. A query that belongs to no row
 // sees nothing.
 struct Queries {
@@ -43,7 +40,8 @@ ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_c
   attention.rows = p.queries;
   attention.lengths = queries.lengths.data();
   attention.table_rows = queries.rows.data();
-  return decode_attention::attend_on_host(pool, q.element_type(), kMaxLanes, attention);
+  return decode_attention::attend_on_host(pool, q.element_type(),
+                                          decode_attention::kMaxLanes, attention);
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ template <typename T>
 __global__ void __launch_bounds__(kMergeThreads)
     join_kernel(FDJAX_GRID_CONSTANT const Params params,
                 FDJAX_GRID_CONSTANT const Joining joining) {
-  Part parts[kMaxLevels];
+  Part parts[shared_prefix::kMaxLevels];
 #pragma unroll
-  for (int level = 0; level < kMaxLevels; ++level) {
+  for (int level = 0; level < shared_prefix::kMaxLevels; ++level) {
     parts[level] = level < joining.levels
                        ? joining.parts[level * params.queries + blockIdx.x]
                        : Part{-1, 0, 0, 0};
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMergeThreads)
             {own.x * weight, own.y * weight, own.z * weight, own.w * weight}};
     pdl_wait();
 #pragma unroll
-    for (int level = 0; level < kMaxLevels; ++level) {
+    for (int level = 0; level < shared_prefix::kMaxLevels; ++level) {
       const Part& part = parts[level];
       if (part.record < 0) continue;
       add_pieces(params, part.record, part.pieces, kv_head,

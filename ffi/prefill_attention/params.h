@@ -2,10 +2,10 @@
 #pragma once
 
 #include "decode_attention/params.h"
+#include "prefill_attention/limits.h"
+#include "shared_prefix/limits.h"
 
 namespace fdjax::prefill_attention {
-
-inline constexpr int kTileRows = 128;  // queries times heads of a group
 
 // Neighbouring new tokens of a row and the keys that a block attends to for them: all
 // that some of them sees, or a piece of these. tiles.py makes the list.
@@ -18,6 +18,7 @@ struct alignas(16) Tile {
   int32_t record;  // where a piece leaves its sums; -1: there is one piece alone
   int32_t pieces;  // of the tile, if this is the first of them; 0: it is another
 };
+static_assert(sizeof(Tile) == kTileIntegers * sizeof(int32_t));
 
 struct Params {
   decode_attention::Params attention;  // q and out: [queries, heads, head_dim]
@@ -41,8 +42,7 @@ struct alignas(16) Part {
   int32_t token;  // of the tile
   int32_t unused;
 };
-
-inline constexpr int kMaxLevels = 2;  // groups of a query, one within the other
+static_assert(sizeof(Part) == shared_prefix::kPartIntegers * sizeof(int32_t));
 
 // To join what queries have found in a prefix that they share, and in their own keys.
 struct Joining {

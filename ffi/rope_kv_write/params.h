@@ -3,10 +3,9 @@
 
 #include <cstdint>
 
-namespace fdjax::rope_kv_write {
+#include "rope_kv_write/limits.h"
 
-// Each token's cosines and sines are held in a table of this many entries.
-inline constexpr int kMaxFrequencies = 1024;
+namespace fdjax::rope_kv_write {
 
 struct Params {
   const void* qkv;           // [tokens, q_heads + 2 * kv_heads, head_dim]

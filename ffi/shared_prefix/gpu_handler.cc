@@ -1,5 +1,5 @@
 // shared_prefix on a GPU: checks and launch. Its kernels are prefill_attention's.
-#include "decode_attention/arguments.h"
+#include "prefill_attention/arguments.h"
 #include "prefill_attention/launch.h"
 
 namespace fdjax::shared_prefix {
@@ -7,6 +7,7 @@ namespace {
 
 using decode_attention::check_range;
 using decode_attention::invalid;
+using decode_attention::kInt32;
 using prefill_attention::Joining;
 using prefill_attention::kTileRows;
 using prefill_attention::Params;
@@ -38,15 +39,9 @@ ffi::Error check(const Arguments& a, decode_attention::Dims* d, Dim* items,
   if (a.own.untyped_data() != a.out->untyped_data()) {
     return invalid("out is another array than own; the handler adds in place");
   }
-  FDJAX_RETURN_IF_ERROR(check_range("K", *levels, 0, prefill_attention::kMaxLevels));
-  FDJAX_RETURN_IF_ERROR(check_range("Hq / Hkv", *d->q_heads / *d->kv_heads, 1, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d->kv_heads, 1, 65535));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d->page_size, 2, 128));
-  FDJAX_RETURN_IF_ERROR(check_range("D", *d->head_dim, 8, 256));
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_alignment(*d));
-  return *d->head_dim % 8 == 0 ? ffi::Error::Success()
-                               : invalid("D is " + std::to_string(*d->head_dim) +
-                                         "; the handler takes multiples of 8");
+  FDJAX_RETURN_IF_ERROR(check_range("K", *levels, 0, shared_prefix::kMaxLevels));
+  FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d->kv_heads, 1, kInt32));
+  return prefill_attention::check_limits(*d);
 }
 
 ffi::Error run(gpu_stream stream, const decode_attention::Attributes& attributes,

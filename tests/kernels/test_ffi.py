@@ -1,7 +1,5 @@
 """The extension: registration, refusals, and handlers that answer bad calls."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +10,7 @@ import pytest
 
 from fdjax.kernels import ffi
 from tests.support.handlers import skip_without
-
-
-def _python(*lines: str) -> str:
-    """Runs a program in a fresh interpreter and returns what it printed."""
-    command = [sys.executable, "-c", "\n".join(lines)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from tests.support.python import run_python
 
 
 @pytest.fixture
@@ -43,7 +34,7 @@ def test_target_names_change_with_the_sources(extension: Any):
 
 
 def test_importing_starts_no_backend():
-    printed = _python(
+    printed = run_python(
         "import jax, fdjax, fdjax.kernels.rope_kv_write",
         "from jax._src import xla_bridge",
         "print(xla_bridge.backends_are_initialized())",
@@ -52,7 +43,7 @@ def test_importing_starts_no_backend():
 
 
 def test_without_the_extension_the_reference_serves():
-    printed = _python(
+    printed = run_python(
         "import sys; sys.modules['fdjax._ffi'] = None",
         "import jax; jax.config.update('jax_platforms', 'cpu')",
         "import fdjax",

@@ -10,8 +10,9 @@ from fdjax.kernels.op import Impl
 
 NAME = "add_norm"
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
-# kMaxSize in launch.h: bytes of a row that one block keeps in registers.
-MAX_ROW_BYTES = 4 * 512 * 16
+# Bytes of an access, and of a row that one block keeps in registers.
+UNIT_BYTES = ffi.limit(NAME, "unit_bytes")
+MAX_ROW_BYTES = ffi.limit(NAME, "max_row_bytes")
 
 
 def run(call: AddNorm) -> Normalised:
@@ -59,9 +60,9 @@ def refuse_dtypes(call: AddNorm) -> str | None:
 def _refuse_size(call: AddNorm) -> str | None:
     x = call.x
     row_bytes = x.shape[-1] * x.dtype.itemsize
-    if row_bytes % 16 or row_bytes > MAX_ROW_BYTES:
+    if row_bytes % UNIT_BYTES or row_bytes > MAX_ROW_BYTES:
         return (
-            f"a row is {row_bytes} bytes; it takes multiples of 16 up to "
+            f"a row is {row_bytes} bytes; it takes multiples of {UNIT_BYTES} up to "
             f"{MAX_ROW_BYTES}"
         )
     return None

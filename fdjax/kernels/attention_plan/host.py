@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fdjax.kernels.attention_plan.shape import PlanShape
+from fdjax.kernels.attention_plan.shape import TILE_TOKENS, PlanShape
 
-TILE_TOKENS = 16
 ITEM_TOKENS = 64
 """What an item costs beside its tokens: its beginning and end, in tokens of a head."""
 LEAST_TOKENS = 256

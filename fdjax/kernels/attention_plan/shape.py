@@ -2,8 +2,12 @@
 
 import dataclasses
 
-MAX_ROWS = 4096
+from fdjax.kernels import ffi
+
+MAX_ROWS = ffi.limit("attention_plan", "max_rows")
 """Of a batch: what the block that makes the plan has room for."""
+TILE_TOKENS = 16
+"""Tokens that a warp takes at a time: what pieces are counted in."""
 HEADER = 8
 ITEM = 8
 """Integers of the header and of an item (ffi/attention_plan/plan.h checks the sum)."""

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fdjax.kernels.attention_plan.shape import PlanShape, plan_shape
+from fdjax.kernels import ffi
+from fdjax.kernels.attention_plan.shape import TILE_TOKENS, PlanShape, plan_shape
 from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
 
-# Tokens that a warp takes at a time.
-TILE_TOKENS = 16
 # The largest cluster that every GPU with clusters can launch.
-MAX_SPLITS = 8
+MAX_SPLITS = ffi.limit("decode_attention", "max_splits")
 # What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)

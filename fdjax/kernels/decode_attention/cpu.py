@@ -11,12 +11,12 @@ from fdjax.kernels.op import Impl
 
 LIMITS = Limits(
     dtypes=(jnp.float32, jnp.bfloat16, jnp.float16),
-    # kMaxHostHeadDim in attend.h: a head's sums lie on the stack.
-    head_dims=range(1, 1025),
+    # A head's sums lie on the stack.
+    head_dims=range(1, ffi.limit(handler.NAME, "max_host_head_dim") + 1),
     widths=ANY,
 )
 # The widest vectors of float32 to use, where the machine has them: 4 or 8.
-MAX_LANES = 8
+MAX_LANES = ffi.limit(handler.NAME, "max_lanes")
 
 
 def run(call: DecodeAttention) -> Attended:

@@ -17,13 +17,14 @@ from fdjax.kernels.paged import handlers_window
 from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, add_prefixes, own_pages
 from fdjax.notation import Array, Float, Int32
 
+HEAD_MULTIPLE = ffi.limit(handler.NAME, "head_multiple")
 LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
-    head_dims=(64, 80, 96, 128, 256),
-    page_sizes=range(1, 129),
-    groups=range(1, 17),
+    head_dims=ffi.limits(handler.NAME, "head_dims"),
+    page_sizes=range(1, ffi.limit(handler.NAME, "max_page_size") + 1),
+    groups=range(1, ffi.limit(handler.NAME, "max_large_group") + 1),
     queries=range(MAX_ROWS + 1),
-    widths=range(8, 2**16, 8),
+    widths=range(HEAD_MULTIPLE, 2**16, HEAD_MULTIPLE),
 )
 
 
@@ -93,7 +94,8 @@ def plan_for(call: DecodeAttention, shape: PlanShape) -> Int32[Array, " _"]:
 
 
 # Heads of other sizes have no kernel for larger groups: no model has them.
-LARGE_GROUP_HEAD_DIMS, SMALL_GROUP = (64, 128), 8
+LARGE_GROUP_HEAD_DIMS = ffi.limits(handler.NAME, "large_group_head_dims")
+SMALL_GROUP = ffi.limit(handler.NAME, "max_group")
 
 
 def refuse_arguments(call: DecodeAttention) -> str | None:

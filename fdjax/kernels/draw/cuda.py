@@ -9,8 +9,8 @@ from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Int32
 
 NAME = "draw"
-# kMaxVocab in launch.h: the blocks of a cluster hold a row in their shared memory.
-MAX_VOCAB = 8 * 48 * 1024
+# The blocks of a cluster hold a row in their shared memory.
+MAX_VOCAB = ffi.limit(NAME, "max_vocab")
 
 
 def run(call: Draw) -> Int32[Array, " B"]:

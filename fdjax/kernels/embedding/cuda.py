@@ -11,6 +11,7 @@ from fdjax.notation import Array, Float
 
 NAME = "embedding"
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
+UNIT_BYTES = ffi.limit(NAME, "unit_bytes")
 
 
 def run(call: Embedding) -> Float[Array, "T E"]:
@@ -46,8 +47,8 @@ def refuse(call: Embedding) -> str | None:
     if 0 in (table.shape[0] for table in tables):
         return "a table without vectors"
     row_bytes = call.table.shape[1] * call.table.dtype.itemsize
-    if row_bytes % 16:
-        return f"a vector is {row_bytes} bytes; it takes multiples of 16"
+    if row_bytes % UNIT_BYTES:
+        return f"a vector is {row_bytes} bytes; it takes multiples of {UNIT_BYTES}"
     return None
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from fdjax.kernels import ffi
 from fdjax.kernels.matmul.params import FlatConfig
 
-OFFSET_BITS = 40
+OFFSET_BITS = ffi.limit("layer_program", "offset_bits")
 """Of an operand: what stands above them says in which region it lies."""
 
 

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import config as decode_config
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.prefill_attention import handler as prefill_handler
-from fdjax.kernels.shared_prefix.plan import TILE_ROWS
+from fdjax.kernels.prefill_attention.tiles import TILE_ROWS
 
-ALIGNMENT = 256
-"""Of a block, in bytes: `kAlignment` of ffi/layer_program/arguments.h."""
+ALIGNMENT = ffi.limit("layer_program", "alignment")
+"""Of a block, in bytes."""
 
 
 @dataclass(frozen=True)

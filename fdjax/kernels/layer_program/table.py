@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdjax import device
-from fdjax.kernels.matmul.gemm import MAX_GEMM_M
-from fdjax.kernels.matmul.params import MAX_FLAT_M, MAX_GEMV_M
+from fdjax.kernels.matmul.params import MAX_FLAT_M, MAX_GEMM_M, MAX_GEMV_M
 from fdjax.kernels.tuning.files import integer, places, read, unreadable
 
 NAME = "layer_program"

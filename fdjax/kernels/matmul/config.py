@@ -8,6 +8,8 @@ so the choice costs nothing at run time. (`gemm` serves in the chain of `layer_p
 alone: called by itself, XLA's dot is as fast.)
 """
 
+import dataclasses
+
 from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import table
 from fdjax.kernels.matmul.params import (
@@ -124,11 +126,13 @@ def _with_stages(
 ) -> FlatConfig:
     """As many stages as fit when so many blocks share an SM."""
     room = SHARED_BYTES // per_sm - 1024
-    stages = 1
-    for more in range(2, MAX_STAGES + 1):
-        if FlatConfig(tiles, boxes, tile_rows, splits, more).shared_bytes(m) <= room:
-            stages = more
-    return FlatConfig(tiles, boxes, tile_rows, splits, stages)
+    config = FlatConfig(tiles, boxes, tile_rows, splits, stages=1)
+    while config.stages < MAX_STAGES:
+        more = dataclasses.replace(config, stages=config.stages + 1)
+        if more.shared_bytes(m) > room:
+            break
+        config = more
+    return config
 
 
 def _gemv_up_to(n: int, k: int) -> int:

@@ -1,5 +1,6 @@
 """GEMMs on Hopper's tensor cores for M up to 128, and their launch configs."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -9,11 +10,10 @@ from fdjax.kernels import ffi
 from fdjax.kernels.hopper import CLUSTERS, NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Matmul
-from fdjax.kernels.matmul.params import MAX_STAGES, FlatConfig
+from fdjax.kernels.matmul.params import MAX_GEMM_M, MAX_STAGES, NAME, FlatConfig
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
-MAX_GEMM_M = 128
 TILES = -2  # in a `FlatConfig`: asks for `gemm`, as in ffi/matmul/params.h
 DEPTH = 64  # columns of a stage
 
@@ -66,17 +66,9 @@ class GemmConfig:
 
 
 CONFIGS = tuple(
-    GemmConfig(*numbers)
-    for numbers in (
-        (96, 2),
-        (128, 2),
-        (192, 2),
-        (128, 4),
-        (144, 4),
-        (256, 1),
-    )
+    GemmConfig(*numbers) for numbers in itertools.batched(ffi.limits(NAME, "gemms"), 2)
 )
-"""Those that are compiled (`FDJAX_GEMMS` in gemm_launch.cuh)."""
+"""Those that are compiled."""
 
 
 def choose(n: int, k: int) -> GemmConfig:

@@ -8,9 +8,9 @@ from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS, place
 from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.config import FlatConfig, choose, source_of
+from fdjax.kernels.matmul.params import GATED_UNIT, NAME, UNIT
 from fdjax.notation import Array, Float
 
-NAME = "matmul"
 DTYPES = (jnp.bfloat16, jnp.float16)
 GEMV = FlatConfig(tiles=0, boxes=0, tile_rows=0, splits=0, stages=0)
 
@@ -68,13 +68,13 @@ def refuse(call: Matmul, *, max_m: int) -> str | None:
 
 def _refuse_arguments(call: Matmul, max_m: int) -> str | None:
     (m, k), n = call.x.shape, call.weight.shape[0]
-    multiple = 16 if call.gated else 8  # whole tiles of both halves
+    multiple = GATED_UNIT if call.gated else UNIT  # whole tiles of both halves
     if call.activation not in (None, *ACTIVATIONS):
         return f"activation {call.activation!r}; it takes {', '.join(ACTIVATIONS)}"
     if not 1 <= m <= max_m:
         return f"M is {m}; it takes 1 to {max_m}"
-    if n % multiple or k % 8:
-        return f"[N, K] is [{n}, {k}]; it takes multiples of [{multiple}, 8]"
+    if n % multiple or k % UNIT:
+        return f"[N, K] is [{n}, {k}]; it takes multiples of [{multiple}, {UNIT}]"
     x, out = call.x.dtype, jnp.dtype(call.out_dtype)
     dtypes = {operand.dtype for operand in jax.tree.leaves(call)}
     if x not in DTYPES or len(dtypes) > 1:

@@ -3,18 +3,24 @@
 import dataclasses
 from dataclasses import dataclass
 
+from fdjax.kernels import ffi
 from fdjax.kernels.hopper import SHARED_BYTES
 
-MAX_GEMV_M = 4
-MAX_FLAT_M = 64
+NAME = "matmul"
+# N of a weight and K are multiples of the first; N of a gated one of the second.
+UNIT, GATED_UNIT = ffi.limit(NAME, "unit"), ffi.limit(NAME, "gated_unit")
+MAX_GEMV_M = ffi.limit(NAME, "max_gemv_tokens")
+MAX_FLAT_M = ffi.limit(NAME, "max_flat_tokens")
+MAX_GEMM_M = ffi.limit(NAME, "max_gemm_tokens")
 PADDED_M = (8, 16, 32, 64)
-MAX_STAGES = 16
+MAX_STAGES = ffi.limit(NAME, "max_stages")
 
+_ROWS = ffi.limit(NAME, "tile_row_multiple")
 _TAKEN = {
-    "tiles": range(1, 3),
-    "boxes": range(1, 3),
-    "tile_rows": range(8, 65, 8),
-    "splits": range(1, 9),
+    "tiles": range(1, ffi.limit(NAME, "max_tiles") + 1),
+    "boxes": range(1, ffi.limit(NAME, "max_boxes") + 1),
+    "tile_rows": range(_ROWS, ffi.limit(NAME, "max_tile_rows") + 1, _ROWS),
+    "splits": range(1, ffi.limit(NAME, "max_splits") + 1),
     "stages": range(1, MAX_STAGES + 1),
 }
 

@@ -8,8 +8,8 @@ from fdjax.kernels.page_move.arguments import PageMove
 from fdjax.kernels.paged import KVCache
 
 NAME = "page_move"
-# kUnitBytes and kMaxMoves in params.h.
-UNIT_BYTES, MAX_MOVES = 16, 65_535
+UNIT_BYTES = ffi.limit(NAME, "unit_bytes")
+MAX_MOVES = ffi.limit(NAME, "max_moves")
 
 
 def run(call: PageMove) -> KVCache:

@@ -14,22 +14,30 @@ from fdjax.kernels.paged import (
     handlers_window,
 )
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
-from fdjax.kernels.prefill_attention.tiles import Room, most_tiles, room_of, work_of
+from fdjax.kernels.prefill_attention.tiles import (
+    TILE_ROWS,
+    Room,
+    most_tiles,
+    room_of,
+    work_of,
+)
 from fdjax.notation import Array, Float, Int32
 
 NAME = "prefill_attention"
-TILE_ROWS = 128  # kTileRows in params.h: queries of a tile times heads of a group
+HEAD_MULTIPLE = ffi.limit(NAME, "head_multiple")
 CPU_LIMITS = Limits(
     dtypes=(jnp.float32, jnp.bfloat16, jnp.float16),
-    head_dims=range(1, 1025),
+    head_dims=range(1, ffi.limit("decode_attention", "max_host_head_dim") + 1),
     widths=ANY,
 )
 CUDA_LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
-    head_dims=range(8, 257, 8),
-    page_sizes=range(2, 129),
+    head_dims=range(HEAD_MULTIPLE, ffi.limit(NAME, "max_head_dim") + 1, HEAD_MULTIPLE),
+    page_sizes=range(
+        ffi.limit(NAME, "min_page_size"), ffi.limit(NAME, "max_page_size") + 1
+    ),
     groups=range(1, TILE_ROWS + 1),
-    widths=range(8, 2**16, 8),
+    widths=range(HEAD_MULTIPLE, 2**16, HEAD_MULTIPLE),
 )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 
 from fdjax.notation import Array, Int32
 
+TILE_ROWS = 128
+"""Queries of a tile times heads of a group; handlers check the shape of records."""
 KEY_TILE = 128
 """Keys of a piece are a multiple of these, but for the first and the last."""
 PIECE_COST = 2

@@ -11,8 +11,7 @@ from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite, Written
 
 NAME = "rope_kv_write"
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
-# kMaxFrequencies in params.h: the table of a token's angles.
-MAX_FREQUENCIES = 1024
+MAX_FREQUENCIES = ffi.limit(NAME, "max_frequencies")  # in a token's table of angles
 
 
 def run(call: RopeKVWrite) -> Written:

@@ -12,12 +12,12 @@ from fdjax.kernels.paged import (
     by_head,
     handlers_array,
 )
-from fdjax.kernels.shared_prefix.plan import TILE_ROWS
+from fdjax.kernels.prefill_attention.tiles import TILE_ROWS
 from fdjax.notation import Array, Float, Int32
 
 NAME = "shared_prefix"
 # Tokens of the smallest pages that its kernels read.
-LEAST_SHARED_PAGE = 2
+LEAST_SHARED_PAGE = ffi.limit("prefill_attention", "min_page_size")
 
 
 def own_pages(pages: PageView, prefixes: SharedPrefixes, *, page_size: int) -> PageView:

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
-from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES
+from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES, UNIT_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import Memory, blocks_of
+from fdjax.kernels.matmul.params import GATED_UNIT, UNIT
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
 from fdjax.kernels.prefill_attention import PrefillAttention
@@ -136,10 +137,10 @@ def _refuse_attention(call: LayerProgram) -> str | None:
 
 def _refuse_parameters(call: LayerProgram) -> str | None:
     row_bytes = call.program.hidden_size * call.dtype.itemsize
-    if row_bytes > MAX_ROW_BYTES or row_bytes % 16:
+    if row_bytes > MAX_ROW_BYTES or row_bytes % UNIT_BYTES:
         return (
-            f"a row is {row_bytes} bytes; add_norm takes multiples of 16 up to "
-            f"{MAX_ROW_BYTES}"
+            f"a row is {row_bytes} bytes; add_norm takes multiples of {UNIT_BYTES} "
+            f"up to {MAX_ROW_BYTES}"
         )
     for path, each in zip(call.program.body_parameters, call.parameters, strict=True):
         if each.dtype != call.dtype:
@@ -147,8 +148,10 @@ def _refuse_parameters(call: LayerProgram) -> str | None:
         if 0 in each.shape:
             return f"{path} is {each.shape}"
     for n, k in call.linear_shapes:
-        if n % 16 or k % 8:
-            return f"a weight is [{n}, {k}]; it takes multiples of 16 and 8"
+        if n % GATED_UNIT or k % UNIT:
+            return (
+                f"a weight is [{n}, {k}]; it takes multiples of {GATED_UNIT} and {UNIT}"
+            )
     return None
 
 

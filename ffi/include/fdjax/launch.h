@@ -5,8 +5,6 @@
 
 namespace fdjax {
 
-inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block, on Hopper
-
 inline int blocks_for(int items, int items_per_block) {
   return (items + items_per_block - 1) / items_per_block;
 }
@@ -31,7 +29,8 @@ gpu_error launch(const Launch& how, void (*kernel)(Args...), Args... args) {
 #else
 template <typename... Args>
 gpu_error launch(const Launch& how, void (*kernel)(Args...), Args... args) {
-  // Without asking, a kernel gets 48 KB, its static shared memory included.
+  // Without asking, a kernel gets 48 KB, its static shared memory included. More than
+  // the device has is an error here.
   if (how.shared_bytes > 32 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes);

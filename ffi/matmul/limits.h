@@ -1,0 +1,45 @@
+// What the GPU handler of matmul takes: sizes, and fields of launch configs.
+#pragma once
+
+#include "fdjax/limit.h"
+
+namespace fdjax::matmul {
+
+inline constexpr int kUnit = 8;        // K, and N without a gate, are multiples of it
+inline constexpr int kGatedUnit = 16;  // N of a gated weight
+
+// The most rows of x that each kernel takes; the library takes more.
+inline constexpr int kMaxGemvTokens = 4;
+inline constexpr int kMaxFlatTokens = 64;
+inline constexpr int kMaxGemmTokens = 128;
+
+// FlatConfig, and the ring of GemmConfig.
+inline constexpr int kMaxTiles = 2;
+inline constexpr int kMaxBoxes = 2;
+inline constexpr int kMaxTileRows = 64;  // of weights: the M of wgmma
+inline constexpr int kTileRowMultiple = 8;
+inline constexpr int kMaxSplits = 8;
+inline constexpr int kMaxStages = 16;
+
+// The launches of gemm.cuh that are compiled: weight rows of a block, blocks that share
+// K.
+#define FDJAX_GEMMS(USE) \
+  USE(96, 2) USE(128, 2) USE(192, 2) USE(128, 4) USE(144, 4) USE(256, 1)
+#define FDJAX_GEMM_NUMBERS(rows, split) rows, split,
+inline constexpr int kGemms[] = {FDJAX_GEMMS(FDJAX_GEMM_NUMBERS)};
+#undef FDJAX_GEMM_NUMBERS
+
+inline constexpr Limit kLimits[] = {{"unit", kUnit},
+                                    {"gated_unit", kGatedUnit},
+                                    {"max_gemv_tokens", kMaxGemvTokens},
+                                    {"max_flat_tokens", kMaxFlatTokens},
+                                    {"max_gemm_tokens", kMaxGemmTokens},
+                                    {"max_tiles", kMaxTiles},
+                                    {"max_boxes", kMaxBoxes},
+                                    {"max_tile_rows", kMaxTileRows},
+                                    {"tile_row_multiple", kTileRowMultiple},
+                                    {"max_splits", kMaxSplits},
+                                    {"max_stages", kMaxStages},
+                                    {"gemms", kGemms}};
+
+}  // namespace fdjax::matmul
