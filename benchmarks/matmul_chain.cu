@@ -146,11 +146,13 @@ float relative_error(const Machine& machine, const Params& p, const Launcher& la
 }
 
 // As `_with_stages` in fdjax/kernels/matmul/config.py.
+constexpr int kSharedBytes = 227 * 1024;  // of a block, on Hopper
+
 FlatConfig with_stages(FlatConfig c, int m, int per_sm) {
   const int padded = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
   const int stage = c.boxes * 128 * (c.tiles * c.tile_rows + padded);
   const int rest = (64 - c.tile_rows) * 128 + 1024;
-  const int room = kMaxSharedBytes / per_sm - 1024;
+  const int room = kSharedBytes / per_sm - 1024;
   c.stages = std::min(kMaxStages, (room - rest) / stage);
   return c;
 }

@@ -1,12 +1,19 @@
 """The extension `fdjax._ffi`: its handlers, registered, and what is missing of them."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from fdjax import device
 from fdjax.kernels.architectures import refuse_architectures
+from fdjax.notation import Array
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _STALE = "the extension fdjax._ffi was built from other sources: install fdjax again"
 _limits: dict[str, dict[str, int | tuple[int, ...]]] = {}
@@ -92,6 +99,45 @@ def limits(operation: str, name: str) -> tuple[int, ...]:
     values = _limits[operation][name]
     assert isinstance(values, tuple), f"{operation} has one {name}"
     return values
+
+
+class Attributes(dict[str, object]):
+    """A struct of C++ as JAX takes it: a dictionary, hashable with what is nested."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(frozenset(self.items()))
+
+
+def attributes(struct: "DataclassInstance") -> Attributes:
+    """What a handler reads as its struct of the same fields: all are there, or none.
+
+    Args:
+        struct: of bools, ints (64 bits there), floats (32 bits) and further structs.
+    """
+    return Attributes(
+        {
+            field.name: _attribute(getattr(struct, field.name), field.type)
+            for field in dataclasses.fields(struct)
+        }
+    )
+
+
+def _attribute(value: Any, kind: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return attributes(value)
+    widths: dict[object, Any] = {bool: np.bool_, int: np.int64, float: np.float32}
+    return widths[kind](value)
+
+
+def or_empty(array: Array | None, *shape: int, dtype: jax.typing.DTypeLike) -> Array:
+    """An operand that may be absent: for a handler, one without elements is.
+
+    Args:
+        array: the operand.
+        shape: of what stands for none; it has a 0.
+        dtype: of that.
+    """
+    return jnp.zeros(shape, dtype) if array is None else array
 
 
 def target(operation: str) -> str:

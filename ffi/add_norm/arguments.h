@@ -1,7 +1,6 @@
 // What the handlers of every platform take, and the checks that all of them make.
 #pragma once
 
-#include <limits>
 #include <utility>
 
 #include "add_norm/params.h"
@@ -9,9 +8,22 @@
 
 namespace fdjax::add_norm {
 
+struct Attributes {
+  float epsilon, scale_offset;
+};
+
+}  // namespace fdjax::add_norm
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::add_norm::Attributes,
+                                      StructMember<float>("epsilon"),
+                                      StructMember<float>("scale_offset"));
+
+namespace fdjax::add_norm {
+
 struct Arguments {
-  ffi::AnyBuffer x, delta, scale, bias;  // delta, bias: empty where there is none
-  ffi::Result<ffi::AnyBuffer> out, sum;  // sum: empty where there is no delta
+  Attributes attributes;
+  ffi::AnyBuffer x, delta, scale, bias;  // delta, bias: may be absent
+  ffi::Result<ffi::AnyBuffer> out, sum;  // sum: absent where delta is
 };
 
 inline ffi::Error check_dtypes(const Arguments& a) {
@@ -29,18 +41,17 @@ inline ffi::Error read(const Arguments& a, Params* p) {
   FDJAX_RETURN_IF_ERROR(check_shape("x", a.x.dimensions(), {&rows, &size}));
   FDJAX_RETURN_IF_ERROR(check_shape("scale", a.scale.dimensions(), {&size}));
   FDJAX_RETURN_IF_ERROR(check_shape("out", a.out->dimensions(), {&rows, &size}));
-  if (a.delta.element_count() != 0) {
+  if (!is_absent(a.delta)) {
     FDJAX_RETURN_IF_ERROR(check_shape("delta", a.delta.dimensions(), {&rows, &size}));
     FDJAX_RETURN_IF_ERROR(check_shape("sum", a.sum->dimensions(), {&rows, &size}));
     p->delta = a.delta.untyped_data();
     p->sum = a.sum->untyped_data();
   }
-  if (a.bias.element_count() != 0) {
+  if (!is_absent(a.bias)) {
     FDJAX_RETURN_IF_ERROR(check_shape("bias", a.bias.dimensions(), {&size}));
     p->bias = a.bias.untyped_data();
   }
   FDJAX_RETURN_IF_ERROR(check_dtypes(a));
-  constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
   if (*rows > kInt32 || *size > kInt32) {
     return ffi::Error::InvalidArgument("x has too many rows or columns");
   }
@@ -49,6 +60,8 @@ inline ffi::Error read(const Arguments& a, Params* p) {
   p->out = a.out->untyped_data();
   p->rows = static_cast<int>(*rows);
   p->size = static_cast<int>(*size);
+  p->epsilon = a.attributes.epsilon;
+  p->scale_offset = a.attributes.scale_offset;
   return ffi::Error::Success();
 }
 
@@ -56,8 +69,7 @@ inline ffi::Error read(const Arguments& a, Params* p) {
 template <typename Binding>
 auto bind_arguments(Binding&& binding) {
   return std::forward<Binding>(binding)
-      .template Attr<float>("epsilon")
-      .template Attr<float>("scale_offset")
+      .template Attr<Attributes>("attributes")
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()

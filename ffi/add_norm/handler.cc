@@ -78,14 +78,11 @@ void run(ffi::ThreadPool& pool, const Params& p) {
   }
 }
 
-ffi::Error handle(ffi::ThreadPool pool, float epsilon, float scale_offset,
-                  ffi::AnyBuffer x, ffi::AnyBuffer delta, ffi::AnyBuffer scale,
-                  ffi::AnyBuffer bias, ffi::Result<ffi::AnyBuffer> out,
-                  ffi::Result<ffi::AnyBuffer> sum) {
+ffi::Error handle(ffi::ThreadPool pool, const Attributes& attributes, ffi::AnyBuffer x,
+                  ffi::AnyBuffer delta, ffi::AnyBuffer scale, ffi::AnyBuffer bias,
+                  ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> sum) {
   Params p{};
-  p.epsilon = epsilon;
-  p.scale_offset = scale_offset;
-  FDJAX_RETURN_IF_ERROR(read({x, delta, scale, bias, out, sum}, &p));
+  FDJAX_RETURN_IF_ERROR(read({attributes, x, delta, scale, bias, out, sum}, &p));
   return dispatch_float<HostFloats>("x", x.element_type(), [&](auto type) {
     run<typename decltype(type)::type>(pool, p);
     return ffi::Error::Success();

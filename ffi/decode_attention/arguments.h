@@ -1,28 +1,55 @@
 // What the handlers of every platform take, and the checks that all of them make.
 #pragma once
 
-#include <limits>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "decode_attention/params.h"
 #include "fdjax/check.h"
 
 namespace fdjax::decode_attention {
 
+// What becomes of scores.
+struct Scores {
+  float scale;
+  float soft_cap;  // 0: none
+  int64_t window;  // kAllTokens: none
+};
+
+// Of every attention over pages.
 struct Attributes {
   int64_t layer;
-  float scale, soft_cap;  // soft_cap 0: none
-  int64_t window;         // kAllTokens: no window
-  std::string_view scheme;
+  Scores scores;
+};
+
+// The asynchronous softmax and its bounds, or the synchronised one throughout.
+struct SchemeAttributes {
+  bool unified;
   float phi, low, high;
 };
+
+}  // namespace fdjax::decode_attention
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::decode_attention::Scores,
+                                      StructMember<float>("scale"),
+                                      StructMember<float>("soft_cap"),
+                                      StructMember<int64_t>("window"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    fdjax::decode_attention::Attributes, StructMember<int64_t>("layer"),
+    StructMember<fdjax::decode_attention::Scores>("scores"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::decode_attention::SchemeAttributes,
+                                      StructMember<bool>("unified"),
+                                      StructMember<float>("phi"),
+                                      StructMember<float>("low"),
+                                      StructMember<float>("high"));
+
+namespace fdjax::decode_attention {
 
 // What every attention over pages reads.
 struct Inputs {
   ffi::AnyBuffer q, kv;
   ffi::Buffer<ffi::S32> page_table, lengths;
-  ffi::Buffer<ffi::F32> slopes, sinks;  // empty: none
+  ffi::Buffer<ffi::F32> slopes, sinks;  // may be absent
 };
 
 struct Arguments {
@@ -40,8 +67,6 @@ struct Dims {
 inline bool is_interleaved(const ffi::AnyBuffer& kv) {
   return kv.dimensions().size() == 5;
 }
-
-inline constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
 
 inline ffi::Error invalid(std::string message) {
   return ffi::Error::InvalidArgument(std::move(message));
@@ -86,10 +111,10 @@ inline ffi::Error check_inputs(const Inputs& in, ffi::Result<ffi::AnyBuffer> out
   FDJAX_RETURN_IF_ERROR(
       check_shape("page_table", in.page_table.dimensions(), {&d->rows, &d->width}));
   FDJAX_RETURN_IF_ERROR(check_shape("lengths", in.lengths.dimensions(), {&d->rows}));
-  if (in.slopes.element_count() != 0) {
+  if (!is_absent(in.slopes)) {
     FDJAX_RETURN_IF_ERROR(check_shape("slopes", in.slopes.dimensions(), {&d->q_heads}));
   }
-  if (in.sinks.element_count() != 0) {
+  if (!is_absent(in.sinks)) {
     FDJAX_RETURN_IF_ERROR(check_shape("sinks", in.sinks.dimensions(), {&d->q_heads}));
   }
   FDJAX_RETURN_IF_ERROR(
@@ -122,14 +147,10 @@ inline ffi::Error check_sizes(const Dims& d) {
 inline ffi::Error check_values(const Attributes& a, const Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_sizes(d));
   FDJAX_RETURN_IF_ERROR(check_range("layer", a.layer, 0, *d.layers - 1));
-  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, kAllTokens));
-  if (a.scheme != "unified" && a.scheme != "synchronised") {
-    return invalid("scheme is \"" + std::string(a.scheme) +
-                   "\"; the handler takes \"unified\" and \"synchronised\"");
-  }
-  return ffi::Error::Success();
+  return check_range("window", a.scores.window, 1, kAllTokens);
 }
 
+// By the synchronised scheme.
 inline Params params_of(const Attributes& a, const Inputs& in, const Dims& d, void* out,
                         int32_t* recomputed) {
   const bool interleaved = is_interleaved(in.kv);
@@ -143,8 +164,8 @@ inline Params params_of(const Attributes& a, const Inputs& in, const Dims& d, vo
                 a.layer * 2 * *d.page_size * slot_bytes,
           .page_table = in.page_table.typed_data(),
           .lengths = in.lengths.typed_data(),
-          .slopes = in.slopes.element_count() == 0 ? nullptr : in.slopes.typed_data(),
-          .sinks = in.sinks.element_count() == 0 ? nullptr : in.sinks.typed_data(),
+          .slopes = data_or_null(in.slopes),
+          .sinks = data_or_null(in.sinks),
           .out = out,
           .recomputed = recomputed,
           .slot_bytes = slot_bytes,
@@ -160,35 +181,26 @@ inline Params params_of(const Attributes& a, const Inputs& in, const Dims& d, vo
           .group = static_cast<int>(*d.q_heads / *d.kv_heads),
           .head_dim = static_cast<int>(*d.head_dim),
           .table_width = static_cast<int>(*d.width),
-          .window = static_cast<int>(a.window),
-          .scale = a.scale,
-          .soft_cap = a.soft_cap,
-          .unified = a.scheme == "unified",
-          .phi = a.phi,
-          .low = a.low,
-          .high = a.high,
+          .window = static_cast<int>(a.scores.window),
+          .scale = a.scores.scale,
+          .soft_cap = a.scores.soft_cap,
+          .unified = false,
+          .phi = 0.0f,
+          .low = 0.0f,
+          .high = 0.0f,
           .newest = {},
           .table_rows = nullptr};
 }
 
-inline Params params_of(const Attributes& a, const Arguments& arguments,
-                        const Dims& d) {
-  return params_of(a, arguments.in, d, arguments.out->untyped_data(),
-                   arguments.recomputed->typed_data());
-}
-
-// Attributes of a handler, after the platform's own context.
-template <typename Binding>
-auto bind_attributes(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Attr<int64_t>("layer")
-      .template Attr<float>("scale")
-      .template Attr<float>("soft_cap")
-      .template Attr<int64_t>("window")
-      .template Attr<std::string_view>("scheme")
-      .template Attr<float>("phi")
-      .template Attr<float>("low")
-      .template Attr<float>("high");
+inline Params params_of(const Attributes& a, const SchemeAttributes& scheme,
+                        const Arguments& arguments, const Dims& d) {
+  Params p = params_of(a, arguments.in, d, arguments.out->untyped_data(),
+                       arguments.recomputed->typed_data());
+  p.unified = scheme.unified;
+  p.phi = scheme.phi;
+  p.low = scheme.low;
+  p.high = scheme.high;
+  return p;
 }
 
 // Operands of a handler, after all attributes.

@@ -12,11 +12,22 @@
 
 namespace fdjax::decode_attention {
 
-// The launch config, which config.py chooses, and what the plan has room for: the
-// handlers' attributes.
+// The launch config, which config.py chooses, and what the plan has room for.
 struct LaunchConfig {
   int64_t slots, splits, heads, warps, max_items, max_pieces;
 };
+
+}  // namespace fdjax::decode_attention
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::decode_attention::LaunchConfig,
+                                      StructMember<int64_t>("slots"),
+                                      StructMember<int64_t>("splits"),
+                                      StructMember<int64_t>("heads"),
+                                      StructMember<int64_t>("warps"),
+                                      StructMember<int64_t>("max_items"),
+                                      StructMember<int64_t>("max_pieces"));
+
+namespace fdjax::decode_attention {
 
 inline ffi::Error check_head_dim(int64_t size) {
   std::string served;
@@ -94,18 +105,6 @@ inline Launch launch_of(const LaunchConfig& config, bool programmatic) {
           .heads = static_cast<int>(config.heads),
           .warps = static_cast<int>(config.warps),
           .programmatic = programmatic};
-}
-
-// The attributes of a LaunchConfig, in the order of its fields.
-template <typename Binding>
-auto bind_config(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Attr<int64_t>("slots")
-      .template Attr<int64_t>("splits")
-      .template Attr<int64_t>("heads")
-      .template Attr<int64_t>("warps")
-      .template Attr<int64_t>("max_items")
-      .template Attr<int64_t>("max_pieces");
 }
 
 }  // namespace fdjax::decode_attention

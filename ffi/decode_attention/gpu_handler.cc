@@ -3,31 +3,48 @@
 #include "decode_attention/launch.h"
 
 namespace fdjax::decode_attention {
+
+struct GpuAttributes {
+  Attributes attention;
+  SchemeAttributes scheme;
+  LaunchConfig launch;
+  bool by_slot;  // the page table has slots
+};
+
+}  // namespace fdjax::decode_attention
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    fdjax::decode_attention::GpuAttributes,
+    StructMember<fdjax::decode_attention::Attributes>("attention"),
+    StructMember<fdjax::decode_attention::SchemeAttributes>("scheme"),
+    StructMember<fdjax::decode_attention::LaunchConfig>("launch"),
+    StructMember<bool>("by_slot"));
+
+namespace fdjax::decode_attention {
 namespace {
 
-ffi::Error run(gpu_stream stream, const Attributes& attributes,
-               const LaunchConfig& config, const Arguments& arguments,
+ffi::Error run(gpu_stream stream, const GpuAttributes& a, const Arguments& arguments,
                const ffi::Buffer<ffi::S32>& plan,
                ffi::Result<ffi::Buffer<ffi::F32>> records,
-               ffi::Result<ffi::Buffer<ffi::F32>> about, bool has_slots) {
+               ffi::Result<ffi::Buffer<ffi::F32>> about) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
-  FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
+  FDJAX_RETURN_IF_ERROR(check_values(a.attention, d));
   FDJAX_RETURN_IF_ERROR(check_kernel(d));
-  FDJAX_RETURN_IF_ERROR(check_config(config, d, plan, records));
-  const bool with_about = about->element_count() != 0;
+  FDJAX_RETURN_IF_ERROR(check_config(a.launch, d, plan, records));
+  const bool with_about = !is_absent(*about);
   if (with_about) {
     Dim two{"2", 2};
     FDJAX_RETURN_IF_ERROR(
         check_shape("about", about->dimensions(), {&d.rows, &d.q_heads, &two}));
   }
   if (*d.rows == 0) return ffi::Error::Success();
-  Params p = params_of(attributes, arguments, d);
-  if (has_slots) p = by_slot(p);
+  Params p = params_of(a.attention, a.scheme, arguments, d);
+  if (a.by_slot) p = by_slot(p);
   p.plan = counters_of(plan);
   p.records = records->typed_data();
   p.about = with_about ? about->typed_data() : nullptr;
-  const Launch how = launch_of(config, /*programmatic=*/false);
+  const Launch how = launch_of(a.launch, /*programmatic=*/false);
   cudaError_t error;
   switch (const ffi::DataType dtype = arguments.in.q.element_type()) {
     case ffi::DataType::BF16:
@@ -45,21 +62,17 @@ ffi::Error run(gpu_stream stream, const Attributes& attributes,
                               cudaGetErrorString(error));
 }
 
-ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
-                  int64_t window, std::string_view scheme, float phi, float low,
-                  float high, int64_t slots, int64_t splits, int64_t heads,
-                  int64_t warps, int64_t max_items, int64_t max_pieces, bool by_slot,
-                  ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
+ffi::Error handle(gpu_stream stream, const GpuAttributes& attributes, ffi::AnyBuffer q,
+                  ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
                   ffi::Buffer<ffi::F32> sinks, ffi::Buffer<ffi::S32> plan,
                   ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed,
                   ffi::Result<ffi::Buffer<ffi::F32>> records,
                   ffi::Result<ffi::Buffer<ffi::F32>> about) {
-  return run(stream, {layer, scale, soft_cap, window, scheme, phi, low, high},
-             {slots, splits, heads, warps, max_items, max_pieces},
+  return run(stream, attributes,
              {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed}, plan,
-             records, about, by_slot);
+             records, about);
 }
 
 }  // namespace
@@ -69,11 +82,9 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_decode_attention_gpu, fdjax::decode_attention::handle,
     fdjax::decode_attention::bind_operands(
-        fdjax::decode_attention::bind_config(
-            fdjax::decode_attention::bind_attributes(
-                xla::ffi::Ffi::Bind()
-                    .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()))
-            .Attr<bool>("by_slot"))
+        xla::ffi::Ffi::Bind()
+            .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+            .Attr<fdjax::decode_attention::GpuAttributes>("attributes"))
         .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
         .Ret<xla::ffi::AnyBuffer>()
         .Ret<xla::ffi::Buffer<xla::ffi::S32>>()

@@ -10,6 +10,22 @@
 #include "fdjax/host_parallel.h"
 
 namespace fdjax::decode_attention {
+
+struct HostAttributes {
+  Attributes attention;
+  SchemeAttributes scheme;
+  int64_t max_lanes;  // the widest vectors to use: 4 or 8 float32
+};
+
+}  // namespace fdjax::decode_attention
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    fdjax::decode_attention::HostAttributes,
+    StructMember<fdjax::decode_attention::Attributes>("attention"),
+    StructMember<fdjax::decode_attention::SchemeAttributes>("scheme"),
+    StructMember<int64_t>("max_lanes"));
+
+namespace fdjax::decode_attention {
 namespace {
 
 using Attend = void (*)(const Params&, int row, int kv_head);
@@ -65,34 +81,32 @@ ffi::Error attend_on_host(ffi::ThreadPool& pool, ffi::DataType dtype, int64_t ma
 
 namespace {
 
-ffi::Error run(ffi::ThreadPool pool, const Attributes& attributes, int64_t max_lanes,
+ffi::Error run(ffi::ThreadPool pool, const HostAttributes& a,
                const Arguments& arguments) {
   Dims d;
   FDJAX_RETURN_IF_ERROR(check_buffers(arguments, &d));
-  FDJAX_RETURN_IF_ERROR(check_values(attributes, d));
-  return attend_on_host(pool, arguments.in.q.element_type(), max_lanes,
-                        params_of(attributes, arguments, d));
+  FDJAX_RETURN_IF_ERROR(check_values(a.attention, d));
+  return attend_on_host(pool, arguments.in.q.element_type(), a.max_lanes,
+                        params_of(a.attention, a.scheme, arguments, d));
 }
 
-ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_cap,
-                  int64_t window, std::string_view scheme, float phi, float low,
-                  float high, int64_t max_lanes, ffi::AnyBuffer q, ffi::AnyBuffer kv,
-                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
-                  ffi::Result<ffi::AnyBuffer> out,
+ffi::Error handle(ffi::ThreadPool pool, const HostAttributes& attributes,
+                  ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
+                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> slopes,
+                  ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
-  return run(pool, {layer, scale, soft_cap, window, scheme, phi, low, high}, max_lanes,
+  return run(pool, attributes,
              {{q, kv, page_table, lengths, slopes, sinks}, out, recomputed});
 }
 
 }  // namespace
 }  // namespace fdjax::decode_attention
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_decode_attention_cpu,
-                              fdjax::decode_attention::handle,
-                              fdjax::decode_attention::bind_operands(
-                                  fdjax::decode_attention::bind_attributes(
-                                      xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>())
-                                      .Attr<int64_t>("max_lanes"))
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::Buffer<xla::ffi::S32>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fdjax_decode_attention_cpu, fdjax::decode_attention::handle,
+    fdjax::decode_attention::bind_operands(
+        xla::ffi::Ffi::Bind()
+            .Ctx<xla::ffi::ThreadPool>()
+            .Attr<fdjax::decode_attention::HostAttributes>("attributes"))
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::Buffer<xla::ffi::S32>>());

@@ -10,10 +10,10 @@ using Words = ffi::Buffer<ffi::U32>;
 
 namespace {
 
-// An argument of one number a row, or an empty one: there is none.
+// An argument of one number a row, which may be absent.
 template <typename B, typename T>
 ffi::Error read_rows(const char* name, const B& buffer, Dim& rows, const T** data) {
-  if (buffer.element_count() == 0) return ffi::Error::Success();
+  if (is_absent(buffer)) return ffi::Error::Success();
   FDJAX_RETURN_IF_ERROR(check_shape(name, buffer.dimensions(), {&rows}));
   *data = buffer.typed_data();
   return ffi::Error::Success();
@@ -36,7 +36,7 @@ ffi::Error handle(gpu_stream stream, Floats logits, Words keys, Integers steps,
   FDJAX_RETURN_IF_ERROR(check_count("B", *rows, 0, kMaxRows));
   FDJAX_RETURN_IF_ERROR(check_count("V", *vocab, 1, kMaxVocab));
   if (*rows == 0) return ffi::Error::Success();
-  if (keys.element_count() != 0) {
+  if (!is_absent(keys)) {
     FDJAX_RETURN_IF_ERROR(check_shape("keys", keys.dimensions(), {&rows, &words}));
     FDJAX_RETURN_IF_ERROR(check_shape("steps", steps.dimensions(), {&rows}));
     FDJAX_RETURN_IF_ERROR(

@@ -1,9 +1,18 @@
 // embedding on a GPU: checks and launch.
-#include <limits>
-
 #include "embedding/launch.h"
 #include "fdjax/check.h"
 #include "fdjax/dispatch.h"
+
+namespace fdjax::embedding {
+
+struct Attributes {
+  float scale;  // of the tokens' vectors; 1: none
+};
+
+}  // namespace fdjax::embedding
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::embedding::Attributes,
+                                      StructMember<float>("scale"));
 
 namespace fdjax::embedding {
 namespace {
@@ -14,7 +23,7 @@ ffi::Error read_table(const char* name, ffi::AnyBuffer vectors,
   Dim count{"count"};
   FDJAX_RETURN_IF_ERROR(check_shape(name, vectors.dimensions(), {&count, size}));
   FDJAX_RETURN_IF_ERROR(check_shape("ids", ids.dimensions(), {rows}));
-  if (*count < 1 || *count > std::numeric_limits<int32_t>::max()) {
+  if (*count < 1 || *count > kInt32) {
     return ffi::Error::InvalidArgument(std::string(name) + " has " +
                                        std::to_string(*count) + " vectors");
   }
@@ -25,7 +34,7 @@ ffi::Error read_table(const char* name, ffi::AnyBuffer vectors,
   return ffi::Error::Success();
 }
 
-ffi::Error handle(gpu_stream stream, bool has_scale, float scale, ffi::AnyBuffer table,
+ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffer table,
                   ffi::Buffer<ffi::S32> tokens, ffi::AnyBuffer position_table,
                   ffi::Buffer<ffi::S32> positions, ffi::Result<ffi::AnyBuffer> out) {
   Params p{};
@@ -34,13 +43,12 @@ ffi::Error handle(gpu_stream stream, bool has_scale, float scale, ffi::AnyBuffer
   FDJAX_RETURN_IF_ERROR(check_shape("out", out->dimensions(), {&rows, &size}));
   FDJAX_RETURN_IF_ERROR(check_dtype("out", out->element_type(), "table", dtype));
   FDJAX_RETURN_IF_ERROR(read_table("table", table, tokens, &rows, &size, &p.tokens));
-  if (position_table.element_count() != 0) {
+  if (!is_absent(position_table)) {
     FDJAX_RETURN_IF_ERROR(
         check_dtype("position_table", position_table.element_type(), "table", dtype));
     FDJAX_RETURN_IF_ERROR(read_table("position_table", position_table, positions, &rows,
                                      &size, &p.positions));
   }
-  constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
   if (*rows > kInt32 || *size > kInt32) {
     return ffi::Error::InvalidArgument("there are too many tokens or elements");
   }
@@ -48,8 +56,7 @@ ffi::Error handle(gpu_stream stream, bool has_scale, float scale, ffi::AnyBuffer
   p.out = out->untyped_data();
   p.rows = static_cast<int>(*rows);
   p.size = static_cast<int>(*size);
-  p.has_scale = has_scale;
-  p.scale = scale;
+  p.scale = attributes.scale;
   return dispatch_float<GpuFloats>("table", dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     if (p.size % kVec<T> != 0) {
@@ -69,8 +76,7 @@ ffi::Error handle(gpu_stream stream, bool has_scale, float scale, ffi::AnyBuffer
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_embedding_gpu, fdjax::embedding::handle,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-                                  .Attr<bool>("has_scale")
-                                  .Attr<float>("scale")
+                                  .Attr<fdjax::embedding::Attributes>("attributes")
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Arg<xla::ffi::AnyBuffer>()

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) kernel(FDJAX_GRID_CONSTANT const Par
 #pragma unroll
     for (int i = 0; i < kVec<T>; ++i) {
       T& value = x.values[i];
-      if (p.has_scale) value = from_float<T>(to_float(value) * scale);
+      if (p.scale != 1.0f) value = from_float<T>(to_float(value) * scale);
       if (position != nullptr) {
         value = from_float<T>(to_float(value) + to_float(added.values[i]));
       }

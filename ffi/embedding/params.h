@@ -19,8 +19,7 @@ struct Params {
   void* out;  // [rows, size]
   int rows;
   int size;
-  bool has_scale;
-  float scale;  // of the tokens' vectors
+  float scale;  // of the tokens' vectors; 1: none
 };
 
 }  // namespace fdjax::embedding

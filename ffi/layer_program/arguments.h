@@ -18,12 +18,20 @@ using Ints = ffi::Buffer<ffi::S32>;
 using Floats = ffi::Buffer<ffi::F32>;
 
 struct Attributes {
-  ffi::Span<const int64_t> program;
   int64_t q_heads;
   bool interleaved;
   bool by_slot;  // rows with one token have slots in their page table
-  decode_attention::LaunchConfig config;  // of rows with one token
+  decode_attention::LaunchConfig launch;  // of rows with one token
 };
+
+}  // namespace fdjax::layer_program
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    fdjax::layer_program::Attributes, StructMember<int64_t>("q_heads"),
+    StructMember<bool>("interleaved"), StructMember<bool>("by_slot"),
+    StructMember<fdjax::decode_attention::LaunchConfig>("launch"));
+
+namespace fdjax::layer_program {
 
 // Rows of a call, as a PageView has them.
 struct Pages {
@@ -43,7 +51,7 @@ struct Operands {
   Ints places;                    // where the token of each row is that decodes
   Floats frequencies;             // of RoPE
   Floats angles;                  // cosines, then sines, of each row that decodes
-  Floats slopes;                  // of ALiBi, or empty
+  Floats slopes;                  // of ALiBi, or absent
   Pages decoding;                 // rows with one token
   Ints plans;                     // of their attention, one for each window
   Pages prompts;                  // rows with any number
@@ -133,7 +141,7 @@ inline ffi::Error check_tokens(const Operands& in, const Results& out, Dims* d) 
       2 * *d->frequencies > *d->decoding.head_dim) {
     return invalid(std::to_string(*d->frequencies) + " frequencies of RoPE");
   }
-  if (in.slopes.element_count() != 0) {
+  if (!is_absent(in.slopes)) {
     FDJAX_RETURN_IF_ERROR(
         check_shape("slopes", in.slopes.dimensions(), {&d->decoding.q_heads}));
   }
@@ -179,7 +187,7 @@ inline ffi::Error check_decoding(const Attributes& a, const Operands& in,
   FDJAX_RETURN_IF_ERROR(
       check_shape("recomputed", out.recomputed->dimensions(),
                   {&d->decoding.layers, &d->decoding.rows, &d->decoding.kv_heads}));
-  if (in.angles.element_count() != 0) {
+  if (!is_absent(in.angles)) {
     FDJAX_RETURN_IF_ERROR(
         check_shape("angles", in.angles.dimensions(),
                     {&d->decoding.two, &d->decoding.rows, &d->frequencies}));
@@ -189,7 +197,7 @@ inline ffi::Error check_decoding(const Attributes& a, const Operands& in,
     }
   }
   return decode_attention::check_config(
-      a.config, d->decoding, *d->plan_size,
+      a.launch, d->decoding, *d->plan_size,
       out.blocks[kDecodeRecords].bytes / static_cast<int64_t>(sizeof(float)));
 }
 
@@ -200,7 +208,7 @@ inline ffi::Error check_shared(const Operands& in, const Results& out, Dims* d) 
   decode_attention::Dims& rows = d->decoding;
   FDJAX_RETURN_IF_ERROR(
       check_shape("work", shared.work.dimensions(), {&d->pieces, &d->eight}));
-  if (shared.order.element_count() == 0) return ffi::Error::Success();
+  if (is_absent(shared.order)) return ffi::Error::Success();
   FDJAX_RETURN_IF_ERROR(check_shape("shared table", shared.table.dimensions(),
                                     {&rows.rows, &d->shared_width}));
   FDJAX_RETURN_IF_ERROR(check_shape("order", shared.order.dimensions(), {&rows.rows}));

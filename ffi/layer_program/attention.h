@@ -54,10 +54,7 @@ class AttentionChain {
     decode_attention::Params p = attention_.decode;
     const int64_t index = layer();
     read_scores(&p);
-    p.unified = reader_.number("unified", 0, 1) == 1;
-    p.phi = reader_.real();
-    p.low = reader_.real();
-    p.high = reader_.real();
+    read_scheme(&p);
     p.plan +=
         reader_.number("plan", 0, attention_.num_plans - 1) * attention_.plan_size;
     const bool rotates = reader_.number("rotates", 0, 1) == 1;
@@ -104,8 +101,10 @@ class AttentionChain {
     prefill_attention::Params p = attention_.shared;
     decode_attention::Params& a = p.attention;
     const int64_t index = layer();
-    a.scale = reader_.real();
-    a.soft_cap = reader_.real();
+    read_scores(&a);
+    if (a.window != decode_attention::kAllTokens) {
+      reader_.refuse("attention of what is shared takes no window");
+    }
     const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
     a.q = reader_.operand(size);
     a.out = reader_.operand(size);
@@ -125,9 +124,16 @@ class AttentionChain {
 
   // What a launch of attention says of scores.
   void read_scores(decode_attention::Params* p) {
-    p->window = reader_.number("window", 1);
     p->scale = reader_.real();
     p->soft_cap = reader_.real();
+    p->window = reader_.number("window", 1);
+  }
+
+  void read_scheme(decode_attention::Params* p) {
+    p->unified = reader_.number("unified", 0, 1) == 1;
+    p->phi = reader_.real();
+    p->low = reader_.real();
+    p->high = reader_.real();
   }
 
   // What attention rotates by, and a slot of each row's key and value.

@@ -9,14 +9,14 @@
 
 #include <algorithm>
 #include <string>
+#include <variant>
 
 #include "add_norm/launch.h"
 #include "embedding/launch.h"
 #include "layer_program/attention.h"
 #include "layer_program/launch.h"
 #include "layer_program/reader.h"
-#include "matmul/launch.h"
-#include "matmul/library.h"
+#include "matmul/product.h"
 
 namespace fdjax::layer_program {
 
@@ -92,7 +92,6 @@ class Chain {
     p.rows = reader_.number("rows", 0, tokens_.count);
     p.size = reader_.number("columns", 1);
     check_columns(p.size);
-    p.has_scale = reader_.number("scaled", 0, 1) == 1;
     p.scale = reader_.real();
     p.tokens.count = reader_.number("vectors", 1);
     p.positions.count = reader_.number("positions", 0);
@@ -158,12 +157,7 @@ class Chain {
     p.gated = reader_.number("gated", 0, 1) == 1;
     p.activation = static_cast<matmul::Activation>(reader_.number("activation", 0, 3));
     p.columns = p.gated ? p.n / 2 : p.n;
-    matmul::FlatConfig config{};
-    config.tiles = reader_.number("tiles", matmul::kByGemm);
-    config.boxes = reader_.number("boxes", 0);
-    config.tile_rows = reader_.number("tile rows", 0);
-    config.splits = reader_.number("splits", 0);
-    config.stages = reader_.number("stages", 0);
+    const matmul::ProductPlan plan = matmul::read_plan(reader_);
     const int64_t size = int64_t{p.m} * p.columns;
     p.x = reader_.operand(int64_t{p.m} * p.k);
     p.weight = reader_.operand(int64_t{p.n} * p.k);
@@ -173,22 +167,12 @@ class Chain {
     const int slice = reader_.number("slice", 0);
     void* const wide = reader_.optional(int64_t{slice} * p.n);
     if (!is_right() || p.m == 0) return cudaSuccess;
-    if (config.tiles == matmul::kByLibrary && p.gated) {
-      return gated_by_library(p, config.boxes, wide, slice);
+    const auto* library = std::get_if<matmul::LibraryConfig>(&plan);
+    if (library != nullptr && p.gated) {
+      return gated_by_library(p, library->candidate, wide, slice);
     }
-    return multiply(p, config);
-  }
-
-  cudaError_t multiply(const matmul::Params& p, const matmul::FlatConfig& config) {
     const matmul::How how{.stream = stream_, .programmatic = !first_};
-    if (config.tiles == matmul::kByLibrary) {
-      return matmul::launch_library<T>(p, /*candidate=*/config.boxes, stream_);
-    }
-    if (config.tiles == matmul::kByGemm) {
-      return matmul::launch_gemm<T>(p, matmul::gemm_from(config), how);
-    }
-    if (config.tiles == matmul::kByGemv) return matmul::launch_gemv<T>(p, how);
-    return matmul::launch_flat<T>(p, config, how);
+    return matmul::launch_product<T>(p, plan, how);
   }
 
   // The library writes gate and up columns, of `slice` rows at a time: the next ones

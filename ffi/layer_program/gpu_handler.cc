@@ -10,13 +10,9 @@ decode_attention::Params attention_of(const Operands& in, const Pages& pages,
                                       const decode_attention::Dims& d) {
   decode_attention::Params p = decode_attention::params_of(
       decode_attention::Attributes{.layer = 0,
-                                   .scale = 1.0f,
-                                   .soft_cap = 0.0f,
-                                   .window = decode_attention::kInt32,
-                                   .scheme = "synchronised",
-                                   .phi = 0.0f,
-                                   .low = 0.0f,
-                                   .high = 0.0f},
+                                   .scores = {.scale = 1.0f,
+                                              .soft_cap = 0.0f,
+                                              .window = decode_attention::kAllTokens}},
       decode_attention::Inputs{in.kv, in.kv, pages.table, pages.lengths, in.slopes,
                                in.slopes},
       d, /*out=*/nullptr, /*recomputed=*/nullptr);
@@ -27,22 +23,21 @@ decode_attention::Params attention_of(const Operands& in, const Pages& pages,
 decode_attention::Params decode_of(const Attributes& a, const Operands& in,
                                    const Results& out, const Dims& d) {
   decode_attention::Params p = attention_of(in, in.decoding, d.decoding);
-  const bool has_angles = in.angles.element_count() != 0;
-  const float* cosines = has_angles ? in.angles.typed_data() : nullptr;
+  const float* cosines = data_or_null(in.angles);
   p.recomputed = out.recomputed->typed_data();
   p.plan = decode_attention::counters_of(in.plans);
   p.records = static_cast<float*>(out.blocks[kDecodeRecords].data);
-  p.newest = {
-      .qkv = nullptr,
-      .kv = out.kv->untyped_data(),
-      .slots = in.slots.typed_data(),
-      .num_pages = p.num_pages,
-      .page_size = p.page_size,
-      .slots_per_page = p.slots_per_page,
-      .cosines = cosines,
-      .sines = has_angles ? cosines + *d.decoding.rows * *d.frequencies : nullptr,
-      .num_frequencies = static_cast<int>(*d.frequencies),
-      .interleaved = a.interleaved};
+  p.newest = {.qkv = nullptr,
+              .kv = out.kv->untyped_data(),
+              .slots = in.slots.typed_data(),
+              .num_pages = p.num_pages,
+              .page_size = p.page_size,
+              .slots_per_page = p.slots_per_page,
+              .cosines = cosines,
+              .sines = cosines != nullptr ? cosines + *d.decoding.rows * *d.frequencies
+                                          : nullptr,
+              .num_frequencies = static_cast<int>(*d.frequencies),
+              .interleaved = a.interleaved};
   return a.by_slot ? decode_attention::by_slot(p) : p;
 }
 
@@ -107,9 +102,9 @@ rope_kv_write::Params rotate_of(const Attributes& a, const Operands& in,
 Attention attention_of(const Attributes& a, const Operands& in, const Results& out,
                        const Dims& d) {
   const decode_attention::Dims& kv = d.decoding;
-  const bool shares = in.shared.order.element_count() != 0;
+  const bool shares = !is_absent(in.shared.order);
   return {.decode = decode_of(a, in, out, d),
-          .decode_launch = decode_attention::launch_of(a.config, /*programmatic=*/true),
+          .decode_launch = decode_attention::launch_of(a.launch, /*programmatic=*/true),
           .prefill = prefill_of(in, out, d),
           .shared = shares ? shared_of(in, out, d) : prefill_attention::Params{},
           .joining = shares ? joining_of(in, out, d) : prefill_attention::Joining{},
@@ -147,13 +142,13 @@ std::vector<Region> regions_of(const Operands& in, const Results& out,
 }
 
 template <typename T>
-ffi::Error run(gpu_stream stream, const Attributes& a, const Operands& in,
-               const Results& out, const Dims& d) {
+ffi::Error run(gpu_stream stream, const Attributes& a, ffi::Span<const int64_t> program,
+               const Operands& in, const Results& out, const Dims& d) {
   const Attention attention = attention_of(a, in, out, d);
   const Tokens tokens{.ids = in.tokens.typed_data(),
                       .positions = in.positions.typed_data(),
                       .count = static_cast<int>(*d.tokens)};
-  Reader reader(a.program, regions_of(in, out, sizeof(T)), sizeof(T));
+  Reader reader(program, regions_of(in, out, sizeof(T)), sizeof(T));
   const std::string problem =
       Chain<T>(stream, std::move(reader), tokens, attention).run();
   return problem.empty() ? ffi::Error::Success() : invalid(problem);
@@ -168,25 +163,18 @@ ffi::Error check_library() {
 }
 
 ffi::Error handle(
-    gpu_stream stream, ffi::Span<const int64_t> program,
-    ffi::Span<const int64_t> places, int64_t q_heads, bool interleaved, bool by_slot,
-    int64_t slots_of_plan, int64_t splits, int64_t heads, int64_t warps,
-    int64_t max_items, int64_t max_pieces, ffi::AnyBuffer kv, Ints tokens,
-    Ints positions, Ints slots, Ints wanted, Ints places_of_rows, Floats frequencies,
-    Floats angles, Floats slopes, Ints decoding_table, Ints decoding_lengths,
-    Ints plans, Ints prompts_table, Ints prompts_lengths, Ints tiles, Ints shared_table,
-    Ints order, Ints work, Ints parts, ffi::RemainingArgs weights,
+    gpu_stream stream, const Attributes& attributes, ffi::Span<const int64_t> program,
+    ffi::Span<const int64_t> places, ffi::AnyBuffer kv, Ints tokens, Ints positions,
+    Ints slots, Ints wanted, Ints places_of_rows, Floats frequencies, Floats angles,
+    Floats slopes, Ints decoding_table, Ints decoding_lengths, Ints plans,
+    Ints prompts_table, Ints prompts_lengths, Ints tiles, Ints shared_table, Ints order,
+    Ints work, Ints parts, ffi::RemainingArgs weights,
     ffi::Result<ffi::AnyBuffer> kv_out, ffi::Result<ffi::AnyBuffer> hidden,
     ffi::Result<Ints> recomputed, ffi::Result<ffi::AnyBuffer> first,
     ffi::Result<ffi::AnyBuffer> second, ffi::Result<ffi::AnyBuffer> third,
     ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<ffi::AnyBuffer> decode_records,
     ffi::Result<ffi::AnyBuffer> prefill_records, ffi::Result<ffi::AnyBuffer> about,
     ffi::Result<ffi::AnyBuffer> shared_records) {
-  const Attributes a{program,
-                     q_heads,
-                     interleaved,
-                     by_slot,
-                     {slots_of_plan, splits, heads, warps, max_items, max_pieces}};
   const Operands in{kv,          tokens,
                     positions,   slots,
                     wanted,      places_of_rows,
@@ -201,13 +189,13 @@ ffi::Error handle(
                                      prefill_records, about, shared_records},
                                     &out.blocks));
   Dims d;
-  FDJAX_RETURN_IF_ERROR(check(a, in, out, &d));
+  FDJAX_RETURN_IF_ERROR(check(attributes, in, out, &d));
   FDJAX_RETURN_IF_ERROR(check_library());
   switch (kv.element_type()) {
     case ffi::DataType::BF16:
-      return run<GpuFloats::bfloat16>(stream, a, in, out, d);
+      return run<GpuFloats::bfloat16>(stream, attributes, program, in, out, d);
     case ffi::DataType::F16:
-      return run<GpuFloats::float16>(stream, a, in, out, d);
+      return run<GpuFloats::float16>(stream, attributes, program, in, out, d);
     default:
       return invalid("kv must be bfloat16 or float16");
   }
@@ -226,45 +214,41 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     fdjax_layer_program_gpu_initialize, fdjax::layer_program::prepare,
     xla::ffi::Ffi::BindInitialize().Ctx<xla::ffi::DeviceOrdinal>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    fdjax_layer_program_gpu, fdjax::layer_program::handle,
-    fdjax::decode_attention::bind_config(
-        xla::ffi::Ffi::Bind()
-            .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-            .Attr<xla::ffi::Span<const int64_t>>("program")
-            .Attr<xla::ffi::Span<const int64_t>>("places")
-            .Attr<int64_t>("q_heads")
-            .Attr<bool>("interleaved")
-            .Attr<bool>("by_slot"))
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Floats>()
-        .Arg<fdjax::layer_program::Floats>()
-        .Arg<fdjax::layer_program::Floats>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .Arg<fdjax::layer_program::Ints>()
-        .RemainingArgs()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<fdjax::layer_program::Ints>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::AnyBuffer>(),
-    {xla::ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_layer_program_gpu, fdjax::layer_program::handle,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+                                  .Attr<fdjax::layer_program::Attributes>("attributes")
+                                  .Attr<xla::ffi::Span<const int64_t>>("program")
+                                  .Attr<xla::ffi::Span<const int64_t>>("places")
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Floats>()
+                                  .Arg<fdjax::layer_program::Floats>()
+                                  .Arg<fdjax::layer_program::Floats>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .Arg<fdjax::layer_program::Ints>()
+                                  .RemainingArgs()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<fdjax::layer_program::Ints>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::AnyBuffer>(),
+                              {xla::ffi::Traits::kCmdBufferCompatible});

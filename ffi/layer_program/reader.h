@@ -3,14 +3,13 @@
 // memory that it lies in.
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fdjax/check.h"
+#include "fdjax/numbers.h"
 #include "layer_program/limits.h"
 
 namespace fdjax::layer_program {
@@ -41,29 +40,11 @@ struct Region {
 // An operand is `region << kOffsetBits | offset`, or kAbsent.
 inline constexpr int64_t kAbsent = -1;
 
-class Reader {
+class Reader : public Numbers {
  public:
   Reader(ffi::Span<const int64_t> numbers, std::vector<Region> regions,
          int64_t element_bytes)
-      : next_(numbers.begin()),
-        end_(numbers.end()),
-        regions_(std::move(regions)),
-        element_bytes_(element_bytes) {}
-
-  bool has_more() const { return next_ != end_; }
-  // What is wrong with what has been read; empty: nothing.
-  const std::string& problem() const { return problem_; }
-
-  // For a launch whose numbers and operands do not go together.
-  void refuse(std::string problem) {
-    if (problem_.empty()) problem_ = std::move(problem);
-  }
-
-  int64_t integer() {
-    if (has_more()) return *next_++;
-    problem_ = "the program ends within a launch";
-    return 0;
-  }
+      : Numbers(numbers), regions_(std::move(regions)), element_bytes_(element_bytes) {}
 
   Code code() {
     const int64_t code = integer();
@@ -73,21 +54,6 @@ class Reader {
     problem_ = "the program has a launch " + std::to_string(code);
     return Code::kEnd;
   }
-
-  int number(const char* name, int64_t low,
-             int64_t high = std::numeric_limits<int>::max()) {
-    const int64_t value = integer();
-    if (value < low || value > high) {
-      problem_ = std::string(name) + " is " + std::to_string(value) +
-                 "; the handler takes " + std::to_string(low) + " to " +
-                 std::to_string(high);
-      return static_cast<int>(low);
-    }
-    return static_cast<int>(value);
-  }
-
-  // The bits of a float.
-  float real() { return std::bit_cast<float>(static_cast<int32_t>(integer())); }
 
   // `size` elements, of which the launch reads or writes no more; nullptr where the
   // operand is absent.
@@ -113,10 +79,8 @@ class Reader {
   }
 
  private:
-  const int64_t *next_, *end_;
   std::vector<Region> regions_;
   int64_t element_bytes_;
-  std::string problem_;
 };
 
 }  // namespace fdjax::layer_program

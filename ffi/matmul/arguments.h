@@ -9,11 +9,22 @@
 
 namespace fdjax::matmul {
 
-struct Arguments {
-  bool gated, has_bias, has_residual;
+struct Attributes {
+  bool gated;
   int64_t activation;  // an Activation, if gated
-  ffi::AnyBuffer x, weight;
-  ffi::RemainingArgs rest;  // the bias, then the residual, as far as there are any
+};
+
+}  // namespace fdjax::matmul
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::matmul::Attributes,
+                                      StructMember<bool>("gated"),
+                                      StructMember<int64_t>("activation"));
+
+namespace fdjax::matmul {
+
+struct Arguments {
+  Attributes attributes;
+  ffi::AnyBuffer x, weight, bias, residual;  // bias, residual: may be absent
   ffi::Result<ffi::AnyBuffer> y;
 };
 
@@ -34,38 +45,35 @@ inline ffi::Error check_sizes(int64_t n, int64_t k, bool gated) {
   return ffi::Error::Success();
 }
 
-// Reads the optional operand `index` into `data`, after checking its shape.
-inline ffi::Error read_rest(const Arguments& a, size_t index, const char* name,
-                            std::initializer_list<Dim*> shape, const void** data) {
-  auto buffer = a.rest.get<ffi::AnyBuffer>(index);
-  if (!buffer.has_value()) return invalid(std::string(name) + " is missing");
-  FDJAX_RETURN_IF_ERROR(check_shape(name, buffer->dimensions(), shape));
-  FDJAX_RETURN_IF_ERROR(
-      check_dtype(name, buffer->element_type(), "x", a.x.element_type()));
-  *data = buffer->untyped_data();
+// Reads an operand that may be absent into `data`, after checking its shape.
+inline ffi::Error read_optional(const char* name, const ffi::AnyBuffer& buffer,
+                                std::initializer_list<Dim*> shape, ffi::DataType dtype,
+                                const void** data) {
+  if (is_absent(buffer)) return ffi::Error::Success();
+  FDJAX_RETURN_IF_ERROR(check_shape(name, buffer.dimensions(), shape));
+  FDJAX_RETURN_IF_ERROR(check_dtype(name, buffer.element_type(), "x", dtype));
+  *data = buffer.untyped_data();
   return ffi::Error::Success();
 }
 
 // Checks everything that can be known without the data, then fills `params`.
 inline ffi::Error read(const Arguments& a, Params* params) {
+  const auto [gated, activation] = a.attributes;
   Dim m{"M"}, n{"N"}, k{"K"};
   FDJAX_RETURN_IF_ERROR(check_shape("x", a.x.dimensions(), {&m, &k}));
   FDJAX_RETURN_IF_ERROR(check_shape("weight", a.weight.dimensions(), {&n, &k}));
-  FDJAX_RETURN_IF_ERROR(check_sizes(*n, *k, a.gated));
-  Dim columns{a.gated ? "N / 2" : "N", a.gated ? *n / 2 : *n};
+  FDJAX_RETURN_IF_ERROR(check_sizes(*n, *k, gated));
+  Dim columns{gated ? "N / 2" : "N", gated ? *n / 2 : *n};
   FDJAX_RETURN_IF_ERROR(check_shape("y", a.y->dimensions(), {&m, &columns}));
   const ffi::DataType dtype = a.x.element_type();
   FDJAX_RETURN_IF_ERROR(check_dtype("weight", a.weight.element_type(), "x", dtype));
   const bool float32 = a.y->element_type() == ffi::DataType::F32;
   if (!float32)
     FDJAX_RETURN_IF_ERROR(check_dtype("y", a.y->element_type(), "x", dtype));
-  if (a.activation < 0 || a.activation > static_cast<int64_t>(Activation::kRelu)) {
-    return invalid("activation is " + std::to_string(a.activation));
+  if (activation < 0 || activation > static_cast<int64_t>(Activation::kRelu)) {
+    return invalid("activation is " + std::to_string(activation));
   }
-  if (a.rest.size() != size_t{a.has_bias} + size_t{a.has_residual}) {
-    return invalid("the operands are not those that the attributes announce");
-  }
-  if (a.gated && a.has_residual) return invalid("a gated GEMM takes no residual");
+  if (gated && !is_absent(a.residual)) return invalid("a gated GEMM takes no residual");
   *params = Params{.x = a.x.untyped_data(),
                    .weight = a.weight.untyped_data(),
                    .bias = nullptr,
@@ -75,17 +83,12 @@ inline ffi::Error read(const Arguments& a, Params* params) {
                    .n = static_cast<int>(*n),
                    .k = static_cast<int>(*k),
                    .columns = static_cast<int>(*columns),
-                   .gated = a.gated,
+                   .gated = gated,
                    .float32 = float32,
-                   .activation = static_cast<Activation>(a.activation)};
-  if (a.has_bias) {
-    FDJAX_RETURN_IF_ERROR(read_rest(a, 0, "bias", {&n}, &params->bias));
-  }
-  if (a.has_residual) {
-    FDJAX_RETURN_IF_ERROR(
-        read_rest(a, a.has_bias, "residual", {&m, &columns}, &params->residual));
-  }
-  return ffi::Error::Success();
+                   .activation = static_cast<Activation>(activation)};
+  FDJAX_RETURN_IF_ERROR(read_optional("bias", a.bias, {&n}, dtype, &params->bias));
+  return read_optional("residual", a.residual, {&m, &columns}, dtype,
+                       &params->residual);
 }
 
 }  // namespace fdjax::matmul

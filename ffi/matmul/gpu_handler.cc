@@ -2,12 +2,12 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <variant>
 
 #include "fdjax/check.h"
 #include "fdjax/dispatch.h"
 #include "matmul/arguments.h"
-#include "matmul/launch.h"
-#include "matmul/library.h"
+#include "matmul/product.h"
 
 namespace fdjax::matmul {
 namespace {
@@ -17,37 +17,29 @@ bool aligned(const void* pointer) {
 }
 
 template <typename T>
-ffi::Error run(gpu_stream stream, const Params& p, const FlatConfig& config) {
-  const How how{.stream = stream, .programmatic = false};
-  cudaError_t error = cudaSuccess;
-  if (config.tiles == kByLibrary) {
+ffi::Error run(gpu_stream stream, const Params& p, const ProductPlan& plan) {
+  if (std::holds_alternative<LibraryConfig>(plan)) {
     int device = 0;
     cudaGetDevice(&device);
     const std::string problem = library_problem(device);
     if (!problem.empty()) return ffi::Error::Internal("matmul: " + problem);
-    error = launch_library<T>(p, /*candidate=*/config.boxes, stream);
-  } else if (config.tiles == kByGemv) {
-    error = launch_gemv<T>(p, how);
-  } else if (config.tiles == kByGemm) {
-    error = launch_gemm<T>(p, gemm_from(config), how);
-  } else {
-    error = launch_flat<T>(p, config, how);
   }
+  const How how{.stream = stream, .programmatic = false};
+  const cudaError_t error = launch_product<T>(p, plan, how);
   if (error == cudaSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("matmul: ") + cudaGetErrorString(error));
 }
 
-ffi::Error handle(gpu_stream stream, bool gated, bool has_bias, bool has_residual,
-                  int64_t activation, int64_t tiles, int64_t boxes, int64_t tile_rows,
-                  int64_t splits, int64_t stages, ffi::AnyBuffer x,
-                  ffi::AnyBuffer weight, ffi::RemainingArgs rest,
+ffi::Error handle(gpu_stream stream, const Attributes& attributes,
+                  ffi::Span<const int64_t> plan_numbers, ffi::AnyBuffer x,
+                  ffi::AnyBuffer weight, ffi::AnyBuffer bias, ffi::AnyBuffer residual,
                   ffi::Result<ffi::AnyBuffer> y) {
-  const FlatConfig config{static_cast<int>(tiles), static_cast<int>(boxes),
-                          static_cast<int>(tile_rows), static_cast<int>(splits),
-                          static_cast<int>(stages)};
+  Numbers numbers(plan_numbers);
+  const ProductPlan plan = read_plan(numbers);
+  if (numbers.has_more()) numbers.refuse("plan has more numbers than its kernel");
+  if (!numbers.problem().empty()) return invalid("matmul: " + numbers.problem());
   Params p{};
-  FDJAX_RETURN_IF_ERROR(
-      read({gated, has_bias, has_residual, activation, x, weight, rest, y}, &p));
+  FDJAX_RETURN_IF_ERROR(read({attributes, x, weight, bias, residual, y}, &p));
   if (p.m == 0 || p.columns == 0) return ffi::Error::Success();
   if (!aligned(p.x) || !aligned(p.weight) || !aligned(p.bias) || !aligned(p.residual) ||
       !aligned(p.y)) {
@@ -58,7 +50,7 @@ ffi::Error handle(gpu_stream stream, bool gated, bool has_bias, bool has_residua
     if constexpr (std::is_same_v<T, float>) {
       return invalid("x is float32; the handler takes bfloat16 and float16");
     } else {
-      return run<T>(stream, p, config);
+      return run<T>(stream, p, plan);
     }
   });
 }
@@ -80,17 +72,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_matmul_gpu, fdjax::matmul::handle,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-                                  .Attr<bool>("gated")
-                                  .Attr<bool>("has_bias")
-                                  .Attr<bool>("has_residual")
-                                  .Attr<int64_t>("activation")
-                                  .Attr<int64_t>("tiles")
-                                  .Attr<int64_t>("boxes")
-                                  .Attr<int64_t>("tile_rows")
-                                  .Attr<int64_t>("splits")
-                                  .Attr<int64_t>("stages")
+                                  .Attr<fdjax::matmul::Attributes>("attributes")
+                                  .Attr<xla::ffi::Span<const int64_t>>("plan")
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::AnyBuffer>()
-                                  .RemainingArgs()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>(),
                               {xla::ffi::Traits::kCmdBufferCompatible});

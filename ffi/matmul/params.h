@@ -42,14 +42,6 @@ struct FlatConfig {
   int stages;     // of the ring: 1 to 16, as far as shared memory has room
 };
 
-// Other kernels are asked for by these, in the place of FlatConfig::tiles. kByGemv
-// (gemv.cuh) reads no other field. kByLibrary (library.h) takes `boxes` for the number
-// of cuBLASLt's candidate. kByGemm (gemm.cuh) takes `tile_rows`, `splits` and `stages`
-// for the fields of a GemmConfig.
-inline constexpr int kByGemm = -2;
-inline constexpr int kByLibrary = -1;
-inline constexpr int kByGemv = 0;
-
 // The launch config of gemm.cuh; gemm_launch.cuh lists the pairs of `rows` and `split`
 // that are compiled.
 struct GemmConfig {
@@ -57,11 +49,6 @@ struct GemmConfig {
   int split;   // blocks of a cluster, each with a part of K (split-K); 1: all of K
   int stages;  // of the ring in shared memory, 64 columns of K each
 };
-
-// From the fields of a FlatConfig whose `tiles` is kByGemm.
-inline GemmConfig gemm_from(const FlatConfig& numbers) {
-  return {numbers.tile_rows, numbers.splits, numbers.stages};
-}
 
 // Where, and how early, a kernel is launched.
 struct How {

@@ -21,11 +21,8 @@ inline ffi::Error check_limits(const decode_attention::Dims& d) {
                                    std::to_string(kHeadMultiple));
 }
 
-struct Attributes {
-  int64_t layer;
-  float scale, soft_cap;  // soft_cap 0: none
-  int64_t window;         // INT32_MAX: all tokens
-};
+// Every attention's are all that there are.
+using decode_attention::Attributes;
 
 struct Arguments {
   decode_attention::Inputs in;
@@ -47,11 +44,9 @@ inline ffi::Error read(const Attributes& a, const Arguments& arguments,
                                     {&records, &d->kv_heads, &rows, &sums}));
   FDJAX_RETURN_IF_ERROR(
       decode_attention::check_range("T", *queries, 0, decode_attention::kMaxTokens));
-  const decode_attention::Attributes attention{
-      a.layer, a.scale, a.soft_cap, a.window, "synchronised", 0.0f, 0.0f, 0.0f};
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_values(attention, *d));
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_values(a, *d));
   *params = {.attention = decode_attention::params_of(
-                 attention, arguments.in, *d, arguments.out->untyped_data(), nullptr),
+                 a, arguments.in, *d, arguments.out->untyped_data(), nullptr),
              .tiles = reinterpret_cast<const Tile*>(arguments.tiles.typed_data()),
              .num_tiles = static_cast<int>(*tiles),
              .queries = static_cast<int>(*queries),
@@ -64,10 +59,7 @@ inline ffi::Error read(const Attributes& a, const Arguments& arguments,
 template <typename Binding>
 auto bind_call(Binding&& binding) {
   return std::forward<Binding>(binding)
-      .template Attr<int64_t>("layer")
-      .template Attr<float>("scale")
-      .template Attr<float>("soft_cap")
-      .template Attr<int64_t>("window")
+      .template Attr<Attributes>("attributes")
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::Buffer<ffi::S32>>()

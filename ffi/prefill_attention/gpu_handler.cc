@@ -12,19 +12,19 @@ ffi::Error check_scale(float scale) {
   return invalid("scale is " + std::to_string(scale) + "; the handler takes above 0");
 }
 
-ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
-                  int64_t window, ffi::AnyBuffer q, ffi::AnyBuffer kv,
-                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::S32> tiles, ffi::Buffer<ffi::F32> slopes,
-                  ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out,
+ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffer q,
+                  ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
+                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::S32> tiles,
+                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
+                  ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::F32>> records) {
   decode_attention::Dims d;
   Params p;
   FDJAX_RETURN_IF_ERROR(
-      read({layer, scale, soft_cap, window},
+      read(attributes,
            {{q, kv, page_table, lengths, slopes, sinks}, tiles, out, records}, &d, &p));
   FDJAX_RETURN_IF_ERROR(check_limits(d));
-  FDJAX_RETURN_IF_ERROR(check_scale(scale));
+  FDJAX_RETURN_IF_ERROR(check_scale(attributes.scores.scale));
   if (p.queries == 0 || p.num_tiles == 0) return ffi::Error::Success();
   cudaError_t error;
   switch (const ffi::DataType dtype = q.element_type()) {

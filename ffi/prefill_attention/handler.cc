@@ -24,16 +24,16 @@ struct Queries {
   }
 };
 
-ffi::Error handle(ffi::ThreadPool pool, int64_t layer, float scale, float soft_cap,
-                  int64_t window, ffi::AnyBuffer q, ffi::AnyBuffer kv,
-                  ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::S32> tiles, ffi::Buffer<ffi::F32> slopes,
-                  ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out,
+ffi::Error handle(ffi::ThreadPool pool, const Attributes& attributes, ffi::AnyBuffer q,
+                  ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
+                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::S32> tiles,
+                  ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
+                  ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::F32>> records) {
   decode_attention::Dims d;
   Params p{};
   FDJAX_RETURN_IF_ERROR(
-      read({layer, scale, soft_cap, window},
+      read(attributes,
            {{q, kv, page_table, lengths, slopes, sinks}, tiles, out, records}, &d, &p));
   const Queries queries(p);
   decode_attention::Params attention = p.attention;

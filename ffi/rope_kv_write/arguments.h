@@ -9,9 +9,21 @@
 
 namespace fdjax::rope_kv_write {
 
-struct Arguments {
+struct Attributes {
   int64_t layer;
-  bool interleaved;
+  bool interleaved;  // the pairing
+};
+
+}  // namespace fdjax::rope_kv_write
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::rope_kv_write::Attributes,
+                                      StructMember<int64_t>("layer"),
+                                      StructMember<bool>("interleaved"));
+
+namespace fdjax::rope_kv_write {
+
+struct Arguments {
+  Attributes attributes;
   ffi::AnyBuffer qkv, kv;
   ffi::Buffer<ffi::S32> positions, slots;
   ffi::Buffer<ffi::F32> frequencies;
@@ -58,8 +70,8 @@ ffi::Error read(const Arguments& a, Params* params) {
   FDJAX_RETURN_IF_ERROR(check_shape("slots", a.slots.dimensions(), {&tokens}));
   FDJAX_RETURN_IF_ERROR(
       check_shape("frequencies", a.frequencies.dimensions(), {&frequencies}));
-  FDJAX_RETURN_IF_ERROR(
-      check_sizes(a.layer, *layers, *heads, *kv_heads, *head_dim, *frequencies));
+  FDJAX_RETURN_IF_ERROR(check_sizes(a.attributes.layer, *layers, *heads, *kv_heads,
+                                    *head_dim, *frequencies));
   Dim q_heads{"Hq", *heads - 2 * *kv_heads};
   FDJAX_RETURN_IF_ERROR(
       check_shape("query", a.query->dimensions(), {&tokens, &q_heads, &head_dim}));
@@ -81,7 +93,8 @@ ffi::Error read(const Arguments& a, Params* params) {
       .slots = a.slots.typed_data(),
       .frequencies = a.frequencies.typed_data(),
       .query = a.query->untyped_data(),
-      .kv = static_cast<T*>(a.kv_out->untyped_data()) + a.layer * 2 * value_offset,
+      .kv = static_cast<T*>(a.kv_out->untyped_data()) +
+            a.attributes.layer * 2 * value_offset,
       .num_slots = *pages * *page_size,
       .page_stride = *layers * 2 * value_offset,
       .value_offset = value_offset,
@@ -91,7 +104,7 @@ ffi::Error read(const Arguments& a, Params* params) {
       .head_dim = static_cast<int>(*head_dim),
       .num_frequencies = static_cast<int>(*frequencies),
       .page_size = static_cast<int>(*page_size),
-      .interleaved = a.interleaved,
+      .interleaved = a.attributes.interleaved,
   };
   return ffi::Error::Success();
 }
@@ -100,8 +113,7 @@ ffi::Error read(const Arguments& a, Params* params) {
 template <typename Binding>
 auto bind_arguments(Binding&& binding) {
   return std::forward<Binding>(binding)
-      .template Attr<int64_t>("layer")
-      .template Attr<bool>("interleaved")
+      .template Attr<Attributes>("attributes")
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::Buffer<ffi::S32>>()

@@ -17,13 +17,13 @@ ffi::Error run(gpu_stream stream, const Arguments& arguments) {
   return ffi::Error::Internal(std::string("rope_kv_write: ") + gpu_error_string(error));
 }
 
-ffi::Error handle(gpu_stream stream, int64_t layer, bool interleaved,
-                  ffi::AnyBuffer qkv, ffi::AnyBuffer kv,
-                  ffi::Buffer<ffi::S32> positions, ffi::Buffer<ffi::S32> slots,
-                  ffi::Buffer<ffi::F32> frequencies, ffi::Result<ffi::AnyBuffer> query,
+ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffer qkv,
+                  ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> positions,
+                  ffi::Buffer<ffi::S32> slots, ffi::Buffer<ffi::F32> frequencies,
+                  ffi::Result<ffi::AnyBuffer> query,
                   ffi::Result<ffi::AnyBuffer> kv_out) {
-  const Arguments arguments{layer, interleaved, qkv,   kv,    positions,
-                            slots, frequencies, query, kv_out};
+  const Arguments arguments{attributes, qkv,         kv,    positions,
+                            slots,      frequencies, query, kv_out};
   return dispatch_float<GpuFloats>("qkv", qkv.element_type(), [&](auto type) {
     return run<typename decltype(type)::type>(stream, arguments);
   });

@@ -74,13 +74,12 @@ ffi::Error run(const Arguments& arguments) {
   return ffi::Error::Success();
 }
 
-ffi::Error handle(int64_t layer, bool interleaved, ffi::AnyBuffer qkv,
-                  ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> positions,
-                  ffi::Buffer<ffi::S32> slots, ffi::Buffer<ffi::F32> frequencies,
-                  ffi::Result<ffi::AnyBuffer> query,
+ffi::Error handle(const Attributes& attributes, ffi::AnyBuffer qkv, ffi::AnyBuffer kv,
+                  ffi::Buffer<ffi::S32> positions, ffi::Buffer<ffi::S32> slots,
+                  ffi::Buffer<ffi::F32> frequencies, ffi::Result<ffi::AnyBuffer> query,
                   ffi::Result<ffi::AnyBuffer> kv_out) {
-  const Arguments arguments{layer, interleaved, qkv,   kv,    positions,
-                            slots, frequencies, query, kv_out};
+  const Arguments arguments{attributes, qkv,         kv,    positions,
+                            slots,      frequencies, query, kv_out};
   return dispatch_float<HostFloats>("qkv", qkv.element_type(), [&](auto type) {
     return run<typename decltype(type)::type>(arguments);
   });

@@ -7,7 +7,6 @@ namespace {
 
 using decode_attention::check_range;
 using decode_attention::invalid;
-using decode_attention::kInt32;
 using prefill_attention::Joining;
 using prefill_attention::kTileRows;
 using prefill_attention::Params;
@@ -50,6 +49,9 @@ ffi::Error run(gpu_stream stream, const decode_attention::Attributes& attributes
   Dim items{"M"}, records{"R"};
   FDJAX_RETURN_IF_ERROR(check(a, &d, &items, &records));
   FDJAX_RETURN_IF_ERROR(decode_attention::check_values(attributes, d));
+  FDJAX_RETURN_IF_ERROR(check_range("window", attributes.scores.window,
+                                    decode_attention::kAllTokens,
+                                    decode_attention::kAllTokens));
   if (*d.rows == 0 || *items == 0) return ffi::Error::Success();
   const Params p{
       .attention = decode_attention::params_of(attributes, a.in, d,
@@ -84,16 +86,13 @@ ffi::Error run(gpu_stream stream, const decode_attention::Attributes& attributes
 }
 
 // Sinks are among a query's own keys; what is shared has none.
-ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
+ffi::Error handle(gpu_stream stream, const decode_attention::Attributes& attributes,
                   ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> none,
                   ffi::Buffer<ffi::S32> order, ffi::Buffer<ffi::S32> work,
                   ffi::Buffer<ffi::S32> parts, ffi::AnyBuffer own,
                   ffi::Buffer<ffi::F32> about, ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::F32>> records) {
-  const decode_attention::Attributes attributes{
-      layer,          scale, soft_cap, decode_attention::kInt32,
-      "synchronised", 0.0f,  0.0f,     0.0f};
   return run(stream, attributes,
              {{q, kv, page_table, lengths, none, none},
               order,
@@ -108,22 +107,21 @@ ffi::Error handle(gpu_stream stream, int64_t layer, float scale, float soft_cap,
 }  // namespace
 }  // namespace fdjax::shared_prefix
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_shared_prefix_gpu, fdjax::shared_prefix::handle,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-                                  .Attr<int64_t>("layer")
-                                  .Attr<float>("scale")
-                                  .Attr<float>("soft_cap")
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
-                              {xla::ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fdjax_shared_prefix_gpu, fdjax::shared_prefix::handle,
+    xla::ffi::Ffi::Bind()
+        .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+        .Attr<fdjax::decode_attention::Attributes>("attributes")
+        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+        .Arg<xla::ffi::AnyBuffer>()
+        .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
+        .Ret<xla::ffi::AnyBuffer>()
+        .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
+    {xla::ffi::Traits::kCmdBufferCompatible});

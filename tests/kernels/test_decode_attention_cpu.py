@@ -218,7 +218,7 @@ def _arrays() -> Arrays:
         "sinks": jnp.zeros(0),
         "layer": np.int64(0),
         "window": np.int64(1),
-        "scheme": "unified",
+        "unified": np.bool_(True),
     }
 
 
@@ -226,12 +226,15 @@ def _call(arrays: Arrays) -> None:
     names = ("q", "kv", "page_table", "lengths", "slopes", "sinks")
     out = jax.ShapeDtypeStruct(arrays["q"].shape, arrays["q"].dtype)
     counts = jax.ShapeDtypeStruct((3, 2), jnp.int32)
-    numbers = dict.fromkeys(("scale", "soft_cap", "phi", "low", "high"), np.float32(0))
-    call = jax.ffi.ffi_call(ffi.target(handler.NAME), (out, counts))
-    options = {name: arrays[name] for name in ("layer", "window", "scheme")}
-    jax.block_until_ready(
-        call(*(arrays[n] for n in names), **options, **numbers, max_lanes=np.int64(8))
+    zero = np.float32(0)
+    scores = ffi.Attributes(scale=zero, soft_cap=zero, window=arrays["window"])
+    attributes = ffi.Attributes(
+        attention=ffi.Attributes(layer=arrays["layer"], scores=scores),
+        scheme=ffi.Attributes(unified=arrays["unified"], phi=zero, low=zero, high=zero),
+        max_lanes=np.int64(8),
     )
+    call = jax.ffi.ffi_call(ffi.target(handler.NAME), (out, counts))
+    jax.block_until_ready(call(*(arrays[n] for n in names), attributes=attributes))
 
 
 BAD_CALLS: dict[str, tuple[Callable[[Arrays], object], str]] = {
@@ -251,7 +254,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Arrays], object], str]] = {
     "sinks": (lambda a: a.update(sinks=jnp.zeros(3)), "sinks: dimension Hq"),
     "layer": (lambda a: a.update(layer=np.int64(3)), "layer is 3; .* 0 to 2"),
     "window": (lambda a: a.update(window=np.int64(0)), "window is 0; .* 1 to"),
-    "scheme": (lambda a: a.update(scheme="other"), 'scheme is "other"'),
+    "scheme": (lambda a: a.update(unified="other"), "Wrong attribute type"),
     "dtype": (
         lambda a: a.update(
             q=jnp.zeros((3, 4, 8), jnp.int32),

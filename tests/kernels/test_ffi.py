@@ -88,7 +88,7 @@ def _arrays() -> Arrays:
         "slots": jnp.zeros(3, jnp.int32),
         "frequencies": jnp.zeros(4),
         "query": jax.ShapeDtypeStruct((3, 2, 8), jnp.float32),
-        "layer": np.int64(0),
+        "attributes": {"layer": np.int64(0), "interleaved": np.bool_(False)},
         "aliases": {1: 1},
     }
 
@@ -103,7 +103,7 @@ def _call(arrays: Arrays) -> None:
         ffi.target("rope_kv_write"), results, input_output_aliases=arrays["aliases"]
     )
     jax.block_until_ready(
-        call(*operands, layer=arrays["layer"], interleaved=np.bool_(False))
+        call(*operands, attributes=ffi.Attributes(arrays["attributes"]))
     )
 
 
@@ -134,7 +134,10 @@ BAD_CALLS: dict[str, tuple[Callable[[Arrays], object], str]] = {
         lambda a: a.update(query=jax.ShapeDtypeStruct((3, 3, 8), jnp.float32)),
         r"query: dimension Hq \(axis 1\) is 3, but fdjax has Hq = 2",
     ),
-    "layer": (lambda a: a.update(layer=np.int64(3)), "layer is 3, but kv has L = 3"),
+    "layer": (
+        lambda a: a["attributes"].update(layer=np.int64(3)),
+        "layer is 3, but kv has L = 3",
+    ),
     "dtype": (
         lambda a: a.update(qkv=jnp.zeros((3, 4, 8), jnp.int32)),
         "qkv has element type 4; the handler takes float32, bfloat16 and float16",
@@ -145,8 +148,27 @@ BAD_CALLS: dict[str, tuple[Callable[[Arrays], object], str]] = {
     ),
     "no_alias": (lambda a: a.update(aliases={}), "kv: the result must alias"),
     "index_dtype": (lambda a: a.update(slots=jnp.zeros(3)), "dtype.*S32.*F32"),
+    "attribute_missing": (
+        lambda a: a["attributes"].pop("interleaved"),
+        "expected 2 attributes but got 1",
+    ),
+    "attribute_of_another_name": (
+        lambda a: a.update(attributes={"layer": np.int64(0), "paired": np.bool_(True)}),
+        "Unexpected attribute: interleaved",
+    ),
+    "attribute_too_many": (
+        lambda a: a["attributes"].update(scale=np.float32(1)),
+        "expected 2 attributes but got 3",
+    ),
+    "attributes_of_no_struct": (
+        lambda a: a.update(attributes={}),
+        "expected 2 attributes but got 0",
+    ),
     # Not 0: the float 0 equals the integer that the good call was compiled for.
-    "attribute_dtype": (lambda a: a.update(layer=np.float32(1)), "S64.*F32"),
+    "attribute_dtype": (
+        lambda a: a["attributes"].update(layer=np.float32(1)),
+        "S64.*F32",
+    ),
 }
 
 

@@ -16,8 +16,13 @@ from fdjax.kernels.embedding import OP as EMBEDDING
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program.launches import Decode, Launch, Linear, Share
-from fdjax.kernels.matmul import gemm, handler, library
-from fdjax.kernels.matmul.params import FlatConfig
+from fdjax.kernels.matmul.params import (
+    FlatConfig,
+    GemmConfig,
+    GemvConfig,
+    LibraryConfig,
+    ProductPlan,
+)
 from fdjax.kernels.paged import KVCache
 from fdjax.models.families import FAMILIES
 from fdjax.models.program import OP, LayerProgram, cuda, lower
@@ -242,8 +247,8 @@ def test_the_bounds_reach_attention(monkeypatch: pytest.MonkeyPatch):
         decodes = [one for one in told if isinstance(one, Decode)]
         assert [one.layer for one in decodes] == [0, 1, 2]
         for one in decodes:
-            assert one.unified == (unified is not None)
-            assert unified in (None, UnifiedMax(one.phi, one.low, one.high))
+            assert one.scheme == UnifiedMax.attributes(unified)
+            assert one.scheme.unified == (unified is not None)
 
 
 def _other_scale(call: LayerProgram) -> LayerProgram:
@@ -303,18 +308,19 @@ def test_a_call_whose_bits_must_not_depend_on_the_batch_is_the_definition():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_rows_decide_what_multiplies(gated: bool):
-    def kernel(rows: int) -> FlatConfig:
+    def kernel(rows: int) -> ProductPlan:
         return config.choose(rows, 6144, 4096, gated=gated)
 
-    assert kernel(1) == handler.GEMV
-    assert all(kernel(rows).tiles > 0 for rows in (2, 64))
-    assert {kernel(rows).tiles for rows in (65, 128)} == {gemm.TILES}
-    assert kernel(129).tiles == library.TILES
+    assert kernel(1) == GemvConfig()
+    assert all(isinstance(kernel(rows), FlatConfig) for rows in (2, 64))
+    assert all(isinstance(kernel(rows), GemmConfig) for rows in (65, 128))
+    assert isinstance(kernel(129), LibraryConfig)
 
 
 def test_attention_has_room_beside_the_product_before_it():
     alone = config.choose(8, 6144, 4096)
     beside = config.choose(8, 6144, 4096, beside_attention=True)
+    assert isinstance(alone, FlatConfig) and isinstance(beside, FlatConfig)
     assert alone.shared_bytes(8) > config.BESIDE_ATTENTION_BYTES
     assert beside.shared_bytes(8) <= config.BESIDE_ATTENTION_BYTES
     assert replace(beside, stages=alone.stages) == alone

@@ -8,8 +8,18 @@ from dataclasses import fields
 
 import pytest
 
+from fdjax.kernels.decode_attention.unified import SchemeAttributes
 from fdjax.kernels.layer_program.launches import CODES, Launch, Operand
-from fdjax.kernels.matmul.params import FlatConfig
+from fdjax.kernels.matmul.params import (
+    KERNELS,
+    FlatConfig,
+    GemmConfig,
+    GemvConfig,
+    LibraryConfig,
+    ProductPlan,
+    plan_numbers,
+)
+from fdjax.kernels.paged import ScoreAttributes
 from tests.support.operations import ROOT
 
 FOLDER = ROOT / "ffi" / "layer_program"
@@ -26,7 +36,6 @@ NAMES = {
     "m": "M",
     "n": "N",
     "k": "K",
-    "tile_rows": "tile rows",
     "slice_rows": "slice",
 }
 # The same of one launch alone.
@@ -42,7 +51,7 @@ _READ = re.compile(
     r"(?:(?P<target>[\w.>-]+)\s*=\s*(?:\w+<[^>]*>\()?)?"
     r"\breader_\.(?P<kind>number|integer|real|operand|optional)\("
     r'(?:"(?P<name>[^"]+)")?'
-    r"|\b(?P<called>layer|read_scores|read_rows)\("
+    r"|\b(?P<called>layer|read_scores|read_scheme|read_rows|read_plan)\("
 )
 
 
@@ -60,21 +69,29 @@ def _body(text: str, function: str) -> str:
 def _read(text: str, function: str) -> Iterator[tuple[str, str]]:
     """What a method reads: of what kind, and its name."""
     for found in _READ.finditer(_body(text, function)):
-        if found["called"]:
+        if found["called"] == "read_plan":
+            yield "plan", "plan"
+        elif found["called"]:
             yield from _read(text, found["called"])
+        if found["called"]:
             continue
         kind = "number" if found["kind"] == "integer" else found["kind"]
         target = re.sub(r"^\w+(\.|->)", "", found["target"] or "")
         yield kind, found["name"] or target
 
 
-def _written(launch: type[Launch]) -> Iterator[tuple[str, str]]:
+def _written(
+    launch: type[Launch | ScoreAttributes | SchemeAttributes],
+) -> Iterator[tuple[str, str]]:
     """What `encode` writes of a launch, likewise."""
     hints = typing.get_type_hints(launch)
     for field in fields(launch):
         kind = hints[field.name]
-        if kind is FlatConfig:
-            yield from (("number", NAMES.get(f.name, f.name)) for f in fields(kind))
+        if kind in (ScoreAttributes, SchemeAttributes):
+            yield from _written(kind)
+            continue
+        if kind is ProductPlan:
+            yield "plan", "plan"
             continue
         name = NAMES.get(field.name, field.name)
         yield _kind(kind), NAMES_OF.get((launch.__name__, field.name), name)
@@ -105,3 +122,29 @@ def test_codes_are_in_the_same_order():
     assert enum is not None
     *codes, end = re.findall(r"k(\w+),", enum[1])
     assert end == "End" and codes == [launch.__name__ for launch in CODES]
+
+
+PRODUCT = (ROOT / "ffi" / "matmul" / "product.h").read_text()
+
+
+def test_plans_of_products_are_read_as_they_are_written():
+    variant = re.search(r"ProductPlan = std::variant<([^>]*)>", PRODUCT)
+    assert variant is not None
+    assert variant[1].split(", ") == [kernel.__name__ for kernel in KERNELS]
+    for code, kernel in enumerate(KERNELS):
+        names = [field.name for field in fields(kernel)]
+        made = re.search(rf"return {kernel.__name__}\{{([^}}]*)\}}", PRODUCT)
+        assert made is not None
+        assert re.findall(r'\.(\w+) = numbers\.number\(\s*"(\w+)"', made[1]) == [
+            (name, name) for name in names
+        ]
+        before = PRODUCT[: made.start()].rstrip()
+        assert before.endswith(f"case {code}:" if names else "default:")
+
+
+def test_a_plan_is_its_kernel_and_its_numbers():
+    assert plan_numbers(GemvConfig()) == (0,)
+    assert plan_numbers(FlatConfig(2, 1, 56, 1, 4)) == (1, 2, 1, 56, 1, 4)
+    gemm = GemmConfig(96, 2)
+    assert plan_numbers(gemm) == (2, 96, 2, gemm.stages)
+    assert plan_numbers(LibraryConfig(3)) == (3, 3)

@@ -27,7 +27,9 @@ def _odd_heads(one: Launch) -> Launch:
 
 def _scaled(scale: float) -> Change:
     def changed(one: Launch) -> Launch:
-        return replace(one, scale=scale) if isinstance(one, Prefill) else one
+        if not isinstance(one, Prefill):
+            return one
+        return replace(one, scores=replace(one.scores, scale=scale))
 
     return changed
 

@@ -11,7 +11,12 @@ from fdjax.cli.doctor import caches
 from fdjax.errors import ConfigError
 from fdjax.kernels.layer_program import config, table
 from fdjax.kernels.layer_program.table import ChainRows
-from fdjax.kernels.matmul import gemm, handler, library
+from fdjax.kernels.matmul.params import (
+    FlatConfig,
+    GemmConfig,
+    GemvConfig,
+    LibraryConfig,
+)
 from fdjax.kernels.tuning import files
 
 PART: dict[str, Any] = {
@@ -31,8 +36,8 @@ def _write(path: pathlib.Path, part: object) -> pathlib.Path:
 @pytest.mark.usefixtures("on_h200")
 def test_the_packages_table_has_what_was_measured_of_an_h200():
     assert table.find() == ChainRows(1, 64, 128, {(256, 28672, 4096): 1})
-    assert config.choose(256, 28672, 4096, gated=True) == library.config(1)
-    assert config.choose(512, 28672, 4096, gated=True) == library.config(0)
+    assert config.choose(256, 28672, 4096, gated=True) == LibraryConfig(1)
+    assert config.choose(512, 28672, 4096, gated=True) == LibraryConfig(0)
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -41,17 +46,17 @@ def test_a_device_without_a_table_takes_what_the_kernels_can(
 ):
     monkeypatch.setattr(device, "kind", lambda: "NVIDIA of another kind")
     assert table.find() == ChainRows(1, 64, 128, {})
-    assert config.choose(256, 28672, 4096, gated=True) == library.config(0)
+    assert config.choose(256, 28672, 4096, gated=True) == LibraryConfig(0)
 
 
 @pytest.mark.usefixtures("on_h200")
 def test_a_table_steers_the_program():
     _write(files.user_path("NVIDIA H200"), PART)
     kernels = {m: config.choose(m, 6144, 4096) for m in (2, 3, 32, 33, 96, 97, 98)}
-    assert kernels[2] == handler.GEMV
-    assert min(kernels[3].tiles, kernels[32].tiles) > 0
-    assert {kernels[33].tiles, kernels[96].tiles} == {gemm.TILES}
-    assert (kernels[97], kernels[98]) == (library.config(3), library.config(0))
+    assert kernels[2] == GemvConfig()
+    assert all(isinstance(kernels[m], FlatConfig) for m in (3, 32))
+    assert all(isinstance(kernels[m], GemmConfig) for m in (33, 96))
+    assert (kernels[97], kernels[98]) == (LibraryConfig(3), LibraryConfig(0))
     shapes = ((6144, 4096),)
     assert config.source(2, shapes) == "GEMMs by gemv, for up to 2 rows"
     assert config.source(33, shapes) == "GEMMs by gemm, for more than 32 rows"

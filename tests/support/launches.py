@@ -98,7 +98,7 @@ class Simulation:
             self.tokens.ids,
             vectors,
             None if vectors is None else places,
-            scale=one.scale if one.scaled else None,
+            scale=one.scale,
         )
 
     def norm(self, one: do.Norm) -> None:
@@ -177,9 +177,9 @@ class Simulation:
     def _terms(self, one: do.Decode | do.Prefill) -> tuple[Any, dict[str, Any]]:
         slopes = self.tokens.slopes if self.tokens.slopes.size else None
         options = {
-            "scale": one.scale,
-            "soft_cap": one.soft_cap or None,
-            "window": one.window,
+            "scale": one.scores.scale,
+            "soft_cap": one.scores.soft_cap or None,
+            "window": one.scores.window,
         }
         return slopes, options
 
@@ -206,7 +206,7 @@ class Simulation:
         shape = call.pages.num_rows, self.num_heads, self.kv.head_dim
         q, layer = self.read(one.q, *shape), self.kv.layer(one.layer)
         pages = PageView.decoding(self.shared.page_table, tokens)
-        scores = ScoreSpec(None, one.scale, one.soft_cap or None, None)
+        scores = ScoreSpec(None, one.scores.scale, one.scores.soft_cap or None, None)
         of_others = _found(DecodeAttention(q, layer, pages, scores, unified=None))
         out = merge_states((self.found, of_others)).output
         self.found = None

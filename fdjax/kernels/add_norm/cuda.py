@@ -1,8 +1,9 @@
 """`add_norm` as one CUDA kernel, called through XLA's FFI."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.add_norm.arguments import AddNorm, Normalised
@@ -15,13 +16,20 @@ UNIT_BYTES = ffi.limit(NAME, "unit_bytes")
 MAX_ROW_BYTES = ffi.limit(NAME, "max_row_bytes")
 
 
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of both handlers."""
+
+    epsilon: float
+    scale_offset: float
+
+
 def run(call: AddNorm) -> Normalised:
     """See `fdjax.kernels.add_norm.add_norm`."""
     size, dtype = call.x.shape[-1], call.x.dtype
     rows = call.x.reshape(-1, size)
     delta, has_delta = call.delta, call.delta is not None
-    delta = jnp.zeros((0, size), dtype) if delta is None else delta.reshape(-1, size)
-    bias = jnp.zeros(0, dtype) if call.bias is None else call.bias
+    delta = ffi.or_empty(delta, 0, size, dtype=dtype).reshape(-1, size)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -35,9 +43,8 @@ def run(call: AddNorm) -> Normalised:
         rows,
         delta,
         call.scale,
-        bias,
-        epsilon=np.float32(call.epsilon),
-        scale_offset=np.float32(call.scale_offset),
+        ffi.or_empty(call.bias, 0, dtype=dtype),
+        attributes=ffi.attributes(Attributes(call.epsilon, call.scale_offset)),
     )
     x = total.reshape(call.x.shape) if has_delta else call.x
     return Normalised(normal.reshape(call.x.shape), x)

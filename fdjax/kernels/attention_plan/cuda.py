@@ -1,14 +1,28 @@
 """The plan made on the device, by one block, called through XLA's FFI."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan.shape import PlanShape
 from fdjax.notation import Array, Int32
 
 NAME = "attention_plan"
+
+
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of the handler; a window of `ALL_TOKENS` is none."""
+
+    kv_heads: int
+    room: int
+    window: int
+    slots: int
+    heads: int
+    max_items: int
+    max_pieces: int
 
 
 def make_plan(
@@ -25,11 +39,15 @@ def make_plan(
     )
     return handler(
         lengths,
-        kv_heads=np.int64(shape.num_kv_heads),
-        room=np.int64(room),
-        window=np.int64(window),
-        slots=np.int64(shape.slots),
-        heads=np.int64(shape.heads),
-        max_items=np.int64(shape.max_items),
-        max_pieces=np.int64(shape.max_pieces),
+        attributes=ffi.attributes(
+            Attributes(
+                kv_heads=shape.num_kv_heads,
+                room=room,
+                window=window,
+                slots=shape.slots,
+                heads=shape.heads,
+                max_items=shape.max_items,
+                max_pieces=shape.max_pieces,
+            )
+        ),
     )

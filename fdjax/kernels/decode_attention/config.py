@@ -9,8 +9,6 @@ config says how many clusters there are, and how large.
 import dataclasses
 from collections.abc import Iterator
 
-import numpy as np
-
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan.shape import TILE_TOKENS, PlanShape, plan_shape
 from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
@@ -52,16 +50,28 @@ class LaunchConfig:
         """The shape of the plan that the kernel needs with this launch config."""
         return plan_shape(rows, num_kv_heads, slots=self.slots, heads=self.heads)
 
-    def attributes(self, shape: PlanShape) -> dict[str, np.int64]:
-        """This launch config and the plan's room, as attributes of the FFI handler."""
-        return {
-            "slots": np.int64(self.slots),
-            "splits": np.int64(self.splits),
-            "heads": np.int64(self.heads),
-            "warps": np.int64(self.warps),
-            "max_items": np.int64(shape.max_items),
-            "max_pieces": np.int64(shape.max_pieces),
-        }
+    def attributes(self, shape: PlanShape) -> "LaunchAttributes":
+        """This launch config and the plan's room, as handlers are told them."""
+        return LaunchAttributes(
+            slots=self.slots,
+            splits=self.splits,
+            heads=self.heads,
+            warps=self.warps,
+            max_items=shape.max_items,
+            max_pieces=shape.max_pieces,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchAttributes:
+    """A `LaunchConfig`, and what the plan has room for."""
+
+    slots: int
+    splits: int
+    heads: int
+    warps: int
+    max_items: int
+    max_pieces: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,16 @@
 """`decode_attention` in C++ on a CPU, which reads keys and values in their pages."""
 
+import dataclasses
+
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention import handler
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
+from fdjax.kernels.decode_attention.unified import SchemeAttributes, UnifiedMax
 from fdjax.kernels.limits import ANY, Limits, refuse_sizes
 from fdjax.kernels.op import Impl
+from fdjax.kernels.paged import AttentionAttributes, attention_attributes
 
 LIMITS = Limits(
     dtypes=(jnp.float32, jnp.bfloat16, jnp.float16),
@@ -19,9 +22,22 @@ LIMITS = Limits(
 MAX_LANES = ffi.limit(handler.NAME, "max_lanes")
 
 
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of the CPU's handler."""
+
+    attention: AttentionAttributes
+    scheme: SchemeAttributes
+    max_lanes: int
+
+
 def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
-    return handler.run(call, max_lanes=np.int64(MAX_LANES))
+    told = Attributes(
+        attention_attributes(call), UnifiedMax.attributes(call.unified), MAX_LANES
+    )
+    out, recomputed = handler.run(call, (), (), ffi.attributes(told))
+    return out, recomputed
 
 
 def refuse_arguments(call: DecodeAttention) -> str | None:

@@ -4,16 +4,20 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan.cuda import make_plan
 from fdjax.kernels.attention_plan.shape import MAX_ROWS, PlanShape
 from fdjax.kernels.decode_attention import config, handler
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
+from fdjax.kernels.decode_attention.unified import SchemeAttributes, UnifiedMax
 from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl
-from fdjax.kernels.paged import handlers_window
+from fdjax.kernels.paged import (
+    AttentionAttributes,
+    attention_attributes,
+    handlers_window,
+)
 from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, add_prefixes, own_pages
 from fdjax.notation import Array, Float, Int32
 
@@ -26,6 +30,23 @@ LIMITS = Limits(
     queries=range(MAX_ROWS + 1),
     widths=range(HEAD_MULTIPLE, 2**16, HEAD_MULTIPLE),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of the GPU's handler.
+
+    Attributes:
+        attention: every attention's.
+        scheme: of the softmax.
+        launch: the launch config.
+        by_slot: the page table has slots.
+    """
+
+    attention: AttentionAttributes
+    scheme: SchemeAttributes
+    launch: config.LaunchAttributes
+    by_slot: bool
 
 
 def run(call: DecodeAttention) -> Attended:
@@ -66,15 +87,20 @@ def attend(
     shape = chosen.plan_shape(rows, call.kv.cache.num_kv_heads)
     floats = shape.record_floats(call.group, head_dim)
     about = (rows, num_heads, 2) if with_about else (0,)
-    out, recomputed, _, about = handler.run_with(
+    told = Attributes(
+        attention_attributes(call),
+        UnifiedMax.attributes(call.unified),
+        chosen.attributes(shape),
+        by_slot=call.pages.by_slot,
+    )
+    out, recomputed, _, about = handler.run(
         call,
         (plan_for(call, shape),),
         (
             jax.ShapeDtypeStruct((floats,), jnp.float32),
             jax.ShapeDtypeStruct(about, jnp.float32),
         ),
-        **chosen.attributes(shape),
-        by_slot=np.bool_(call.pages.by_slot),
+        ffi.attributes(told),
     )
     return out, recomputed, about
 

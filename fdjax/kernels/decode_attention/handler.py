@@ -4,28 +4,20 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
-from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
-from fdjax.kernels.decode_attention.unified import UnifiedMax
-from fdjax.kernels.paged import attributes, by_head, handlers_array, handlers_table
+from fdjax.kernels.decode_attention.arguments import DecodeAttention
+from fdjax.kernels.paged import by_head, handlers_array, handlers_table
 from fdjax.notation import Array
 
 NAME = "decode_attention"
 
 
-def run(call: DecodeAttention, **launch: np.int64) -> Attended:
-    """The result of a handler that has no operands and no memory of its own."""
-    out, recomputed = run_with(call, (), (), **launch)
-    return out, recomputed
-
-
-def run_with(
+def run(
     call: DecodeAttention,
     operands: Sequence[Array],
     memory: Sequence[jax.ShapeDtypeStruct],
-    **launch: np.generic,
+    attributes: ffi.Attributes,
 ) -> Sequence[Array]:
     """The handler's results, and what is in its memory then.
 
@@ -33,10 +25,9 @@ def run_with(
         call: the operation.
         operands: what only one platform's handler reads beside the call's.
         memory: what only one platform's handler writes beside the results.
-        launch: attributes that only one platform's handler takes.
+        attributes: what the platform's handler is told.
     """
     q, cache, scores = call.q, call.kv.cache, call.scores
-    bounds = call.unified or UnifiedMax(0.0, -1.0, 1.0)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -54,10 +45,5 @@ def run_with(
         by_head(scores.slopes),
         by_head(scores.sinks),
         *operands,
-        **attributes(call),
-        scheme="synchronised" if call.unified is None else "unified",
-        phi=np.float32(bounds.phi),
-        low=np.float32(bounds.low),
-        high=np.float32(bounds.high),
-        **launch,
+        attributes=attributes,
     )

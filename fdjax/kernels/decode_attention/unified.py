@@ -9,6 +9,16 @@ LIMIT = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
+class SchemeAttributes:
+    """A `UnifiedMax`, or none, as handlers are told it."""
+
+    unified: bool
+    phi: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
 class UnifiedMax:
     """Softmax weights are `exp(score - phi)` (FlashDecoding++Next, section III).
 
@@ -41,6 +51,13 @@ class UnifiedMax:
         except ValueError:
             return None
         return UnifiedMax(phi, low, high)
+
+    @staticmethod
+    def attributes(unified: "UnifiedMax | None") -> SchemeAttributes:
+        """What handlers are told; without one, of what they do not look at."""
+        some = unified or UnifiedMax(0.0, -1.0, 1.0)
+        numbers = map(float, (some.phi, some.low, some.high))
+        return SchemeAttributes(unified is not None, *numbers)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.phi):

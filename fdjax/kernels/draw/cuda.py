@@ -22,12 +22,12 @@ def run(call: Draw) -> Int32[Array, " B"]:
     )
     return handler(
         call.logits,
-        _or_empty(call.keys, 0, 2, dtype=jnp.uint32),
-        _or_empty(call.steps, 0, dtype=jnp.int32),
-        _or_empty(call.temperature, 0, dtype=jnp.float32),
-        _or_empty(call.top_k, 0, dtype=jnp.int32),
-        _or_empty(call.top_p, 0, dtype=jnp.float32),
-        _or_empty(call.min_p, 0, dtype=jnp.float32),
+        ffi.or_empty(call.keys, 0, 2, dtype=jnp.uint32),
+        ffi.or_empty(call.steps, 0, dtype=jnp.int32),
+        ffi.or_empty(call.temperature, 0, dtype=jnp.float32),
+        ffi.or_empty(call.top_k, 0, dtype=jnp.int32),
+        ffi.or_empty(call.top_p, 0, dtype=jnp.float32),
+        ffi.or_empty(call.min_p, 0, dtype=jnp.float32),
     )
 
 
@@ -47,10 +47,6 @@ def refuse_arguments(call: Draw) -> str | None:
     if call.keys is not None and not jax.config.jax_threefry_partitionable:
         return "jax_threefry_partitionable is off; it takes the bits of on"
     return None
-
-
-def _or_empty(array: Array | None, *shape: int, dtype: jax.typing.DTypeLike) -> Array:
-    return jnp.zeros(shape, dtype) if array is None else array
 
 
 IMPL = Impl(run, refuse)

@@ -1,8 +1,9 @@
 """`embedding` as one CUDA kernel, called through XLA's FFI."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.embedding.arguments import Embedding
@@ -14,12 +15,20 @@ DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 UNIT_BYTES = ffi.limit(NAME, "unit_bytes")
 
 
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of the handler.
+
+    Attributes:
+        scale: of the tokens' vectors; 1: none.
+    """
+
+    scale: float
+
+
 def run(call: Embedding) -> Float[Array, "T E"]:
     """See `fdjax.kernels.embedding.embedding`."""
     size, dtype = call.table.shape[1], call.table.dtype
-    none = jnp.zeros((0, size), dtype), jnp.zeros(0, jnp.int32)
-    table = none[0] if call.position_table is None else call.position_table
-    positions = none[1] if call.positions is None else call.positions
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         jax.ShapeDtypeStruct((call.tokens.size, size), dtype),
@@ -28,11 +37,15 @@ def run(call: Embedding) -> Float[Array, "T E"]:
     return handler(
         call.table.values,
         call.tokens,
-        table,
-        positions,
-        has_scale=call.scale is not None,
-        scale=np.float32(call.scale or 0.0),
+        ffi.or_empty(call.position_table, 0, size, dtype=dtype),
+        ffi.or_empty(call.positions, 0, dtype=jnp.int32),
+        attributes=ffi.attributes(Attributes(handlers_scale(call.scale))),
     )
+
+
+def handlers_scale(scale: float | None) -> float:
+    """A factor as handlers are told it; one of 1 is none."""
+    return 1.0 if scale is None else scale
 
 
 def refuse(call: Embedding) -> str | None:

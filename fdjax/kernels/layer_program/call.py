@@ -61,14 +61,31 @@ class Shared:
     prefixes: SharedPrefixes
 
 
+@dataclass(frozen=True)
+class Attributes:
+    """Those of the handler.
+
+    Attributes:
+        q_heads: `Hq`.
+        interleaved: RoPE's pairing.
+        by_slot: rows with one token have slots in their page table.
+        launch: of their attention.
+    """
+
+    q_heads: int
+    interleaved: bool
+    by_slot: bool
+    launch: decode_config.LaunchAttributes
+
+
 class _Decoding(NamedTuple):
-    """Operands, a result and attributes for rows that decode."""
+    """Operands, a result and the launch config for rows that decode."""
 
     page_table: Array
     lengths: Array
     plans: Array
     recomputed: jax.ShapeDtypeStruct
-    attributes: dict[str, np.int64]
+    launch: decode_config.LaunchAttributes
 
 
 class _Prompts(NamedTuple):
@@ -151,12 +168,17 @@ def run(
         others.tiles,
         *_shared(shared),
         *weights,
+        attributes=ffi.attributes(
+            Attributes(
+                q_heads=num_heads,
+                interleaved=interleaved,
+                by_slot=bool(decoding) and decoding[0].pages.by_slot,
+                launch=some.launch,
+            )
+        ),
+        # JAX takes no arrays within a dictionary.
         program=encode(launches),
         places=np.array(places, np.int64),
-        q_heads=np.int64(num_heads),
-        interleaved=np.bool_(interleaved),
-        by_slot=np.bool_(bool(decoding) and decoding[0].pages.by_slot),
-        **some.attributes,
     )
     return last, kv.with_array(written), jnp.sum(recomputed, axis=-1)
 

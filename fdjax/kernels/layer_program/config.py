@@ -4,8 +4,13 @@ import dataclasses
 
 from fdjax.kernels.layer_program import table
 from fdjax.kernels.matmul import config as matmul_config
-from fdjax.kernels.matmul import gemm, handler, library
-from fdjax.kernels.matmul.params import FlatConfig
+from fdjax.kernels.matmul import gemm
+from fdjax.kernels.matmul.params import (
+    FlatConfig,
+    GemvConfig,
+    LibraryConfig,
+    ProductPlan,
+)
 
 # What a block of the QKV GEMM may take of an SM's shared memory up to FEW_ROWS rows, so
 # that a block of attention starts beside it and fetches pages while it ends. On an H200
@@ -17,7 +22,7 @@ FEW_ROWS = 16
 
 def choose(
     m: int, n: int, k: int, *, gated: bool = False, beside_attention: bool = False
-) -> FlatConfig:
+) -> ProductPlan:
     """The kernel and its launch config for one GEMM.
 
     Args:
@@ -32,11 +37,11 @@ def choose(
         # gemv's many small blocks and flat's few large ones leave each other little
         # room: of Llama-3-8B, all by gemv takes 3,720 us, all by flat 4,016, and each
         # GEMM by what is fastest for it alone 4,262.
-        return handler.GEMV
+        return GemvConfig()
     if m > rows.gemm_up_to:
-        return library.config(rows.candidates.get((m, n, k), 0))
+        return LibraryConfig(rows.candidates.get((m, n, k), 0))
     if m > rows.flat_up_to:
-        return gemm.choose(n, k).numbers()
+        return gemm.choose(n, k)
     config = matmul_config.flat_config(m, n, k, gated=gated)
     return _beside_attention(m, config) if beside_attention else config
 

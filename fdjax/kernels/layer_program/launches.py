@@ -11,7 +11,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from fdjax.kernels import ffi
-from fdjax.kernels.matmul.params import FlatConfig
+from fdjax.kernels.decode_attention.unified import SchemeAttributes
+from fdjax.kernels.matmul.params import (
+    FlatConfig,
+    GemmConfig,
+    GemvConfig,
+    LibraryConfig,
+    ProductPlan,
+    plan_numbers,
+)
+from fdjax.kernels.paged import ScoreAttributes
 
 OFFSET_BITS = ffi.limit("layer_program", "offset_bits")
 """Of an operand: what stands above them says in which region it lies."""
@@ -48,8 +57,7 @@ class Embed:
     Attributes:
         rows: tokens.
         columns: of a vector.
-        scaled: whether the tokens' vectors have a factor.
-        scale: that.
+        scale: of the tokens' vectors; 1: none.
         num_vectors: of the table of tokens.
         num_positions: of the table of positions.
         position_offset: what is added to a position to find its vector.
@@ -60,7 +68,6 @@ class Embed:
 
     rows: int
     columns: int
-    scaled: bool
     scale: float
     num_vectors: int
     num_positions: int
@@ -114,7 +121,7 @@ class Linear:
         k: columns of `x`.
         gated: whether `y` is `activation(gate) * up`, of half as many columns.
         activation: its place among `fdjax.kernels.activations`.
-        config: which kernel serves, and its launch config.
+        plan: which kernel serves, and its launch config.
         slice_rows: rows of which the library writes gate and up at a time; else 0.
         wide: where to.
     """
@@ -124,7 +131,7 @@ class Linear:
     k: int
     gated: bool
     activation: int
-    config: FlatConfig
+    plan: ProductPlan
     x: Operand
     weight: Operand
     bias: Operand | None
@@ -158,23 +165,16 @@ class Decode:
 
     Attributes:
         layer: whose keys and values.
-        window: tokens that a query sees.
-        scale: of the scores.
-        soft_cap: of the scores; 0: none.
-        unified: whether the softmax has a unified maximum: `phi`, `low` and `high`.
+        scores: what becomes of them.
+        scheme: of the softmax.
         plan: which one.
         rotates: `q` is `qkv` as its GEMM left it: attention rotates and writes.
         shares: `Share` adds to the result: what it needs for that is kept.
     """
 
     layer: int
-    window: int
-    scale: float
-    soft_cap: float
-    unified: bool
-    phi: float
-    low: float
-    high: float
+    scores: ScoreAttributes
+    scheme: SchemeAttributes
     plan: int
     rotates: bool
     shares: bool
@@ -187,9 +187,7 @@ class Prefill:
     """Attention of rows with any number of tokens, whose keys are in their pages."""
 
     layer: int
-    window: int
-    scale: float
-    soft_cap: float
+    scores: ScoreAttributes
     tiles: int
     q: Operand
     out: Operand
@@ -232,8 +230,7 @@ class Share:
     """Adds to `out`, of rows with one token, what they find in prefixes they share."""
 
     layer: int
-    scale: float
-    soft_cap: float
+    scores: ScoreAttributes
     q: Operand
     out: Operand
 
@@ -269,15 +266,21 @@ def encode(launches: Iterable[Launch]) -> np.ndarray:
 
 def _numbers(launch: Launch) -> Iterator[int]:
     yield CODES.index(type(launch))
-    for field in fields(launch):
-        value: object = getattr(launch, field.name)
+    yield from _fields(launch)
+
+
+def _fields(struct: Launch | ScoreAttributes | SchemeAttributes) -> Iterator[int]:
+    for field in fields(struct):
+        value: object = getattr(struct, field.name)
         match value:
             case None:
                 yield -1
             case Operand(region, offset):
                 yield region << OFFSET_BITS | offset
-            case FlatConfig():
-                yield from (getattr(value, each.name) for each in fields(value))
+            case ScoreAttributes() | SchemeAttributes():
+                yield from _fields(value)
+            case GemvConfig() | FlatConfig() | GemmConfig() | LibraryConfig():
+                yield from plan_numbers(value)
             case float():
                 yield int(np.float32(value).view(np.int32))
             case _:

@@ -3,13 +3,14 @@
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.config import MAX_GEMV_M
+from fdjax.kernels.matmul.params import GemvConfig
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
 
 def run(call: Matmul) -> Float[Array, "M columns"]:
     """See `fdjax.kernels.matmul.matmul`, and `gated_matmul`."""
-    return handler.run(call, handler.GEMV)
+    return handler.run(call, GemvConfig())
 
 
 def refuse(call: Matmul) -> str | None:

@@ -1,5 +1,7 @@
 """The FFI call behind the GPU's kernels, gated and not, and what it takes."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,21 +9,40 @@ import numpy as np
 from fdjax.kernels import ffi
 from fdjax.kernels.activations import ACTIVATIONS, place
 from fdjax.kernels.matmul.arguments import Matmul
-from fdjax.kernels.matmul.config import FlatConfig, choose, source_of
-from fdjax.kernels.matmul.params import GATED_UNIT, NAME, UNIT
+from fdjax.kernels.matmul.config import choose, source_of
+from fdjax.kernels.matmul.params import (
+    GATED_UNIT,
+    NAME,
+    UNIT,
+    ProductPlan,
+    plan_numbers,
+)
 from fdjax.notation import Array, Float
 
 DTYPES = (jnp.bfloat16, jnp.float16)
-GEMV = FlatConfig(tiles=0, boxes=0, tile_rows=0, splits=0, stages=0)
 
 
-def run(call: Matmul, config: FlatConfig) -> Float[Array, "M columns"]:
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of the GPU's handler, besides the plan.
+
+    Attributes:
+        gated: the weight's rows are a gate's and as many `up` rows.
+        activation: the gate's, by its place among `fdjax.kernels.activations`.
+    """
+
+    gated: bool
+    activation: int
+
+
+def run(call: Matmul, plan: ProductPlan) -> Float[Array, "M columns"]:
     """The handler's result.
 
     Args:
         call: the GEMM, gated or not.
-        config: the launch config of `flat`; `GEMV` asks for `gemv`.
+        plan: which kernel, and its launch config.
     """
+    activation = 0 if call.activation is None else place(call.activation)
     columns = call.weight.shape[0] // (2 if call.gated else 1)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
@@ -29,16 +50,12 @@ def run(call: Matmul, config: FlatConfig) -> Float[Array, "M columns"]:
         vmap_method="sequential",
     )
     return handler(
-        *jax.tree.leaves(call),  # an absent bias or residual leaves no gap
-        gated=np.bool_(call.gated),
-        has_bias=np.bool_(call.bias is not None),
-        has_residual=np.bool_(call.residual is not None),
-        activation=np.int64(0 if call.activation is None else place(call.activation)),
-        tiles=np.int64(config.tiles),
-        boxes=np.int64(config.boxes),
-        tile_rows=np.int64(config.tile_rows),
-        splits=np.int64(config.splits),
-        stages=np.int64(config.stages),
+        call.x,
+        call.weight.values,
+        ffi.or_empty(call.bias, 0, dtype=call.x.dtype),
+        ffi.or_empty(call.residual, 0, columns, dtype=call.x.dtype),
+        attributes=ffi.attributes(Attributes(call.gated, activation)),
+        plan=np.array(plan_numbers(plan), np.int64),
     )
 
 

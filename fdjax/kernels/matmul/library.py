@@ -8,26 +8,16 @@ import jax.numpy as jnp
 
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Matmul
-from fdjax.kernels.matmul.params import FlatConfig
+from fdjax.kernels.matmul.params import LibraryConfig
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
-TILES = -1  # in a `FlatConfig`: asks for the library, as in ffi/matmul/params.h
 MAX_M = 2**31 - 1
-
-
-def config(candidate: int) -> FlatConfig:
-    """What the handlers take.
-
-    Args:
-        candidate: of those that the library proposes, the best by its estimate first.
-    """
-    return FlatConfig(TILES, candidate, 0, 0, 0)
 
 
 def run(call: Matmul) -> Float[Array, "M columns"]:
     """See `fdjax.kernels.matmul.matmul`."""
-    return handler.run(call, config(0))
+    return handler.run(call, LibraryConfig(candidate=0))
 
 
 def refuse(call: Matmul) -> str | None:

@@ -1,4 +1,4 @@
-"""The launch config of `flat`, as in ffi/matmul/params.h, and its limits."""
+"""Which kernel multiplies, and its launch config: as in ffi/matmul/product.h."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ MAX_GEMV_M = ffi.limit(NAME, "max_gemv_tokens")
 MAX_FLAT_M = ffi.limit(NAME, "max_flat_tokens")
 MAX_GEMM_M = ffi.limit(NAME, "max_gemm_tokens")
 PADDED_M = (8, 16, 32, 64)
+DEPTH = 64  # columns of a stage
 MAX_STAGES = ffi.limit(NAME, "max_stages")
 
 _ROWS = ffi.limit(NAME, "tile_row_multiple")
@@ -66,6 +67,61 @@ class FlatConfig:
                 f"shared memory; a block has {SHARED_BYTES}"
             )
         return None
+
+
+@dataclass(frozen=True)
+class GemvConfig:
+    """`gemv`, which has nothing to choose."""
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """The launch config of `gemm` (`GemmConfig` in params.h).
+
+    Attributes:
+        rows: weight rows of a block; of a gated GEMM half of them are up rows.
+        split: blocks of a cluster that share K (split-K).
+        stages: of the ring in shared memory; as many as fit.
+    """
+
+    rows: int
+    split: int
+    stages: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        most = (SHARED_BYTES - 1024) // self.stage_bytes
+        object.__setattr__(self, "stages", min(MAX_STAGES, most))
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of the ring."""
+        return (MAX_GEMM_M + self.rows) * DEPTH * 2
+
+
+@dataclass(frozen=True)
+class LibraryConfig:
+    """cuBLASLt.
+
+    Attributes:
+        candidate: of those that it proposes, the best by its estimate first.
+    """
+
+    candidate: int
+
+
+type ProductPlan = GemvConfig | FlatConfig | GemmConfig | LibraryConfig
+
+# In the order of the variant ProductPlan in product.h.
+KERNELS: tuple[type[ProductPlan], ...] = (
+    *(GemvConfig, FlatConfig),
+    *(GemmConfig, LibraryConfig),
+)
+
+
+def plan_numbers(plan: ProductPlan) -> tuple[int, ...]:
+    """What handlers read: which kernel, and the fields of its launch config."""
+    config = (getattr(plan, field.name) for field in dataclasses.fields(plan))
+    return KERNELS.index(type(plan)), *config
 
 
 def padded_m(m: int) -> int:

@@ -2,9 +2,11 @@
 
 from fdjax.kernels.paged.cache import KVCache, KVLayer
 from fdjax.kernels.paged.calls import (
+    AttentionAttributes,
     PagedAttention,
+    ScoreAttributes,
     ScoreSpec,
-    attributes,
+    attention_attributes,
     by_head,
     check_attention,
     handlers_array,
@@ -22,15 +24,17 @@ from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.kernels.paged.view import PageView
 
 __all__ = [
+    "AttentionAttributes",
     "KVCache",
     "KVLayer",
     "PageLayout",
     "PageView",
     "PagedAttention",
+    "ScoreAttributes",
     "ScoreSpec",
     "SharedPrefixes",
     "attend",
-    "attributes",
+    "attention_attributes",
     "by_head",
     "check_attention",
     "handlers_array",

@@ -1,8 +1,10 @@
 """A call of an attention operation, and what it asks of scores."""
 
-import jax.numpy as jnp
-import numpy as np
+from dataclasses import dataclass
 
+import jax.numpy as jnp
+
+from fdjax.kernels import ffi
 from fdjax.kernels.paged.cache import KVCache, KVLayer
 from fdjax.kernels.paged.view import NO_PAGE, PageView
 from fdjax.notation import Array, Float, Int32
@@ -72,9 +74,40 @@ class PagedAttention:
 ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none
 
 
+@dataclass(frozen=True)
+class ScoreAttributes:
+    """What handlers are told of scores.
+
+    Attributes:
+        scale: of the dot products.
+        soft_cap: 0: none.
+        window: `ALL_TOKENS`: none.
+    """
+
+    scale: float
+    soft_cap: float
+    window: int
+
+    @staticmethod
+    def of(
+        scale: float, soft_cap: float | None, window: int | None
+    ) -> "ScoreAttributes":
+        """From what a `ScoreSpec` says, where `None` is none."""
+        tokens = min(window or ALL_TOKENS, ALL_TOKENS)
+        return ScoreAttributes(float(scale), float(soft_cap or 0.0), tokens)
+
+
+@dataclass(frozen=True)
+class AttentionAttributes:
+    """What every handler of attention is told besides arrays."""
+
+    layer: int
+    scores: ScoreAttributes
+
+
 def handlers_window(scores: ScoreSpec) -> int:
     """The window as handlers are told it."""
-    return min(scores.window or ALL_TOKENS, ALL_TOKENS)
+    return _scores(scores).window
 
 
 def handlers_table(call: PagedAttention) -> Int32[Array, "B W"]:
@@ -103,20 +136,17 @@ def handlers_array(cache: KVCache) -> Float[Array, "P ..."]:
 
 def by_head(numbers: Float[Array, " Hq"] | None) -> Float[Array, " _"]:
     """A number for each query head, for a handler; none of them stand for `None`."""
-    if numbers is None:
-        return jnp.zeros(0, jnp.float32)
-    return numbers.astype(jnp.float32)
+    floats = None if numbers is None else numbers.astype(jnp.float32)
+    return ffi.or_empty(floats, 0, dtype=jnp.float32)
 
 
-def attributes(call: PagedAttention) -> dict[str, np.generic]:
-    """What a handler is told besides arrays; a soft cap of 0 is none."""
-    scores = call.scores
-    return {
-        "layer": np.int64(call.kv.index),
-        "scale": np.float32(scores.scale),
-        "soft_cap": np.float32(scores.soft_cap or 0.0),
-        "window": np.int64(handlers_window(scores)),
-    }
+def attention_attributes(call: PagedAttention) -> AttentionAttributes:
+    """What a handler is told of a call besides arrays."""
+    return AttentionAttributes(call.kv.index, _scores(call.scores))
+
+
+def _scores(scores: ScoreSpec) -> ScoreAttributes:
+    return ScoreAttributes.of(scores.scale, scores.soft_cap, scores.window)
 
 
 def check_attention(

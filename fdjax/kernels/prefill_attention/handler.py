@@ -8,7 +8,7 @@ from fdjax.kernels.hopper import NUM_SMS
 from fdjax.kernels.limits import ANY, Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import (
-    attributes,
+    attention_attributes,
     by_head,
     handlers_array,
     handlers_window,
@@ -101,7 +101,7 @@ def _run(call: PrefillAttention, room: Room) -> Float[Array, "T Hq D"]:
         work_for(call, room),
         by_head(scores.slopes),
         by_head(scores.sinks),
-        **attributes(call),
+        attributes=ffi.attributes(attention_attributes(call)),
     )
     return out
 

@@ -1,8 +1,9 @@
 """`rope_kv_write` as one CUDA kernel, called through XLA's FFI."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.limits import refuse_layout
@@ -12,6 +13,14 @@ from fdjax.kernels.rope_kv_write.arguments import RopeKVWrite, Written
 NAME = "rope_kv_write"
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 MAX_FREQUENCIES = ffi.limit(NAME, "max_frequencies")  # in a token's table of angles
+
+
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of both handlers."""
+
+    layer: int
+    interleaved: bool
 
 
 def run(call: RopeKVWrite) -> Written:
@@ -34,8 +43,7 @@ def run(call: RopeKVWrite) -> Written:
         call.positions,
         call.slots,
         call.frequencies,
-        layer=np.int64(call.kv.index),
-        interleaved=np.bool_(call.interleaved),
+        attributes=ffi.attributes(Attributes(call.kv.index, call.interleaved)),
     )
     return query, cache.with_array(written)
 

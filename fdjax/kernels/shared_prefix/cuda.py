@@ -2,13 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.paged import (
     PagedAttention,
     PageView,
     SharedPrefixes,
+    attention_attributes,
     by_head,
     handlers_array,
 )
@@ -57,7 +57,7 @@ def add_prefixes(
         own: the result over `own_pages`; it is overwritten.
         about: what its weights are relative to, and their sums.
     """
-    cache, scores = call.kv.cache, call.scores
+    cache = call.kv.cache
     shape = (prefixes.num_records, cache.num_kv_heads, TILE_ROWS, cache.head_dim + 2)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
@@ -79,8 +79,6 @@ def add_prefixes(
         prefixes.parts,
         own,
         about,
-        layer=np.int64(call.kv.index),
-        scale=np.float32(scores.scale),
-        soft_cap=np.float32(scores.soft_cap or 0.0),
+        attributes=ffi.attributes(attention_attributes(call)),
     )
     return out

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from fdjax.kernels.activations import place as activation_place
 from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.kernels.embedding.cuda import handlers_scale
 from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program import launches as do
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
 from fdjax.kernels.layer_program.memory import Memory
-from fdjax.kernels.matmul import library
-from fdjax.kernels.matmul.params import FlatConfig
-from fdjax.kernels.paged.calls import ALL_TOKENS
+from fdjax.kernels.matmul.params import LibraryConfig, ProductPlan
+from fdjax.kernels.paged import ScoreAttributes
 from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
 from fdjax.models.program.instructions import Program, Value
@@ -40,7 +40,7 @@ class Lowering:
     scratch: int = 0
     _buffers: Buffers = field(init=False)
     _weights: dict[str, int] = field(init=False)
-    _choose: Callable[..., FlatConfig] = field(init=False)
+    _choose: Callable[..., ProductPlan] = field(init=False)
 
     def __post_init__(self) -> None:
         self._buffers = assign(self.program)
@@ -89,8 +89,7 @@ class Lowering:
         return do.Embed(
             rows=self._rows(x),
             columns=x.columns,
-            scaled=one.factor is not None,
-            scale=1.0 if one.factor is None else float(one.factor),
+            scale=float(handlers_scale(one.factor)),
             num_vectors=self.shapes[one.weight][0],
             num_positions=0 if table is None else self.shapes[table][0],
             position_offset=one.position_offset,
@@ -140,7 +139,7 @@ class Lowering:
         beside = one.writes[0].name == "qkv" and not self.rows.prompts
         kernel = self._choose(m, n, k, gated=gate is not None, beside_attention=beside)
         slice_rows, wide = 0, None
-        if gate is not None and kernel.tiles == library.TILES:
+        if gate is not None and isinstance(kernel, LibraryConfig):
             slice_rows = min(m, SLICE_ROWS)
             wide = self._scratch(slice_rows * n)
         yield do.Linear(
@@ -149,7 +148,7 @@ class Lowering:
             k=k,
             gated=gate is not None,
             activation=0 if gate is None else activation_place(gate),
-            config=kernel,
+            plan=kernel,
             x=self._at(x),
             weight=self._weight(one.weight),
             bias=self._optional(one.bias),
@@ -177,9 +176,7 @@ class Lowering:
             return
         prefill = do.Prefill(
             layer=one.layer,
-            window=_window(one),
-            scale=float(one.scale),
-            soft_cap=float(one.soft_cap or 0.0),
+            scores=_scores(one),
             tiles=self.windows.index(_window(one)),
             q=mixed,
             out=mixed,
@@ -207,8 +204,8 @@ class Lowering:
         yield self._decode(one, queries, mixed, rotates=False, shares=True)
         yield do.Share(
             layer=one.layer,
-            scale=float(one.scale),
-            soft_cap=float(one.soft_cap or 0.0),
+            # A query sees all of what it shares.
+            scores=ScoreAttributes.of(one.scale, one.soft_cap, None),
             q=queries,
             out=mixed,
         )
@@ -222,16 +219,10 @@ class Lowering:
         rotates: bool,
         shares: bool = False,
     ) -> Launch:
-        bounds = one.unified or UnifiedMax(0.0, -1.0, 1.0)
         return do.Decode(
             layer=one.layer,
-            window=_window(one),
-            scale=float(one.scale),
-            soft_cap=float(one.soft_cap or 0.0),
-            unified=one.unified is not None,
-            phi=float(bounds.phi),
-            low=float(bounds.low),
-            high=float(bounds.high),
+            scores=_scores(one),
+            scheme=UnifiedMax.attributes(one.unified),
             plan=self.windows.index(_window(one)),
             rotates=rotates,
             shares=shares,
@@ -266,8 +257,12 @@ class Lowering:
         return None if path is None else self._weight(path)
 
 
+def _scores(one: instructions.Attention) -> ScoreAttributes:
+    return ScoreAttributes.of(one.scale, one.soft_cap, one.window)
+
+
 def _window(one: instructions.Attention) -> int:
-    return min(one.window or ALL_TOKENS, ALL_TOKENS)
+    return _scores(one).window
 
 
 def windows_of(program: Program) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <string>
 
 #include "xla/ffi/api/ffi.h"
@@ -17,6 +18,21 @@
 namespace fdjax {
 
 namespace ffi = xla::ffi;
+
+inline constexpr int64_t kInt32 = std::numeric_limits<int32_t>::max();
+
+// An operand or a result that is absent is an array without elements
+// (`or_empty` in fdjax/kernels/ffi.py).
+template <typename Buffer>
+bool is_absent(const Buffer& buffer) {
+  return buffer.element_count() == 0;
+}
+
+// The data of a buffer of a known type; nullptr where it is absent.
+template <typename Buffer>
+auto data_or_null(Buffer& buffer) -> decltype(buffer.typed_data()) {
+  return is_absent(buffer) ? nullptr : buffer.typed_data();
+}
 
 // A size that several buffers share: the first check that meets it binds it, later
 // ones compare. One made with a value is bound from the start.
