@@ -92,23 +92,6 @@ def unequal(rows: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
-def peers(rows: Sequence[Row]) -> str:
-    """Decode attention over the same rows: a line for each case, a column a peer."""
-    names = dict.fromkeys(row["peer"] for row in rows)
-    found = {(shape(row), row["peer"]): row for row in rows}
-    header = ("batch x context", *(f"{name}, µs" for name in names))
-    cells = (
-        (case, *(_time(found.get((case, name))) for name in names))
-        for case in dict.fromkeys(map(shape, rows))
-    )
-    return markdown(header, cells)
-
-
-def _time(row: Row | None) -> str:
-    """Of a peer that ran."""
-    return f"{row['us']:,.1f}" if row and row.get("us") else "not run"
-
-
 def prefills(rows: Sequence[Row]) -> str:
     """One layer's attention of new tokens, some of them after cached ones."""
     header = (

@@ -9,7 +9,14 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import beam_memory, beam_tables, charts, kernel_tables, tables
+from benchmarks import (
+    beam_memory,
+    beam_tables,
+    charts,
+    kernel_tables,
+    stack_tables,
+    tables,
+)
 from benchmarks.results import RESULTS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
@@ -47,7 +54,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "attention": lambda: kernel_tables.unequal(_attention(shared=False)),
     "shared_prefix": lambda: kernel_tables.unequal(_attention(shared=True)),
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
-    "ragged_attention": lambda: kernel_tables.peers(of("ragged_attention")),
+    "ragged_attention": lambda: stack_tables.peers(of("ragged_attention")),
+    "tunix": lambda: stack_tables.rollouts(of("tunix_rollouts")),
     "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
     "beams": lambda: beam_tables.steps(of("beams")),
@@ -69,7 +77,7 @@ PAGES = {
         "memory_rows",
         "cpu",
     ),
-    "docs/stacks.md": ("ragged_attention",),
+    "docs/stacks.md": ("ragged_attention", "tunix"),
     "docs/beam-search.md": ("beams", "beams_many"),
     "docs/kernels/attention_plan.md": ("attention",),
     "docs/kernels/shared_prefix.md": ("shared_prefix",),

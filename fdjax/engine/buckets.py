@@ -18,10 +18,10 @@ CHEAP_TOKENS = 256
 # Of more tokens than that, this part may be padding: else what fills the next smaller
 # call goes first, and the rest into another one.
 MAX_PADDING = 1 / 5
-# Where a call's time is that of its tokens, the next larger one has a sixteenth more, but
-# a tile at least; among large calls an eighth, as each size takes 0.3 s to compile.
-# (With a quarter more, at 20 conversations a second on an H200, a tenth of all time went
-# into padding.)
+# Where a call's time is that of its tokens, the next larger one has a sixteenth more,
+# but a tile at least; among large calls an eighth, as each size takes 0.3 s to compile.
+# (With a quarter more, at 20 conversations a second on an H200, a tenth of all time
+# went into padding.)
 FINE_PART, LARGE_PART = 1 / 16, 1 / 8
 LARGE_TOKENS = 2048
 TILE = 64

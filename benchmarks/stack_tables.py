@@ -1,0 +1,46 @@
+"""The tables of what other JAX stacks gain, as Markdown, from rows of results."""
+
+from collections.abc import Sequence
+
+from benchmarks.tables import NOTHING, Row, markdown, shape
+
+
+def peers(rows: Sequence[Row]) -> str:
+    """Decode attention over the same rows: a line for each case, a column a peer."""
+    names = dict.fromkeys(row["peer"] for row in rows)
+    found = {(shape(row), row["peer"]): row for row in rows}
+    header = ("batch x context", *(f"{name}, µs" for name in names))
+    cells = (
+        (case, *(_time(found.get((case, name))) for name in names))
+        for case in dict.fromkeys(map(shape, rows))
+    )
+    return markdown(header, cells)
+
+
+def _time(row: Row | None) -> str:
+    """Of a peer that ran."""
+    return f"{row['us']:,.1f}" if row and row.get("us") else "not run"
+
+
+def rollouts(rows: Sequence[Row]) -> str:
+    """A line for each engine of a model."""
+    if not rows:
+        return NOTHING
+    header = (
+        "model", "prompts x (in + out)", "rollout", "tokens/s", "first call, s",
+        "`sync_weights`, ms", "most memory, MiB", "commit",
+    )  # fmt: skip
+    cells = (
+        (
+            row["model"],
+            f"{row['prompts']} x ({row['prompt_tokens']} + {row['new_tokens']})",
+            row["engine"],
+            f"{row['tokens_per_s']:,.0f}",
+            f"{row['first_call_s']:.1f}",
+            f"{row['sync_ms']:.0f}",
+            f"{row['peak_mib']:,.0f}",
+            row["commit"],
+        )
+        for row in rows
+    )
+    return markdown(header, cells)
