@@ -135,13 +135,13 @@ async def measured(
         "seconds": round(seconds, 2),
         "requests_per_s": round(len(done) / seconds, 2),
         "output_tokens_per_s": round(tokens / seconds, 1),
-        "ttft_ms": _percentiles([one.times[0] for one in done]),
-        "tpot_ms": _percentiles([one for one in per_token if one is not None]),
-        "gap_ms": _percentiles([gap for one in done for gap in np.diff(one.times)]),
+        "ttft_ms": percentiles([one.times[0] for one in done]),
+        "tpot_ms": percentiles([one for one in per_token if one is not None]),
+        "gap_ms": percentiles([gap for one in done for gap in np.diff(one.times)]),
     }
 
 
-def _percentiles(seconds: Sequence[float]) -> list[float] | None:
+def percentiles(seconds: Sequence[float]) -> list[float] | None:
     """The 50th, 90th and 99th, in milliseconds."""
     if not seconds:
         return None

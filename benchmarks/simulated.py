@@ -1,0 +1,302 @@
+"""The engine's own scheduling on a device that only takes time, which nobody waits for.
+
+    python -m benchmarks.simulated TRACE --loads conv-20,conv-512 --max-itl-ms 100
+
+plays the loads of `benchmarks.serving_online` in seconds, on any machine: which policy
+of steps suits a trace can be seen before it is measured. The device's times are those
+of `Costs`; of what was measured on an H200 it is right within a few percent where GEMMs
+are large, and up to 15 % too fast at 20 conversations a second.
+"""
+
+import argparse
+import bisect
+import math
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+
+from benchmarks.serving_online import LOADS, SKIPPED, Load, percentiles
+from fdjax.cli.bench.arrivals import Arrival
+from fdjax.cli.bench.trace import read_trace
+from fdjax.engine.buckets import Buckets
+from fdjax.engine.budget import TokenBudget
+from fdjax.engine.checked_request import make_request
+from fdjax.engine.executor import AnyLaunch, Executor
+from fdjax.engine.origin import Origin
+from fdjax.engine.pace import Pace
+from fdjax.engine.parking import Parking
+from fdjax.engine.pipeline import Pipeline
+from fdjax.engine.policy import StepPolicy
+from fdjax.engine.request import Increment
+from fdjax.engine.results import Launch
+from fdjax.engine.scheduler import Scheduler
+from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.generate.params import SamplingParams
+from fdjax.generate.plan import SamplingPlan
+from fdjax.generate.sampling import Sampled
+from fdjax.generate.stopping import FinishReason
+from fdjax.memory.pages import PagePool
+from fdjax.memory.prefix import PrefixKeys
+
+_NOBODY, _NO_TOP = jnp.zeros(0, jnp.int32), jnp.zeros((0, 0), jnp.int32)
+_SAMPLED = Sampled(_NOBODY, _NOBODY, None, _NO_TOP, _NO_TOP.astype(jnp.float32))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Milliseconds of a step.
+
+    By default those of Llama-3-8B on an H200, by a log of all steps of 512
+    conversations at once and of 20 a second (2026-11-26).
+
+    Attributes:
+        step: whatever there is in it.
+        row: that decodes, at some 1,200 tokens.
+        token: of prompts, padding included.
+        pair: of a query of a prompt and a key before it.
+        host: from a step's begin to its launch.
+    """
+
+    step: float = 3.9
+    row: float = 0.058
+    token: float = 0.0213
+    pair: float = 9.5e-7
+    host: float = 4.0
+
+
+@dataclass
+class Clock:
+    """Seconds, as far as the simulation has come."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now
+
+
+@dataclass(frozen=True)
+class _Running(Launch):
+    """A launch that ends at a known time."""
+
+    end_s: float = 0.0
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.clock.now >= self.end_s
+
+
+class _NoSearches:
+    def batches(self, searches: Any, *, fits: Any) -> Iterator[Any]:
+        del searches, fits
+        return iter(())
+
+
+class Device(Executor):
+    """An executor that computes nothing.
+
+    Args:
+        buckets: sizes of calls.
+        policy: of steps.
+        costs: how long they take.
+        clock: that goes on by what is read.
+    """
+
+    def __init__(
+        self, buckets: Buckets, policy: StepPolicy, costs: Costs, clock: Clock
+    ) -> None:
+        self.mixed = True
+        self._buckets, self._costs, self.clock = buckets, costs, clock
+        self.pace = Pace(1, math.inf, clock)
+        self.budget = TokenBudget(buckets.prefills, policy.max_itl_ms, clock)
+        self.beams: Any = _NoSearches()
+        self._free_s = 0.0
+
+    def extend(
+        self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
+    ) -> list[AnyLaunch]:
+        """A step of both."""
+        count = len(sequences) + sum(chunk.size for chunk in chunks)
+        padded, _ = self._buckets.call_shape(count, len(chunks))
+        pairs = sum(chunk.size * (chunk.start + chunk.stop) / 2 for chunk in chunks)
+        done = [chunk.sequence for chunk in chunks if chunk.is_last]
+        timed = self.budget.launched(padded)
+        more = padded - len(sequences)
+        return [self._launch([*sequences, *done], len(sequences), more, pairs, timed)]
+
+    def decode(self, sequences: Sequence[EngineSequence], **options: Any) -> Launch:
+        """A step of rows that decode."""
+        del options
+        return self._launch(sequences, len(sequences), 0, 0.0, None)
+
+    def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
+        """Lets the time pass until it has ended."""
+        assert isinstance(launch, _Running)
+        waited = not launch.is_ready
+        self.clock.now = max(self.clock.now, launch.end_s)
+        self.budget.read(launch.timed, waited=waited)
+        return [
+            (sequence, _one_more(sequence))
+            for sequence, _ in launch.columns
+            if not sequence.ended
+        ]
+
+    def use(self, plan: SamplingPlan) -> None:
+        """Nothing is sampled."""
+
+    def move(self, moves: Mapping[int, int]) -> None:
+        """Nothing is moved."""
+
+    def exchange(self, source: Sequence[int]) -> None:
+        """Rows hold nothing."""
+
+    def _launch(
+        self,
+        sequences: Sequence[EngineSequence],
+        rows: int,
+        tokens: int,
+        pairs: float,
+        timed: Any,
+    ) -> Launch:
+        costs = self._costs
+        self.clock.now += costs.host / 1e3
+        whole_ms = costs.step + costs.row * rows
+        whole_ms += costs.token * tokens + costs.pair * pairs
+        self._free_s = max(self._free_s, self.clock.now) + whole_ms / 1e3
+        columns = tuple((sequence, 0) for sequence in sequences)
+        return _Running(_SAMPLED, columns, None, timed, self._free_s, self.clock)
+
+
+def _one_more(sequence: EngineSequence) -> Increment:
+    is_last = len(sequence.tokens) + 1 == sequence.limit
+    reason = FinishReason.LENGTH if is_last else None
+    return Increment(sequence.request.index, [1], None, reason, None)
+
+
+@dataclass(frozen=True)
+class Server:
+    """An engine's scheduling without a model.
+
+    Attributes:
+        max_num_seqs: rows.
+        max_model_len: tokens of a sequence.
+        max_batched_tokens: of a step.
+        num_pages: of 16 tokens.
+        policy: of steps.
+        costs: of them.
+    """
+
+    max_num_seqs: int = 256
+    max_model_len: int = 8192
+    max_batched_tokens: int = 8192
+    num_pages: int = 56_000
+    policy: StepPolicy = field(default_factory=StepPolicy)
+    costs: Costs = Costs()
+
+    def answers(self, arrivals: Sequence[Arrival]) -> list[list[float]]:
+        """When each request gets its tokens: seconds from its arrival.
+
+        Args:
+            arrivals: in order.
+        """
+        clock, waits = Clock(), [arrival.at_s for arrival in arrivals]
+        scheduler, pipeline = self._engine(clock)
+        times: list[list[float]] = [[] for _ in arrivals]
+        come = 0
+        while come < len(arrivals) or scheduler.has_work:
+            if not scheduler.has_work:
+                clock.now = max(clock.now, waits[come])
+            clock.now += pipeline.spare_s
+            due = bisect.bisect_right(waits, clock.now, lo=come)
+            for index, arrival in enumerate(arrivals[come:due], come):
+                scheduler.add(self._sequence(index, arrival))
+            come = due
+            for sequence, increment in pipeline.step():
+                index = sequence.request.index
+                gone_s = clock.now - waits[index]
+                times[index] += [gone_s] * len(increment.token_ids)
+        return times
+
+    def _engine(self, clock: Clock) -> tuple[Scheduler, Pipeline]:
+        buckets = Buckets.of(
+            max_num_seqs=self.max_num_seqs,
+            max_model_len=self.max_model_len,
+            page_size=16,
+            max_batched_tokens=self.max_batched_tokens,
+            fine=True,
+        )
+        scheduler = Scheduler(
+            PagePool(self.num_pages),
+            buckets,
+            page_size=16,
+            caching=False,
+            gathering=False,
+            order=self.policy.prefill_order,
+        )
+        device = Device(buckets, self.policy, self.costs, clock)
+        return scheduler, Pipeline(scheduler, device, Parking(scheduler))
+
+    def _sequence(self, index: int, arrival: Arrival) -> EngineSequence:
+        params = SamplingParams(max_tokens=arrival.output_tokens, ignore_eos=True)
+        request = make_request(
+            index,
+            [0] * arrival.input_tokens,
+            params,
+            vocab_size=1,
+            max_model_len=self.max_model_len,
+        )
+        keys, tokens = PrefixKeys(16), list(request.prompt)
+        return EngineSequence(request, Origin(), 0, keys, tokens)
+
+
+def per_token_s(times: Sequence[float]) -> Iterator[float]:
+    """Mean time of a token after the first, if there is one."""
+    if len(times) > 1:
+        yield (times[-1] - times[0]) / (len(times) - 1)
+
+
+def simulated(server: Server, load: Load) -> dict[str, Any]:
+    """What a load is served like, in the words of `serving_online.json`."""
+    times = server.answers(load.arrivals)
+    ends = (one.at_s + t[-1] for one, t in zip(load.arrivals, times, strict=True))
+    return {
+        "load": load.name,
+        "requests_per_s": round(len(times) / max(ends), 2),
+        "ttft_ms": percentiles([one[0] for one in times]),
+        "tpot_ms": percentiles([each for one in times for each in per_token_s(one)]),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints a line for each load.
+
+    Args:
+        arguments: of the command line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=pathlib.Path)
+    parser.add_argument("--loads", default=LOADS)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--skip", type=int, default=SKIPPED)
+    parser.add_argument("--max-itl-ms", type=float)
+    parser.add_argument("--prefill-order", default=StepPolicy.prefill_order)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=8192)
+    given = parser.parse_args(arguments)
+    policy = StepPolicy(max_itl_ms=given.max_itl_ms, prefill_order=given.prefill_order)
+    server = Server(max_batched_tokens=given.max_num_batched_tokens, policy=policy)
+    fitting = [
+        one
+        for one in read_trace(given.trace)[given.skip :]
+        if one.input_tokens + one.output_tokens <= server.max_model_len
+    ]
+    for name in given.loads.split(","):
+        load = Load.of(name, fitting, seconds=given.seconds)
+        print(simulated(server, load), flush=True)
+
+
+if __name__ == "__main__":
+    main()
