@@ -111,6 +111,7 @@ def test_beams_read_their_prompts_each(name: str, monkeypatch: pytest.MonkeyPatc
     [
         *(("qwen3", "mixed", 80), ("gptj", "decode", 96)),
         *(("gptj", "mixed", 128), ("qwen3", "decode", 256)),
+        ("gptj", "decode", 80),  # 20 frequencies: no multiple of eight
     ],
 )
 def test_launches_of_other_heads_do_the_same(
@@ -126,9 +127,17 @@ def _simulate(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """Calls run on a CPU; their launches, as they come."""
     told: list[Launch] = []
 
-    def simulated(launches: tuple[Launch, ...], *operands: Any, **options: Any) -> Any:
+    def simulated(
+        launches: tuple[Launch, ...],
+        memory: Any,
+        tokens: layer_program.Tokens,
+        *operands: Any,
+        **options: Any,
+    ) -> Any:
         told.extend(launches)
-        return Simulation(launches, *operands, **options).run()
+        rotates = any(isinstance(one, Decode) and one.rotates for one in launches)
+        assert rotates or not tokens.angles.size, "the handler refuses them"
+        return Simulation(launches, memory, tokens, *operands, **options).run()
 
     monkeypatch.setattr(layer_program, "run", simulated)
     return told

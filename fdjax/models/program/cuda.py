@@ -21,7 +21,7 @@ from fdjax.kernels.prefill_attention import handler as prefill_handler
 from fdjax.kernels.weight import Dense
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
-from fdjax.models.program.lower import Lowering, windows_of
+from fdjax.models.program.lower import Lowering, turns_in_attention, windows_of
 from fdjax.models.program.views import (
     Rows,
     Views,
@@ -233,7 +233,7 @@ def _tokens(
     turns = jnp.zeros((0, 0, 0), jnp.float32)
     decodes = views.decoding is not None
     alone = views.prompts is None and views.shared is None
-    if decodes and alone:
+    if decodes and alone and turns_in_attention(one):
         turns = layer_program.angles(batch.positions, frequencies)
     places = none if batch.mixed is None or not decodes else batch.mixed.places
     return layer_program.Tokens(

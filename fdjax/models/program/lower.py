@@ -166,7 +166,7 @@ class Lowering:
         if self.rows.shares:
             yield from self._shared_attention(one, qkv, mixed)
             return
-        if not self.rows.prompts and len(one.frequencies) % 8 == 0:
+        if not self.rows.prompts and turns_in_attention(one):
             yield self._decode(one, qkv, mixed, rotates=True)
             return
         # Queries lie where the result will: who writes it has read them.
@@ -259,6 +259,11 @@ class Lowering:
 
 def _scores(one: instructions.Attention) -> ScoreAttributes:
     return ScoreAttributes.of(one.scale, one.soft_cap, one.window)
+
+
+def turns_in_attention(one: instructions.Attention) -> bool:
+    """Attention of rows that decode can rotate what it reads: eight frequencies each."""
+    return len(one.frequencies) % 8 == 0
 
 
 def _window(one: instructions.Attention) -> int:
