@@ -40,6 +40,7 @@ from fdjax.generate.sampling import Sampled
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
 from fdjax.memory.prefix import PrefixKeys
+from fdjax.serve.engine_thread import LOOK_S
 
 _NOBODY, _NO_TOP = jnp.zeros(0, jnp.int32), jnp.zeros((0, 0), jnp.int32)
 _SAMPLED = Sampled(_NOBODY, _NOBODY, None, _NO_TOP, _NO_TOP.astype(jnp.float32))
@@ -210,7 +211,8 @@ class Server:
         while come < len(arrivals) or scheduler.has_work:
             if not scheduler.has_work:
                 clock.now = max(clock.now, waits[come])
-            clock.now += pipeline.spare_s
+            while (spare_s := pipeline.spare_s) > 0:  # as `EngineThread` does
+                clock.now += min(spare_s + 1e-6, LOOK_S)
             due = bisect.bisect_right(waits, clock.now, lo=come)
             for index, arrival in enumerate(arrivals[come:due], come):
                 scheduler.add(self._sequence(index, arrival))

@@ -223,8 +223,10 @@ def memory_rows(rows: Sequence[Row]) -> str:
     more, gain = (arena[key] / apart[key] for key in ("rows", "tokens_per_s"))
     spread = max(row["spread"] for row in rows if row["spread"] is not None)
     told = (
-        f"With memory lent, and prompts in chunks, {more:.2f} times the rows fit, and "
-        f"bring {gain:.2f} times the tokens a second. Spreads are {spread:.1%} at most."
+        f"Of {apart['rows']} rows, chunks make {whole['chunks_apart']['rows']}, and memory "
+        f"that is lent {arena['rows']}: {more:.2f} times, and {gain:.2f} times the tokens "
+        "a second. OOM is by the plan, and was not run. Spreads are "
+        f"{spread:.1%} at most."
     )
     return f"{markdown(header, cells)}\n\n{told} {provenance(rows)}"
 

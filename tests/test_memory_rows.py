@@ -156,6 +156,6 @@ def test_the_table_has_batches_and_all_rows_that_fit():
     assert lines[0] == "| tokens/s | 1 | 256 | rows that fit | tokens/s of these |"
     assert lines[2] == "| chunks lent | 250 | 12,090 | 257 | 12,100 |"
     assert lines[3] == "| one call apart | 250 | OOM | 178 | 11,000 |"
-    assert "1.44 times the rows" in lines[-1] and "1.10 times the tokens" in lines[-1]
+    assert "1.44 times, and 1.10 times the tokens" in lines[-1]
     assert "1.0% at most" in lines[-1]
     assert tables.memory_rows([]) == tables.NOTHING

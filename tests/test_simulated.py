@@ -2,12 +2,14 @@
 
 import itertools
 import pathlib
+from typing import Any
 
 import pytest
 
 from benchmarks import simulated
 from benchmarks.simulated import Costs, Server
 from fdjax.cli.bench.arrivals import Arrival
+from fdjax.engine.buckets import Buckets
 from fdjax.engine.pipeline import Pipeline
 from fdjax.engine.policy import StepPolicy
 
@@ -56,3 +58,28 @@ def test_the_program_says_what_a_trace_would_be_served_like(
     trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
     simulated.main([str(trace), "--loads", "conv-20", "--seconds", "5", "--skip", "0"])
     assert "'load': 'conv-20', 'requests_per_s'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("limit", [None, 100.0])
+def test_prompts_go_on_where_the_first_one_was_long(limit: float | None):
+    """All that is known then is that a large call takes long."""
+    server = Server(policy=StepPolicy(max_itl_ms=limit))
+    arrivals = [Arrival(0.0, 8000, 150)]
+    arrivals += [Arrival(1.0 + 0.1 * n, 1000, 150) for n in range(60)]
+    times = server.answers(arrivals)
+    assert max(one[0] for one in times[1:]) < 0.1
+
+
+def test_where_rows_are_full_calls_are_filled(monkeypatch: pytest.MonkeyPatch):
+    """Requests that wait for a row let no time go into padding."""
+    told: list[bool] = []
+    call_tokens = Buckets.call_tokens
+
+    def tell(buckets: Buckets, count: int, **options: Any) -> int:
+        told.append(options["crowded"])
+        return call_tokens(buckets, count, **options)
+
+    monkeypatch.setattr(Buckets, "call_tokens", tell)
+    server = Server(max_num_seqs=4, costs=COSTS)
+    server.answers([Arrival(0.0, 600, 9)] * 6)
+    assert told[0] and not told[-1]

@@ -170,16 +170,17 @@ class Buckets:
         Args:
             count: those of rows that decode, which all go, and of prompts; more.
             num_decoding: of rows that decode.
-            crowded: others wait for a row. Then there is always a next call for the
-                rest, and time spent on padding is lost to all.
+            crowded: others wait for a row. Then there is always a next call for a
+                small rest, and time spent on padding is lost to all.
         """
         padded = next((step for step in self.prefills if step >= count), None)
-        most_padding = 0 if crowded else MAX_PADDING
+        filled = max((step for step in self.prefills if step <= count), default=0)
+        leaves_little = crowded and count - filled <= LARGE_PART * filled
         if padded is not None and (
-            padded <= CHEAP_TOKENS or padded - count <= most_padding * padded
+            padded <= CHEAP_TOKENS
+            or (padded - count <= MAX_PADDING * padded and not leaves_little)
         ):
             return padded
-        filled = max((step for step in self.prefills if step <= count), default=0)
         if padded is None or 2 * (filled - num_decoding) >= count - num_decoding:
             return filled
         return padded

@@ -49,6 +49,8 @@ class TokenBudget:
         # When the device has ended what was read last; before it was read, if nobody
         # waited for it.
         self._ended_s: float | None = -math.inf
+        # The last call that was seen to end before it was read, and when.
+        self._seen: tuple[Timed | None, float] = (None, 0.0)
         # Weighted sums over calls: 1, tokens, their squares, seconds, and products.
         self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -78,6 +80,8 @@ class TokenBudget:
             waited: it was not there when the host came for it.
         """
         now, before = self._clock(), self._ended_s
+        if call is not None and call is self._seen[0]:
+            now, waited = self._seen[1], True
         self._ended_s = now if waited else None
         if call is None or not waited or before is None:
             return
@@ -92,9 +96,21 @@ class TokenBudget:
         Zeros where it is not known when it began, or how long such calls take.
         """
         ended_s, whole_s = self._ended_s, self._seconds(call.tokens)
-        if ended_s is None or math.isinf(whole_s):
+        if ended_s is None or math.isinf(whole_s) or self._is_new(call.tokens):
             return 0.0, 0.0
         return max(call.began_s, ended_s) + whole_s - self._clock(), whole_s
+
+    def saw_end(self, call: Timed) -> None:
+        """Notes that a call has just ended, which was under way a moment ago."""
+        if call is not self._seen[0]:
+            self._seen = call, self._clock()
+
+    def _is_new(self, tokens: int) -> bool:
+        """All calls so far were of one size, and so many tokens are fewer."""
+        weight, sum_n, sum_nn, *_ = self._sums
+        mean_n = sum_n / weight
+        spread = _LEAST_SPREAD * mean_n
+        return sum_nn / weight - mean_n**2 <= spread**2 and tokens < mean_n - spread
 
     def _seconds(self, tokens: int) -> float:
         """That a call of so many tokens should take.

@@ -55,14 +55,14 @@ class Pipeline:
 
     def step(self) -> list[tuple[EngineSequence, Increment]]:
         """See `Engine.step`."""
-        began_s = time.monotonic()
         increments = self._settle()
+        began_s = self._executor.pace.now()
         self._let_in()
         launched = self._prompts_alone()
         self._make_room()
         launched += self._mixed() if self._mixes else self._decode()
         launched += self._search()
-        self._hold.launched(time.monotonic() - began_s)
+        self._hold.launched(self._executor.pace.now() - began_s)
         while len(self._unread) > LAUNCHES_AHEAD * launched:
             increments += self._read(self._unread.popleft())
         return increments
@@ -137,7 +137,9 @@ class Pipeline:
             self._executor.budget.tokens(len(sequences)),
             scheduler.room.most_tokens(scheduler.prompts),
         )
-        chunks = scheduler.chunks(room, num_decoding=len(sequences))
+        chunks = scheduler.chunks(
+            room, num_decoding=len(sequences), crowded=scheduler.num_waiting > 0
+        )
         self._clear(scheduler.room.of_call(len(sequences), chunks))
         launches = self._executor.extend(sequences, chunks)
         self._unread += launches

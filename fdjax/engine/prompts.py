@@ -87,14 +87,16 @@ class Prompts(Collection[EngineSequence]):
     def _sizes(self, sequences: Sequence[EngineSequence], room: int) -> list[int]:
         """Tokens that each has of a call, in turn.
 
-        What came first may be longer than a whole call: then it leaves half of the room
-        to others, as long as there are any.
+        What came first may be longer than the call: then it leaves half of the room to
+        those that are not, as long as there are any.
         """
+        whole, has_half = room, False
         sizes: list[int] = []
         for sequence in sequences:
             size = min(_left(sequence), room)
-            if self._order == "fcfs" and _left(sequence) > self.most_tokens:
-                size = -(-room // 2)
+            if self._order == "fcfs" and _left(sequence) > whole:
+                size = 0 if has_half else -(-room // 2)
+                has_half = True
             sizes.append(size)
             room -= size
         for place, sequence in enumerate(sequences):  # what nobody else wants

@@ -131,11 +131,11 @@ class Scheduler:
             admitted.append(sequence)
         return admitted
 
-    def chunks(self, room: int, *, num_decoding: int = 0) -> list[Chunk]:
+    def chunks(
+        self, room: int, *, num_decoding: int = 0, crowded: bool = False
+    ) -> list[Chunk]:
         """See `Prompts.chunks`."""
-        chunks = self.prompts.chunks(
-            room, num_decoding=num_decoding, crowded=self.num_waiting > 0
-        )
+        chunks = self.prompts.chunks(room, num_decoding=num_decoding, crowded=crowded)
         for chunk in chunks:
             self.room.take(chunk)
             self.prefixes.remember(chunk.sequence)

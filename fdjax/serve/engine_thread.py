@@ -35,7 +35,7 @@ The kernel's buffers hold some thousands more on their way to a client of HTTP.
 
 
 # How often it is seen whether a step that should take longer has ended.
-_LOOK_S = 1e-3
+LOOK_S = 1e-3
 
 
 class EngineThread:
@@ -178,7 +178,7 @@ class EngineThread:
     def _hold(self) -> None:
         """Waits as long as the device has work anyway."""
         while (spare_s := self._engine.spare_s) > 0:
-            time.sleep(min(spare_s, _LOOK_S))
+            time.sleep(min(spare_s, LOOK_S))
 
     def _obey(self) -> None:
         """Does what was asked for; waits for it if there is nothing else to do."""

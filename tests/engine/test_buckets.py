@@ -1,5 +1,7 @@
 """The shapes programs are compiled for."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,8 @@ def test_a_crowd_does_not_wait_for_padding():
     assert buckets.call_tokens(above, num_decoding=250, crowded=True) == above
     # Not where most would be left for the next call, nor where padding costs nothing.
     assert buckets.call_tokens(almost, num_decoding=below - 9, crowded=True) == above
+    coarse = dataclasses.replace(buckets, prefills=(256, 4096, 8192))
+    assert coarse.call_tokens(7937, crowded=True) == 8192, "not half of it"
     assert buckets.call_tokens(130, crowded=True) == 256
 
 

@@ -1,7 +1,6 @@
 """Which sequences hold rows and pages, and what runs next; nothing is computed here."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -126,25 +125,6 @@ def test_what_has_ended_leaves_everything_behind():
 # --- Prefill --------------------------------------------------------------------------
 
 
-def test_calls_are_told_of_those_who_wait_for_a_row(monkeypatch: pytest.MonkeyPatch):
-    told: list[bool] = []
-    call_tokens = Buckets.call_tokens
-
-    def tell(buckets: Buckets, count: int, **options: Any) -> int:
-        told.append(options["crowded"])
-        return call_tokens(buckets, count, **options)
-
-    monkeypatch.setattr(Buckets, "call_tokens", tell)
-    desk = Desk()
-    for _ in range(5):
-        desk.add(2)
-    assert len(desk.scheduler.admit()) == 4
-    desk.scheduler.chunks(4)
-    desk.scheduler.end(desk.sequences[4])
-    desk.scheduler.chunks(4)
-    assert told == [True, False]
-
-
 def test_a_call_takes_what_fits_and_the_next_goes_on():
     desk = Desk(max_batched_tokens=16, order="fcfs")
     for length in (10, 9, 3):
@@ -175,6 +155,28 @@ def test_a_prompt_longer_than_a_call_leaves_half_to_others():
     desk.add(2)
     desk.scheduler.admit()
     assert spans(desk.scheduler.chunks(8)) == [(0, 0, 6), (1, 0, 2)], "the rest, too"
+
+
+def test_what_is_long_is_longer_than_this_call():
+    desk = Desk(max_batched_tokens=64, num_pages=64, order="fcfs")
+    for length in (30, 2, 30, 3):
+        desk.add(length)
+    desk.scheduler.admit()
+    # Of those that do not fit, one has half; whoever does fit comes before the other.
+    assert spans(desk.scheduler.chunks(16)) == [(0, 0, 11), (1, 0, 2), (3, 0, 3)]
+    assert spans(desk.scheduler.chunks(16)) == [(0, 11, 27)]
+
+
+def test_a_long_prompt_is_not_overtaken_without_end():
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="fcfs")
+    desk.add(20)
+    for _ in range(3):
+        desk.add(4)
+        desk.scheduler.admit()
+        chunks = desk.scheduler.chunks(8)
+        assert [chunk.size for chunk in chunks] == [4, 4]
+        desk.scheduler.end(desk.sequences[-1])
+    assert desk.sequences[0].num_prefilled == 12
 
 
 def test_the_shortest_goes_first_and_the_longest_is_not_starved():

@@ -262,7 +262,7 @@ def _scores(one: instructions.Attention) -> ScoreAttributes:
 
 
 def turns_in_attention(one: instructions.Attention) -> bool:
-    """Attention of rows that decode can rotate what it reads: eight frequencies each."""
+    """Attention of rows that decode can rotate, by eight frequencies at a time."""
     return len(one.frequencies) % 8 == 0
 
 
