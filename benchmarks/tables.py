@@ -222,11 +222,11 @@ def memory_rows(rows: Sequence[Row]) -> str:
     arena, apart = whole["chunks_lent"], whole["one_call_apart"]
     more, gain = (arena[key] / apart[key] for key in ("rows", "tokens_per_s"))
     spread = max(row["spread"] for row in rows if row["spread"] is not None)
+    chunks = whole["chunks_apart"]["rows"]
     told = (
-        f"Of {apart['rows']} rows, chunks make {whole['chunks_apart']['rows']}, and memory "
-        f"that is lent {arena['rows']}: {more:.2f} times, and {gain:.2f} times the tokens "
-        "a second. OOM is by the plan, and was not run. Spreads are "
-        f"{spread:.1%} at most."
+        f"Of {apart['rows']} rows, chunks make {chunks}, and memory that is lent "
+        f"{arena['rows']}: {more:.2f} times, and {gain:.2f} times the tokens a second. "
+        f"OOM is by the plan, and was not run. Spreads are {spread:.1%} at most."
     )
     return f"{markdown(header, cells)}\n\n{told} {provenance(rows)}"
 

@@ -19,9 +19,9 @@ class StepPolicy:
         max_itl_ms: milliseconds that a call with both should not exceed, so that tokens
             of the rows come no further apart; `None` fills every call.
         prefill_order: "fcfs": of prompts the one goes first that was let in first, but
-            one that does not fit into a call leaves half of it to others that do; "shortest":
-            the shortest, but none waits for more tokens of those that came later than
-            it has itself. Priorities and tenants come before either.
+            one that does not fit into a call leaves half of it to others that do;
+            "shortest": the shortest, but none waits for more tokens of those that came
+            later than it has itself. Priorities and tenants come before either.
         shared_reads: in steps that decode, pages that rows share are read once for all
             of them, where that saves enough; there are more programs to compile.
 
