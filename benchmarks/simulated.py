@@ -10,172 +10,27 @@ are large, and up to 15 % too fast at 20 conversations a second.
 
 import argparse
 import bisect
-import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax.numpy as jnp
-
 from benchmarks.serving_online import LOADS, SKIPPED, Load, percentiles
+from benchmarks.simulated_device import Clock, Costs, Device
 from fdjax.cli.bench.arrivals import Arrival
 from fdjax.cli.bench.trace import read_trace
 from fdjax.engine.buckets import Buckets
-from fdjax.engine.budget import TokenBudget
 from fdjax.engine.checked_request import make_request
-from fdjax.engine.executor import AnyLaunch, Executor
 from fdjax.engine.origin import Origin
-from fdjax.engine.pace import Pace
 from fdjax.engine.parking import Parking
 from fdjax.engine.pipeline import Pipeline
 from fdjax.engine.policy import StepPolicy
-from fdjax.engine.request import Increment
-from fdjax.engine.results import Launch
 from fdjax.engine.scheduler import Scheduler
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.params import SamplingParams
-from fdjax.generate.plan import SamplingPlan
-from fdjax.generate.sampling import Sampled
-from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
 from fdjax.memory.prefix import PrefixKeys
 from fdjax.serve.engine_thread import LOOK_S
-
-_NOBODY, _NO_TOP = jnp.zeros(0, jnp.int32), jnp.zeros((0, 0), jnp.int32)
-_SAMPLED = Sampled(_NOBODY, _NOBODY, None, _NO_TOP, _NO_TOP.astype(jnp.float32))
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Milliseconds of a step.
-
-    By default those of Llama-3-8B on an H200, by a log of all steps of 512
-    conversations at once and of 20 a second (2026-11-26).
-
-    Attributes:
-        step: whatever there is in it.
-        row: that decodes, at some 1,200 tokens.
-        token: of prompts, padding included.
-        pair: of a query of a prompt and a key before it.
-        host: from a step's begin to its launch.
-    """
-
-    step: float = 3.9
-    row: float = 0.058
-    token: float = 0.0213
-    pair: float = 9.5e-7
-    host: float = 4.0
-
-
-@dataclass
-class Clock:
-    """Seconds, as far as the simulation has come."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        """Now."""
-        return self.now
-
-
-@dataclass(frozen=True)
-class _Running(Launch):
-    """A launch that ends at a known time."""
-
-    end_s: float = 0.0
-    clock: Clock = field(default_factory=Clock)
-
-    @property
-    def is_ready(self) -> bool:
-        return self.clock.now >= self.end_s
-
-
-class _NoSearches:
-    def batches(self, searches: Any, *, fits: Any) -> Iterator[Any]:
-        del searches, fits
-        return iter(())
-
-
-class Device(Executor):
-    """An executor that computes nothing.
-
-    Args:
-        buckets: sizes of calls.
-        policy: of steps.
-        costs: how long they take.
-        clock: that goes on by what is read.
-    """
-
-    def __init__(
-        self, buckets: Buckets, policy: StepPolicy, costs: Costs, clock: Clock
-    ) -> None:
-        self.mixed = True
-        self._buckets, self._costs, self.clock = buckets, costs, clock
-        self.pace = Pace(1, math.inf, clock)
-        self.budget = TokenBudget(buckets.prefills, policy.max_itl_ms, clock)
-        self.beams: Any = _NoSearches()
-        self._free_s = 0.0
-
-    def extend(
-        self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
-    ) -> list[AnyLaunch]:
-        """A step of both."""
-        count = len(sequences) + sum(chunk.size for chunk in chunks)
-        padded, _ = self._buckets.call_shape(count, len(chunks))
-        pairs = sum(chunk.size * (chunk.start + chunk.stop) / 2 for chunk in chunks)
-        done = [chunk.sequence for chunk in chunks if chunk.is_last]
-        timed = self.budget.launched(padded)
-        more = padded - len(sequences)
-        return [self._launch([*sequences, *done], len(sequences), more, pairs, timed)]
-
-    def decode(self, sequences: Sequence[EngineSequence], **options: Any) -> Launch:
-        """A step of rows that decode."""
-        del options
-        return self._launch(sequences, len(sequences), 0, 0.0, None)
-
-    def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
-        """Lets the time pass until it has ended."""
-        assert isinstance(launch, _Running)
-        waited = not launch.is_ready
-        self.clock.now = max(self.clock.now, launch.end_s)
-        self.budget.read(launch.timed, waited=waited)
-        return [
-            (sequence, _one_more(sequence))
-            for sequence, _ in launch.columns
-            if not sequence.ended
-        ]
-
-    def use(self, plan: SamplingPlan) -> None:
-        """Nothing is sampled."""
-
-    def move(self, moves: Mapping[int, int]) -> None:
-        """Nothing is moved."""
-
-    def exchange(self, source: Sequence[int]) -> None:
-        """Rows hold nothing."""
-
-    def _launch(
-        self,
-        sequences: Sequence[EngineSequence],
-        rows: int,
-        tokens: int,
-        pairs: float,
-        timed: Any,
-    ) -> Launch:
-        costs = self._costs
-        self.clock.now += costs.host / 1e3
-        whole_ms = costs.step + costs.row * rows
-        whole_ms += costs.token * tokens + costs.pair * pairs
-        self._free_s = max(self._free_s, self.clock.now) + whole_ms / 1e3
-        columns = tuple((sequence, 0) for sequence in sequences)
-        return _Running(_SAMPLED, columns, None, timed, self._free_s, self.clock)
-
-
-def _one_more(sequence: EngineSequence) -> Increment:
-    is_last = len(sequence.tokens) + 1 == sequence.limit
-    reason = FinishReason.LENGTH if is_last else None
-    return Increment(sequence.request.index, [1], None, reason, None)
 
 
 @dataclass(frozen=True)
@@ -196,7 +51,7 @@ class Server:
     max_batched_tokens: int = 8192
     num_pages: int = 56_000
     policy: StepPolicy = field(default_factory=StepPolicy)
-    costs: Costs = Costs()
+    costs: Costs = field(default_factory=Costs)
 
     def answers(self, arrivals: Sequence[Arrival]) -> list[list[float]]:
         """When each request gets its tokens: seconds from its arrival.

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import simulated
-from benchmarks.simulated import Costs, Server
+from benchmarks.simulated import Server
+from benchmarks.simulated_device import Costs
 from fdjax.cli.bench.arrivals import Arrival
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.pipeline import Pipeline

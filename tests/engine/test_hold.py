@@ -1,28 +1,15 @@
 """How long the next launch waits for what arrives: the device has work for longer."""
 
-import jax.numpy as jnp
+import math
+
 import pytest
 
+from benchmarks.simulated_device import SAMPLED, Clock, Running
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.hold import Hold
 from fdjax.engine.results import Launch
-from fdjax.generate.sampling import Sampled
-from tests.support.clock import Clock
 
 SIZES = (16, 256, 1024)
-
-
-NOTHING = jnp.zeros(0, jnp.int32)
-TOP = jnp.zeros((0, 0))
-SAMPLED = Sampled(NOTHING, NOTHING, None, TOP.astype(jnp.int32), TOP)
-
-
-class Running(Launch):
-    """A launch that the device has not ended."""
-
-    @property
-    def is_ready(self) -> bool:
-        return False
 
 
 class Device:
@@ -33,8 +20,10 @@ class Device:
         self.budget = TokenBudget(SIZES, None, self.clock)
         self.hold = Hold(self.budget)
 
-    def launch(self, tokens: int) -> Launch:
-        return Running(SAMPLED, (), timed=self.budget.launched(tokens))
+    def launch(self, tokens: int, *, took_s: float = math.inf) -> Running:
+        """A call that ends after a time; never, if it is not given."""
+        timed, end_s = self.budget.launched(tokens), self.clock.now + took_s
+        return Running(SAMPLED, (), timed=timed, end_s=end_s, clock=self.clock)
 
     def run(self, tokens: int, *, waited: bool = True) -> None:
         launch = self.launch(tokens)
@@ -74,7 +63,9 @@ def test_it_does_not_wait_where_it_does_not_know():
     device.learnt()
     launch = device.launch(1024)
     assert device.hold.seconds([launch, launch]) == 0.0, "two are under way"
-    assert device.hold.seconds([Running(SAMPLED, ())]) == 0.0, "of decode steps"
+    assert device.hold.seconds([Running(SAMPLED, (), end_s=math.inf)]) == 0.0, (
+        "of decode steps"
+    )
     assert device.hold.seconds([Launch(SAMPLED, (), timed=launch.timed)]) == 0.0, (
         "ended"
     )
@@ -83,22 +74,10 @@ def test_it_does_not_wait_where_it_does_not_know():
     assert device.hold.seconds([launch]) == 0.0, "it began some time before"
 
 
-class Timed(Launch):
-    """A launch that ends at a known time."""
-
-    clock: Clock
-    end_s: float
-
-    @property
-    def is_ready(self) -> bool:
-        return self.clock.now >= self.end_s
-
-
 def held(device: Device, tokens: int, took_s: float) -> float:
     """Runs a call as a server does that holds the next one; how long it was held."""
-    launch = Timed(SAMPLED, (), timed=device.budget.launched(tokens))
+    launch = device.launch(tokens, took_s=took_s)
     clock, began_s = device.clock, device.clock.now
-    vars(launch).update(clock=clock, end_s=began_s + took_s)
     while (spare_s := device.hold.seconds([launch])) > 0:
         clock.now += min(spare_s + 1e-6, 1e-3)
     held_s, waited = clock.now - began_s, not launch.is_ready
