@@ -9,6 +9,7 @@ class Origin:
 
     Attributes:
         tenant: who asks, in a word that means nothing to the engine.
+        client: from where; whose requests take turns where no tenant has a name.
         priority: lower ones go first, and are the last to be put back.
         salt: sequences of different salts share no keys and values.
         max_running: sequences of the tenant that may hold a row; `None` is no limit.
@@ -17,8 +18,14 @@ class Origin:
     """
 
     tenant: str = ""
+    client: str = ""
     priority: int = 0
     salt: bytes = b""
     max_running: int | None = None
     max_queued: int | None = None
     leaves_room: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Whose the work is of reading a request, before it is a sequence."""
+        return self.tenant or self.client

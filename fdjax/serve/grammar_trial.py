@@ -5,6 +5,7 @@ and a chain of 4,000 rules overflows its stack, which ends the process it runs i
 """
 
 import hashlib
+import re
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -33,6 +34,10 @@ _MAX_REMEMBERED = 4096
 type _Key = tuple[bytes, float]
 
 
+class AlikeError(Exception):
+    """One of the same form took longer; see `GrammarTrial.check`."""
+
+
 def limits() -> "LLParserLimits":
     """What a grammar may take, here and where it serves."""
     from llguidance import LLParserLimits
@@ -51,30 +56,39 @@ def readable(error: str) -> str:
 class GrammarTrial:
     """Compiles grammars elsewhere first; any thread may use it.
 
-    A grammar that is tried already is waited for, and one that was tried is known.
+    A grammar that is tried already is waited for, and one that was tried is known. Of
+    those that took too long the form is remembered too: who sends many has seldom
+    written each of them anew.
     """
 
     def __init__(self) -> None:
         self._forks = Forks(__name__)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Future[str | None]] = OrderedDict()
+        self._took_more: OrderedDict[bytes, float] = OrderedDict()
 
     def start(self) -> None:
         """Starts ahead what `check` would start, and does not wait for it."""
         self._forks.start()
 
-    def check(self, grammar: str, *, cpu_seconds: float = SECONDS) -> None:
+    def check(
+        self, grammar: str, *, cpu_seconds: float = SECONDS, alike: bool = True
+    ) -> None:
         """Compiles a grammar, unless it is known what comes of it.
 
         Args:
             grammar: in llguidance's own format.
             cpu_seconds: that it may take, up to `SECONDS`.
+            alike: whether to try it also where one of its form took more.
 
         Raises:
+            AlikeError: not `alike`, and it is probably not done in time.
             RequestError: it is wrong, or takes too much time, memory or stack.
             ExhaustedError: it takes more than `cpu_seconds`, but more may be given.
             RuntimeError: it could not be tried; the next call tries again.
         """
+        if not alike and self._is_like_longer(grammar, cpu_seconds):
+            raise AlikeError
         error = self._outcome(grammar, cpu_seconds).result()
         if error is None:
             if cpu_seconds < SECONDS:
@@ -85,7 +99,7 @@ class GrammarTrial:
 
     def _outcome(self, grammar: str, cpu_seconds: float) -> "Future[str | None]":
         """What is wrong with it, empty if nothing; `None` if it takes too much."""
-        key = (hashlib.sha256(grammar.encode()).digest(), cpu_seconds)
+        key = _key(grammar, cpu_seconds)
         with self._lock:
             known = self._known.get(key)
             if known is not None:
@@ -106,7 +120,31 @@ class GrammarTrial:
         try:
             return self._forks.call(grammar, cpu_seconds=cpu_seconds)
         except ExhaustedError:
+            self._remember(_form(grammar), cpu_seconds)
             return None
+
+    def _is_like_longer(self, grammar: str, cpu_seconds: float) -> bool:
+        """Whether it is not known itself, and one of its form took more than that."""
+        with self._lock:
+            if _key(grammar, cpu_seconds) in self._known:
+                return False
+            return self._took_more.get(_form(grammar), 0.0) >= cpu_seconds
+
+    def _remember(self, form: bytes, cpu_seconds: float) -> None:
+        with self._lock:
+            before = self._took_more.pop(form, 0.0)
+            self._took_more[form] = max(before, cpu_seconds)
+            if len(self._took_more) > _MAX_REMEMBERED:
+                self._took_more.popitem(last=False)
+
+
+def _key(grammar: str, cpu_seconds: float) -> _Key:
+    return hashlib.sha256(grammar.encode()).digest(), cpu_seconds
+
+
+def _form(grammar: str) -> bytes:
+    """What is left of it without its words and numbers."""
+    return hashlib.sha256(re.sub(r"[\w\s]+", "a", grammar).encode()).digest()
 
 
 def _main() -> None:

@@ -18,11 +18,12 @@ from fdjax.serve.forks import ExhaustedError
 from fdjax.serve.grammar_trial import (
     SECONDS,
     TRIAL_SECONDS,
+    AlikeError,
     GrammarTrial,
     limits,
     readable,
 )
-from fdjax.serve.lanes import Lanes
+from fdjax.serve.lanes import FairThreads, Lanes
 from fdjax.serve.token_grammar import EndBits, TokenGrammar, what_follows
 from fdjax.serve.tokenizer import Tokenizer
 
@@ -76,7 +77,8 @@ class Grammars:
         """`compile` for tasks of asyncio; quick grammars do not wait for slow ones.
 
         Of those that wait, the owner's are next whose have used least, and of these
-        those that have been tried for the shortest time.
+        those that have been tried for the shortest time; last those of whose form one
+        took longer than they may.
 
         Args:
             params: of the request.
@@ -84,37 +86,53 @@ class Grammars:
         """
         lane = self._compiling.quick
         for seconds in TRIAL_SECONDS:
-            work = functools.partial(
-                self.compile, params, cpu_seconds=seconds, owner=owner
-            )
             try:
-                return await asyncio.wrap_future(
-                    lane.submit(work, owner=owner, rank=seconds)
-                )
+                return await self._tried(lane, params, seconds, owner)
             except ExhaustedError:
                 lane = self._compiling.slow
         raise AssertionError("the last trial says what is wrong")
 
+    async def _tried(
+        self, threads: FairThreads, params: SamplingParams, seconds: float, owner: str
+    ) -> TokenGrammar | None:
+        """`compile` in its turn, which may be a late one."""
+        compiling = functools.partial(
+            self.compile, params, cpu_seconds=seconds, owner=owner
+        )
+        submit = functools.partial(threads.submit, owner=owner)
+        alone = functools.partial(compiling, alike=False)
+        try:
+            return await asyncio.wrap_future(submit(alone, rank=seconds))
+        except AlikeError:
+            late = submit(compiling, rank=seconds + SECONDS)
+            return await asyncio.wrap_future(late)
+
     def compile(
-        self, params: SamplingParams, *, cpu_seconds: float = SECONDS, owner: str = ""
+        self,
+        params: SamplingParams,
+        *,
+        cpu_seconds: float = SECONDS,
+        alike: bool = True,
+        owner: str = "",
     ) -> TokenGrammar | None:
         """The grammar that a request asks for, if it asks for one.
 
         Args:
             params: of the request.
             cpu_seconds: see `GrammarTrial.check`.
+            alike: see there.
             owner: whose request it is; those of one share the time for masks.
 
         Raises:
             RequestError: it is wrong or takes too much, or the model has no tokenizer.
-            ExhaustedError: see `GrammarTrial.check`.
+            AlikeError, ExhaustedError: see `GrammarTrial.check`.
         """
         wanted = params.structured_outputs
         if wanted is None:
             return None
         try:
             text = self._following(_source(wanted), wanted.after)
-            self._trial.check(_without_ids(text), cpu_seconds=cpu_seconds)
+            self._trial.check(_without_ids(text), cpu_seconds=cpu_seconds, alike=alike)
             return self._compiled(text, params, owner)
         except ValueError as error:
             raise RequestError(f"{FIELD}: {error}") from error

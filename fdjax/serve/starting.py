@@ -74,8 +74,8 @@ class Starting:
         """
         n = num_outputs(params)
         with self.room(len(prompts), params, origin) as claim:
-            calls = await self._reading.calls(prompts, params, origin.tenant)
-            calls = await self._preparing.calls(calls, origin.tenant)
+            calls = await self._reading.calls(prompts, params, origin.owner)
+            calls = await self._preparing.calls(calls, origin.owner)
             num_tokens = sum(len(call.prompt) for call in calls)
             with charge(num_tokens) if charge else contextlib.nullcontext():
                 return await self._streams(

@@ -21,7 +21,7 @@ from fdjax.serve.http.logprobs import TokenTexts, chat_logprobs
 from fdjax.serve.http.schemas import ChatBody
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.taken import ahead
-from fdjax.serve.http.tenants import name_of
+from fdjax.serve.http.tenants import owner_of
 from fdjax.serve.http.turn_shapes import delta_of, message_of
 from fdjax.serve.http.whole import Result
 from fdjax.serve.outputs import Chunk
@@ -177,7 +177,7 @@ async def asked_turn(request: Request, server: Server, body: ChatBody) -> AskedT
         tools and tools.tools,
         body.template_options,
         end=body.end,
-        owner=name_of(request.scope),
+        owner=owner_of(request.scope),
     )
     prompt = await ahead(request, server, body, params, rendering)
     turns = _reading(server, tools)

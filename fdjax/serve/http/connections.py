@@ -11,7 +11,8 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
-from fdjax.serve.http.crowd import Crowd, Reason, address_of
+from fdjax.serve.http.addresses import address_of
+from fdjax.serve.http.crowd import Crowd, Reason
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.left_open import LeftOpen
 from fdjax.serve.http.underway import is_stream

@@ -1,6 +1,5 @@
 """All connections of a server: how many there may be, and which one gives way."""
 
-import ipaddress
 import logging
 import time
 from collections import Counter
@@ -43,7 +42,7 @@ class Member(Protocol):
     """A connection, as its crowd knows it.
 
     Attributes:
-        address: of its client; see `address_of`.
+        address: of its client; see `addresses.address_of`.
     """
 
     address: str
@@ -168,20 +167,6 @@ class Crowd:
             code="too_many_connections",
             headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
         )
-
-
-def address_of(host: str) -> str:
-    """What connections of one client have in common: an IPv6 host has a whole /64."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:  # no address of IP: all are one client
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    network = ipaddress.IPv6Network((int(address), 64), strict=False)
-    return str(network)
 
 
 def _subtract(counts: Counter[str], name: str) -> None:

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from fdjax.serve.http.json_size import refuse_many
-from fdjax.serve.http.tenants import name_of
+from fdjax.serve.http.tenants import owner_of
 from fdjax.serve.lanes import FairThreads, finished
 
 # Shorter ones are read at once, in a millisecond or two.
@@ -42,7 +42,7 @@ class _AsideRequest(Request):
                 self._value = await finished(
                     _READER,
                     read,
-                    owner=name_of(self.scope),
+                    owner=owner_of(self.scope),
                     size=len(body),
                 )
             else:

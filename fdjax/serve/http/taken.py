@@ -29,7 +29,7 @@ from fdjax.serve.http.records import Work, record_of
 from fdjax.serve.http.schemas import AskingBody
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.streams import unless_gone
-from fdjax.serve.http.tenants import name_of, tenant_of
+from fdjax.serve.http.tenants import name_of, origin_of, tenant_of
 from fdjax.serve.merging import merged
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.prompts import CutPrompt
@@ -194,7 +194,7 @@ async def ahead[T](
     """
     check_size(server, num_prompts=1, params=params)
     server.check_open()
-    origin = tenant_of(request.scope).origin(body.priority or 0, body.cache_salt or "")
+    origin = origin_of(request.scope, body.priority, body.cache_salt)
     with _counted(request, server), server.llm.room(1, params, origin):
         try:
             async with asyncio.timeout(server.limits.seconds):
@@ -249,7 +249,7 @@ async def take(
     starting = server.llm.start(
         prompts,
         params,
-        tenant.origin(body.priority or 0, body.cache_salt or ""),
+        origin_of(request.scope, body.priority, body.cache_salt),
         charge=charge,
         seconds=server.limits.seconds,
         make_reader=make_reader,

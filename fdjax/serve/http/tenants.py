@@ -7,6 +7,7 @@ from starlette.types import Scope
 
 from fdjax.engine.origin import Origin
 from fdjax.serve.http.accounts import Account, Quotas
+from fdjax.serve.http.addresses import address_of
 from fdjax.serve.http.errors import ApiError
 
 
@@ -33,8 +34,13 @@ class Tenant:
     )
     among_others: bool = False
 
-    def origin(self, priority: int, salt: str) -> Origin:
+    def origin(self, priority: int, salt: str, client: str = "") -> Origin:
         """On whose behalf the sequences of a request are that asks for these.
+
+        Args:
+            priority: that it asks for.
+            salt: that it asks for.
+            client: see `client_of`.
 
         Raises:
             ApiError: they may not have the priority.
@@ -47,6 +53,7 @@ class Tenant:
             )
         return Origin(
             tenant=self.name,
+            client=client,
             priority=priority,
             salt=self._salt(salt),
             max_running=self.quotas.max_running_samples,
@@ -86,3 +93,23 @@ def name_of(scope: Scope) -> str:
     """The name of who asks; "" where nobody was let in, or all are."""
     tenant = scope["state"].get("tenant")
     return tenant.name if tenant else ""
+
+
+def client_of(scope: Scope) -> str:
+    """Where a request comes from; those behind one proxy are one client."""
+    client = scope.get("client")
+    return address_of(client[0]) if client else ""
+
+
+def owner_of(scope: Scope) -> str:
+    """Who takes turns with others where a request is read: see `Origin.owner`."""
+    return name_of(scope) or client_of(scope)
+
+
+def origin_of(scope: Scope, priority: int | None, salt: str | None) -> Origin:
+    """On whose behalf the sequences of a request are: see `Tenant.origin`.
+
+    Raises:
+        ApiError: it asks for a priority that it may not have.
+    """
+    return tenant_of(scope).origin(priority or 0, salt or "", client_of(scope))

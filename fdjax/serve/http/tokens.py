@@ -14,7 +14,7 @@ from fdjax.serve.http.messages import Messages
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.streams import unless_gone
 from fdjax.serve.http.strict_body import Body
-from fdjax.serve.http.tenants import name_of
+from fdjax.serve.http.tenants import owner_of
 from fdjax.serve.http.tool_fields import Tools
 from fdjax.serve.texts import Texts
 
@@ -48,7 +48,7 @@ def router(server: Server) -> APIRouter:
     async def tokenize(request: Request, body: TokenizeBody) -> dict[str, Any]:
         server.check_model(body.model)
         with refusals(TokenizeBody.model_fields):
-            owner = name_of(request.scope)
+            owner = owner_of(request.scope)
             tokens = await unless_gone(request, _tokens(server, body, owner))
         return {
             "tokens": tokens,
@@ -78,7 +78,7 @@ def router(server: Server) -> APIRouter:
                 f"but the vocabulary has {size}; use ids from 0 to {size - 1}",
                 param="tokens",
             )
-        texts, owner = _texts(server, "tokens"), name_of(request.scope)
+        texts, owner = _texts(server, "tokens"), owner_of(request.scope)
         return {"prompt": await unless_gone(request, texts.decode(ids, owner=owner))}
 
     return routes

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fdjax.serve.http.crowd import RESERVE, ConnectionLimits, Crowd, Reason, address_of
+from fdjax.serve.http.addresses import address_of
+from fdjax.serve.http.crowd import RESERVE, ConnectionLimits, Crowd, Reason
 from fdjax.serve.http.errors import ApiError
 
 TOTAL = 4
