@@ -3,6 +3,7 @@
 XLA compiles a program in a second or less, mostly on one core; an engine has dozens.
 """
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -47,6 +48,22 @@ class Ahead:
             yield self._found
         finally:
             self._found = None
+
+
+@contextmanager
+def nothing_collected() -> Generator[None]:
+    """Inside a `with` block: the garbage collector waits.
+
+    Tracing makes so many objects that it would look through all there are every few
+    programs, which takes as long as to trace one, and find none to free.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def default_threads() -> int:

@@ -19,12 +19,13 @@ CHEAP_TOKENS = 256
 # call goes first, and the rest into another one.
 MAX_PADDING = 1 / 5
 # Where a call's time is that of its tokens, the next larger one has a sixteenth more,
-# but a tile at least; among large calls an eighth, as each size takes 0.3 s to compile.
-# (With a quarter more, at 20 conversations a second on an H200, a tenth of all time
-# went into padding.)
-FINE_PART, LARGE_PART = 1 / 16, 1 / 8
-LARGE_TOKENS = 2048
+# but a tile at least. (With a quarter more, at 20 conversations a second on an H200, a
+# tenth of all time went into padding.)
+FINE_PART = 1 / 16
 TILE = 64
+# A call of so many tokens takes no more time for each than a larger one does, and lets
+# all else wait for less.
+USUAL_TOKENS = 3072
 
 
 def ladder(smallest: int, largest: int, ratio: int) -> tuple[int, ...]:
@@ -48,8 +49,7 @@ def fine_ladder(smallest: int, largest: int) -> tuple[int, ...]:
 
 
 def _finely_next(step: int) -> int:
-    part = FINE_PART if step < LARGE_TOKENS else LARGE_PART
-    return step + max(int(step * part) // TILE, 1) * TILE
+    return step + max(int(step * FINE_PART) // TILE, 1) * TILE
 
 
 def smallest_fitting(steps: tuple[int, ...], size: int) -> int:
@@ -175,7 +175,7 @@ class Buckets:
         """
         padded = next((step for step in self.prefills if step >= count), None)
         filled = max((step for step in self.prefills if step <= count), default=0)
-        leaves_little = crowded and count - filled <= LARGE_PART * filled
+        leaves_little = crowded and count - filled <= FINE_PART * filled
         if padded is not None and (
             padded <= CHEAP_TOKENS
             or (padded - count <= MAX_PADDING * padded and not leaves_little)

@@ -23,6 +23,7 @@ from fdjax.engine.scored_prompt import Piece
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.states import States, kept
+from fdjax.engine.workspace import tunes_gemms
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
 from fdjax.generate.row_pages import RowPages
 from fdjax.kernels.paged import KVCache, SharedPrefixes
@@ -62,13 +63,18 @@ class Executor:
         self._layout = plan.layout
         self._buckets = buckets
         self.mixed = mixed
-        self.programs = Programs(model, steps_per_launch=pace.most, mixed=mixed)
+        shares = shared_reads and SharedReads.suit(model.config)
+        self.programs = Programs(
+            model,
+            steps_per_launch=pace.most,
+            mixed=mixed,
+            tunes_gemms=tunes_gemms(model.config, plan.layout, buckets, shares=shares),
+        )
         self.beams = BeamExecutor(model.config, self.programs, plan.layout, buckets)
         self._calls = KVCalls(self.programs, plan.layout, buckets)
         self.pace = pace
         self.budget = budget
         self.plan = SERVING_PLANS[0]
-        shares = shared_reads and SharedReads.suit(model.config)
         self.shared_reads = SharedReads(model.config, plan.layout) if shares else None
         self._states = States(
             model.config,

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fdjax import device
 from fdjax.engine.ahead import Ahead
 from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
 from fdjax.engine.invariance import as_config_says
@@ -35,6 +36,10 @@ from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Bool, Float, Int32
 
+# Where no GEMM is XLA's own, what it times are two ways of adding up a few numbers, and
+# to compile both takes half of all compiling (1.3 to 0.7 s of a call with prompts).
+_UNTIMED = {"xla_gpu_autotune_level": 0}
+
 
 class Programs:
     """Prompts, decoding, and what goes on between them, jitted.
@@ -47,12 +52,19 @@ class Programs:
         model: the decoder, loaded.
         steps_per_launch: decode steps of one call.
         mixed: calls with prompts may have rows that decode.
+        tunes_gemms: calls with prompts have GEMMs of XLA, see `workspace.tunes_gemms`.
     """
 
     def __init__(
-        self, model: Decoder, *, steps_per_launch: int, mixed: bool = True
+        self,
+        model: Decoder,
+        *,
+        steps_per_launch: int,
+        mixed: bool = True,
+        tunes_gemms: bool = True,
     ) -> None:
         self.steps_per_launch = steps_per_launch
+        self.tunes_gemms = tunes_gemms
         decode_rows = as_config_says(model.config, rows.decode_rows)
         extend = as_config_says(model.config, rows.extend_rows)
         sample = as_config_says(model.config, rows.sample_rows)
@@ -62,7 +74,10 @@ class Programs:
         self._structure = structure
         self._weights = tuple(leaves)
 
-        @partial(jax.jit, donate_argnums=1)
+        untimed = device.platform() == "gpu" and not tunes_gemms
+        options = _UNTIMED if untimed else {}
+
+        @partial(jax.jit, donate_argnums=1, compiler_options=options)
         def run_extend(
             weights: tuple[Array, ...], progress: GenerationProgress, call: RowTokens
         ) -> tuple[GenerationProgress, Float[Array, "R E"]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from fdjax.engine.buckets import Buckets
+from fdjax.engine.buckets import USUAL_TOKENS, Buckets
 from fdjax.engine.policy import PrefillOrder
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.turns import in_turn
@@ -59,10 +59,14 @@ class Prompts(Collection[EngineSequence]):
     ) -> list[Chunk]:
         """What the next call computes, in turn: whole prompts, or parts.
 
+        It is larger than usual for a long prompt that is first in turn, which is so
+        done in one call; and in a crowd, which is served the sooner, the more rows are
+        decoded at once.
+
         Args:
             room: tokens that the call may have.
             num_decoding: of them, those of rows that decode.
-            crowded: see `Buckets.call_tokens`.
+            crowded: others wait for a row; see `Buckets.call_tokens` too.
 
         Returns:
             The chunks, which count as launched.
@@ -70,6 +74,8 @@ class Prompts(Collection[EngineSequence]):
         if not self._sequences or room <= num_decoding:
             return []
         sequences = self._in_turn()[: self._buckets.prefill_rows]
+        if not crowded:
+            room = min(room, max(USUAL_TOKENS, num_decoding + _left(sequences[0])))
         waiting = sum(map(_left, sequences))
         count = min(num_decoding + waiting, room)
         count = self._buckets.call_tokens(

@@ -6,7 +6,12 @@ from contextlib import suppress
 import jax
 import numpy as np
 
-from fdjax.engine.ahead import Collected, compile_all, default_threads
+from fdjax.engine.ahead import (
+    Collected,
+    compile_all,
+    default_threads,
+    nothing_collected,
+)
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
 from fdjax.engine.kv_calls import MOVE_SIZES
@@ -14,7 +19,6 @@ from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.engine.shared_reads import SharedReads
-from fdjax.engine.workspace import tunes_gemms
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan, serving_plan
 from fdjax.generate.pooling_params import PoolingParams
@@ -81,16 +85,16 @@ def warm_up(
             calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
     report = on_progress or (lambda done, in_all: None)
     threads = default_threads() if threads is None else threads
-    config, shares = executor.programs.model.config, executor.shared_reads is not None
     num_ahead = 0
-    if threads > 1 and not tunes_gemms(config, layout, buckets, shares=shares):
-        num_ahead = _compile_ahead(executor, calls, threads, report)
-    for done, call in enumerate(calls):
-        report(max(done, num_ahead), len(calls))
-        call()
-        # Operands of calls on their way take memory; and what failed on the device, for
-        # want of it perhaps, is said here.
-        jax.block_until_ready((executor.rules, executor.progress))
+    with nothing_collected():
+        if threads > 1 and not executor.programs.tunes_gemms:
+            num_ahead = _compile_ahead(executor, calls, threads, report)
+        for done, call in enumerate(calls):
+            report(max(done, num_ahead), len(calls))
+            call()
+            # Operands of calls on their way take memory; and what failed on the device,
+            # for want of it perhaps, is said here.
+            jax.block_until_ready((executor.rules, executor.progress))
     report(len(calls), len(calls))
     return len(calls)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from fdjax import SamplingParams
-from fdjax.engine.buckets import Buckets
+from fdjax.engine.buckets import USUAL_TOKENS, Buckets
 from fdjax.engine.checked_request import make_request
 from fdjax.engine.origin import Origin
 from fdjax.engine.policy import PrefillOrder, StepPolicy
@@ -26,12 +26,16 @@ class Desk:
         num_pages: int = 32,
         max_batched_tokens: int = 64,
         order: PrefillOrder = StepPolicy.prefill_order,
+        fine: bool = False,
+        max_model_len: int = 32,
     ) -> None:
+        self.max_model_len = max_model_len
         buckets = Buckets.of(
             max_num_seqs=4,
-            max_model_len=32,
+            max_model_len=max_model_len,
             page_size=PAGE_SIZE,
             max_batched_tokens=max_batched_tokens,
+            fine=fine,
         )
         self.scheduler = Scheduler(
             PagePool(num_pages),
@@ -56,7 +60,12 @@ class Desk:
         prompt = [place] * length
         params = SamplingParams(temperature=0.0, max_tokens=output)
         request = make_request(
-            place, prompt, params, vocab_size=100, max_model_len=32, grammar=None
+            place,
+            prompt,
+            params,
+            vocab_size=100,
+            max_model_len=self.max_model_len,
+            grammar=None,
         )
         keys = PrefixKeys(PAGE_SIZE)
         origin = origin or Origin(priority=priority)
@@ -177,6 +186,28 @@ def test_a_long_prompt_is_not_overtaken_without_end():
         assert [chunk.size for chunk in chunks] == [4, 4]
         desk.scheduler.end(desk.sequences[-1])
     assert desk.sequences[0].num_prefilled == 12
+
+
+@pytest.mark.parametrize(
+    ("first", "crowded", "tokens"),
+    [
+        (1000, False, USUAL_TOKENS),
+        (4000, False, 4000),  # whole, and nobody else
+        (9000, False, 8192),
+        (1000, True, 7000),
+    ],
+)
+def test_a_call_is_larger_than_usual_for_one_prompt_or_a_crowd(
+    first: int, crowded: bool, tokens: int
+):
+    desk = Desk(
+        max_batched_tokens=8192, num_pages=5000, fine=True, max_model_len=10_000
+    )
+    for length in (first, *[2000] * 3):
+        desk.add(length)
+    desk.scheduler.admit()
+    chunks = desk.scheduler.chunks(8192, crowded=crowded)
+    assert sum(chunk.size for chunk in chunks) == tokens
 
 
 def test_the_shortest_goes_first_and_the_longest_is_not_starved():

@@ -20,7 +20,7 @@ FASTER = 20
 
 
 class Forks:
-    """Compiles nothing: counts the seconds that it would have taken, and sleeps less."""
+    """Compiles nothing: counts the seconds that it would take, and sleeps less."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
