@@ -194,7 +194,7 @@ def test_a_long_prompt_is_not_overtaken_without_end():
         (1000, False, USUAL_TOKENS),
         (4000, False, 4000),  # whole, and nobody else
         (9000, False, 8192),
-        (1000, True, 7000),
+        (3000, True, 8192),
     ],
 )
 def test_a_call_is_larger_than_usual_for_one_prompt_or_a_crowd(
