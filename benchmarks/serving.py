@@ -124,11 +124,14 @@ def constrained(
 
 
 def mixed_step(llm: LLM, *, rows: int, inputs: int, tokens: int) -> dict[str, Any]:
-    """A step of `rows` rows, of so many tokens of a prompt, and of both in one call."""
+    """A step of `rows` rows, of so many tokens of a prompt, and of both in one call.
+
+    And what the host adds to the latter, where each step a new request comes.
+    """
     engine, count = llm.engine, 16
     executor, scheduler = engine.executor, engine.scheduler
     for index, prompt in enumerate(prompts_of(llm, rows, inputs)):
-        engine.add(engine.request(index, prompt, greedy(count * 4 + 64)))
+        engine.add(engine.request(index, prompt, greedy(count * 8 + 64)))
     while len(scheduler.decoding) < rows:
         engine.step()
     (prompt,) = prompts_of(llm, 1, tokens + 1)
@@ -154,6 +157,8 @@ def mixed_step(llm: LLM, *, rows: int, inputs: int, tokens: int) -> dict[str, An
     decode = ms(lambda: call(True, []))
     alone = ms(lambda: call(False, [chunk]))
     both = ms(lambda: call(True, [chunk]))
+    engine.abort(sequence)
+    served = _ms_of_steps(llm, tokens=tokens, steps=2 * count)
     for one in [*scheduler.running]:
         engine.abort(one)
     return {
@@ -164,7 +169,22 @@ def mixed_step(llm: LLM, *, rows: int, inputs: int, tokens: int) -> dict[str, An
         "ms_prompt": round(alone, 3),
         "ms_both": round(both, 3),
         "of_the_longer": round(both / max(decode, alone), 3),
+        "ms_served": round(served, 3),
+        "host_share": round(1 - both / served, 4),
     }
+
+
+def _ms_of_steps(llm: LLM, *, tokens: int, steps: int) -> float:
+    """A step of the engine, where each brings a prompt of so many tokens."""
+    engine, ahead = llm.engine, 4
+    prompts = prompts_of(llm, ahead + steps, tokens)
+    begin = 0.0
+    for index, prompt in enumerate(prompts):
+        if index == ahead:
+            begin = time.perf_counter()
+        engine.add(engine.request(1000 + index, prompt, greedy(1)))
+        engine.step()
+    return (time.perf_counter() - begin) / steps * 1e3
 
 
 def host_share(llm: LLM, *, rows: int, inputs: int, steps: int) -> dict[str, Any]:
