@@ -135,7 +135,7 @@ def pieces(
     return [Piece(*each) for each in work.tolist() if each[3]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     rows=st.lists(
         st.tuples(st.integers(0, 40_000), st.integers(0, 100)), min_size=3, max_size=3
