@@ -51,19 +51,21 @@ class Ahead:
 
 
 @contextmanager
-def nothing_collected() -> Generator[None]:
-    """Inside a `with` block: the garbage collector waits.
+def old_objects_apart() -> Generator[None]:
+    """Inside a `with` block: the garbage collector looks through new objects alone.
 
-    Tracing makes so many objects that it would look through all there are every few
-    programs, which takes as long as to trace one, and find none to free.
+    Tracing makes so many that it would look through all there are every few programs,
+    which takes as long as to trace one. It goes on, as what a call leaves behind may
+    hold the device's memory.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
+    if gc.get_freeze_count():  # somebody else has set them apart, for longer
+        yield
+        return
+    gc.freeze()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.unfreeze()
 
 
 def default_threads() -> int:

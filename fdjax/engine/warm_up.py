@@ -10,7 +10,7 @@ from fdjax.engine.ahead import (
     Collected,
     compile_all,
     default_threads,
-    nothing_collected,
+    old_objects_apart,
 )
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
@@ -86,7 +86,7 @@ def warm_up(
     report = on_progress or (lambda done, in_all: None)
     threads = default_threads() if threads is None else threads
     num_ahead = 0
-    with nothing_collected():
+    with old_objects_apart():
         if threads > 1 and not executor.programs.tunes_gemms:
             num_ahead = _compile_ahead(executor, calls, threads, report)
         for done, call in enumerate(calls):
