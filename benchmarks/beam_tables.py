@@ -49,6 +49,23 @@ def throughput(rows: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
+def attention(rows: Sequence[Row]) -> str:
+    """Attention alone, of the prompts of so many searches and their beams."""
+    header = ("prompts x beams", "µs", "GB/s", "of the ceiling", "spread", "commit")
+    cells = (
+        (
+            f"{prompts} x {beams}",
+            f"{row['us']:.1f}",
+            f"{row['gb_s']:,.0f}",
+            f"{row['fraction_of_ceiling']:.0%}",
+            f"{row['spread']:.0%}",
+            row["commit"],
+        )
+        for (_, prompts, beams), row in _by_shape(rows, "fig6").items()
+    )
+    return markdown(header, cells)
+
+
 def _by_shape(rows: Sequence[Row], case: str) -> dict[tuple[str, int, int], Row]:
     """Those of a case, by engine without its version, prompts and beams."""
     return {

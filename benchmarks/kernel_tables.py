@@ -77,19 +77,42 @@ def moves(rows: Sequence[Row]) -> str:
 
 
 def unequal(rows: Sequence[Row]) -> str:
-    """One layer's attention over rows of unequal length."""
-    header = ("rows", "fdjax, µs", "FlashInfer", "GB/s", "commit")
+    """One layer's attention over rows that decode, of unequal length or that share."""
+    header = ("rows x tokens", "fdjax, µs", "FlashInfer", "GB/s", "spread", "commit")
     cells = (
         (
-            row["case"].replace("+", " + "),
+            _rows(row["case"]),
             f"{row['us']:.1f}",
             f"{row['flashinfer_us']:.1f}" if row.get("flashinfer_us") else "",
             f"{row['gb_s']:,}" if row.get("gb_s") else "",
+            f"{row['spread']:.0%}",
             row["commit"],
         )
         for row in rows
+        if "tflop_s" not in row
     )
     return markdown(header, cells)
+
+
+def _rows(case: str) -> str:
+    """`63x512+1x32768`, `64x8192-shared+1024` or `60x1016+2048@2048`, for readers."""
+    first, _, rest = case.partition("+")
+    if "-shared" in first:
+        *groups, rows, shared = first.removesuffix("-shared").split("x")
+        told = f"{rows} x ({int(shared):,} shared{rest and f' + {int(rest):,}'})"
+        return f"{groups[0]} groups of {told}" if groups else told
+    parts = [_shape(first)]
+    if "@" in rest:
+        parts.append(f"and {_prompts(rest)} of a prompt")
+    elif rest:
+        parts.append(_shape(rest))
+    return ", ".join(parts)
+
+
+def _shape(rows: str) -> str:
+    """`63x512`, for readers."""
+    count, length = rows.split("x")
+    return f"{count} x {int(length):,}"
 
 
 def prefills(rows: Sequence[Row]) -> str:
@@ -123,3 +146,73 @@ def _prompts(case: str) -> str:
         return " after ".join(f"{int(part):,}" for part in case.split("@"))
     rows, length = case.removeprefix("prefill-").split("x")
     return f"{rows} x {int(length):,}"
+
+
+def pallas(rows: Sequence[Row]) -> str:
+    """One layer's decode attention in Pallas: the device's time, by scheme."""
+    lines: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        lines.setdefault(shape(row), {})[row["scheme"]] = row
+    schemes = ("unified", "synchronised")
+    cells = (
+        (
+            name,
+            *(f"{found[s]['device_us']:.1f}" if s in found else "" for s in schemes),
+            found["unified"]["commit"],
+        )
+        for name, found in lines.items()
+    )
+    return markdown(("batch x context", "unified, µs", schemes[1], "commit"), cells)
+
+
+def traced(rows: Sequence[Row], kernel: str) -> str:
+    """A kernel in traces of whole steps: how often, and what it costs them."""
+    header = (
+        "batch x context", "launches a step", "µs that it adds", "from start to end",
+        "of a step", "commit",
+    )  # fmt: skip
+    cells = (
+        (
+            shape(row),
+            f"{one['launches']:.0f}",
+            f"{one['advance_us']:.1f}",
+            f"{one['duration_us']:.1f}",
+            f"{one['us_per_step'] / row['ms_per_step'] / 1000:.2%}",
+            row["commit"],
+        )
+        for row in rows
+        for one in row["kernels"]
+        if f"::{kernel}::" in one["kernel"]
+    )
+    return markdown(header, cells)
+
+
+def chains(rows: Sequence[Row]) -> str:
+    """Whole steps layer by layer, and as one call of `layer_program`."""
+    found = {(row["model"], row["layers"], row["batch"]): row for row in rows}
+    batches = sorted({row["batch"] for row in rows})
+    models = [m for m, how, batch in found if how == _APART and batch == batches[0]]
+    header = (
+        "model",
+        *(f"{batch} x 1,024, ms" for batch in batches),
+        f"prefill of {batches[-1]} x 1,024",
+        "commit",
+    )
+
+    def told(model: str, batch: int, what: str, style: str) -> str:
+        before, now = (found[model, how, batch][what] for how in (_APART, _ONE))
+        return f"{before:{style}} → {now:{style}}"
+
+    cells = (
+        (
+            model,
+            *(told(model, batch, "ms_per_step", ".2f") for batch in batches),
+            told(model, batches[-1], "prefill_ms", ",.0f"),
+            found[model, _ONE, batches[0]]["commit"],
+        )
+        for model in models
+    )
+    return markdown(header, cells)
+
+
+_APART, _ONE = "one by one", "one call"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import (
+    attention_chart,
     beam_memory,
     beam_tables,
     charts,
@@ -21,6 +22,7 @@ from benchmarks.results import RESULTS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 H200 = RESULTS / "nvidia-h200"
+H100 = RESULTS / "nvidia-h100-80gb-hbm3"
 BEGIN = "<!-- results: {} -->"
 END = "<!-- /results -->"
 
@@ -35,10 +37,14 @@ def of(name: str) -> list[dict[str, Any]]:
     return load_rows(H200 / f"{name}.json")
 
 
-def _attention(*, shared: bool) -> list[dict[str, Any]]:
-    """Attention of steps that decode, with prefixes that rows share or without."""
-    decoding = (row for row in of("attention") if "tflop_s" not in row)
-    return [row for row in decoding if ("shared" in row["case"]) == shared]
+def of_readme(heading: str) -> str:
+    """The table below a heading of the README, with links as pages of the docs have."""
+    _, found, rest = (REPOSITORY / "README.md").read_text().partition(f"## {heading}\n")
+    if not found:
+        raise ValueError(f"the README has no {heading}")
+    lines = rest.partition("\n## ")[0].splitlines()
+    table = "\n".join(line for line in lines if line.startswith("|"))
+    return table.replace("](docs/", "](")
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -51,8 +57,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory_rows": lambda: tables.memory_rows(of("memory_rows")),
     "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
     "decode_attention": lambda: kernel_tables.attention(of("decode_attention")),
-    "attention": lambda: kernel_tables.unequal(_attention(shared=False)),
-    "shared_prefix": lambda: kernel_tables.unequal(_attention(shared=True)),
+    "decode_attention_pallas": lambda: kernel_tables.pallas(
+        of("decode_attention_pallas")
+    ),
+    "attention": lambda: kernel_tables.unequal(of("attention")),
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
     "ragged_attention": lambda: stack_tables.peers(of("ragged_attention")),
     "tunix": lambda: stack_tables.rollouts(of("tunix_rollouts")),
@@ -61,12 +69,26 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "beams": lambda: beam_tables.steps(of("beams")),
     "beams_many": lambda: beam_tables.throughput(of("beams")),
     "page_move": lambda: kernel_tables.moves(of("page_move")),
+    "add_norm": lambda: kernel_tables.traced(of("timeline"), "add_norm"),
+    "embedding": lambda: kernel_tables.traced(of("timeline"), "embedding"),
+    "beam_attention": lambda: beam_tables.attention(of("beams")),
+    "layer_program": lambda: kernel_tables.chains(
+        load_rows(H100 / "layer_program.json")
+    ),
+    "readme_models": lambda: of_readme("Models"),
+    "readme_hardware": lambda: of_readme("Hardware"),
+    "readme_features": lambda: of_readme("Features"),
 }
 """What makes each block, by the name in its marker."""
 
 PAGES = {
     "README.md": ("beside",),
-    "docs/index.md": ("beside",),
+    "docs/index.md": (
+        "beside",
+        "readme_models",
+        "readme_hardware",
+        "readme_features",
+    ),
     "docs/performance.md": (
         "decode",
         "beside",
@@ -79,10 +101,16 @@ PAGES = {
     ),
     "docs/stacks.md": ("ragged_attention", "tunix"),
     "docs/beam-search.md": ("beams", "beams_many"),
-    "docs/kernels/attention_plan.md": ("attention",),
-    "docs/kernels/shared_prefix.md": ("shared_prefix",),
+    "docs/kernels/attention.md": ("attention",),
     "docs/kernels/prefill_attention.md": ("prefill_attention",),
-    "docs/kernels/decode_attention.md": ("decode_attention",),
+    "docs/kernels/decode_attention.md": (
+        "decode_attention",
+        "decode_attention_pallas",
+    ),
+    "docs/kernels/beam_attention.md": ("beam_attention",),
+    "docs/kernels/layer_program.md": ("layer_program",),
+    "docs/kernels/add_norm.md": ("add_norm",),
+    "docs/kernels/embedding.md": ("embedding",),
     "docs/kernels/matmul.md": ("matmul",),
     "docs/kernels/draw.md": ("draw",),
     "docs/kernels/page_move.md": ("page_move",),
@@ -93,6 +121,7 @@ CHARTS: dict[str, Callable[[], str]] = {
     "docs/plots/decode-h200.svg": lambda: charts.decode(of("decode"), of("peers")),
     "docs/plots/load-h200.svg": lambda: charts.load(of("serving_online")),
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
+    "docs/plots/attention.svg": attention_chart.chart,
     "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),
 }
 """What draws each chart, by its file."""

@@ -172,6 +172,46 @@ def test_prompts_have_a_table_of_their_own():
     assert [line.split(" | ")[0] for line in lines[3:]] == ["| 64 after 32,704"]
 
 
+def test_rows_of_attention_are_told_in_words():
+    row = {"us": 67.4, "spread": 0.03, "commit": "abc1234"}
+    cases = ("63x512+1x32768", "8x32768-shared", "4x16x8192-shared+1024", "6x10+20@30")
+    lines = kernel_tables.unequal([row | {"case": case} for case in cases]).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        "| 63 x 512, 1 x 32,768",
+        "| 8 x (32,768 shared)",
+        "| 4 groups of 16 x (8,192 shared + 1,024)",
+        "| 6 x 10, and 20 after 30 of a prompt",
+    ]
+
+
+def test_steps_stand_beside_those_of_one_call():
+    row = {"model": "m", "batch": 1, "prefill_ms": 3000.0, "commit": "abc1234"}
+    rows = [
+        row | {"layers": "one by one", "ms_per_step": 5.0},
+        row | {"layers": "one call", "ms_per_step": 4.5, "prefill_ms": 2000.0},
+        row | {"model": "other", "layers": "one call", "ms_per_step": 4.0},
+    ]
+    lines = kernel_tables.chains(rows).splitlines()
+    assert lines[2:] == ["| m | 5.00 → 4.50 | 3,000 → 2,000 | abc1234 |"]
+
+
+def test_a_kernel_of_a_trace_is_told_by_its_folder():
+    times = {"launches": 65.0, "advance_us": 2.85, "duration_us": 14.62}
+    one = times | {"kernel": "void fdjax::add_norm::kernel<T>", "us_per_step": 198.0}
+    step = {"batch": 8, "context": 1024, "ms_per_step": 4.0, "commit": "abc1234"}
+    rows = [step | {"kernels": [one, one | {"kernel": "void fdjax::draw::kernel"}]}]
+    lines = kernel_tables.traced(rows, "add_norm").splitlines()
+    assert lines[2:] == ["| 8 x 1,024 | 65 | 2.9 | 14.6 | 4.95% | abc1234 |"]
+
+
+def test_the_home_page_has_the_tables_of_the_readme():
+    text = report.of_readme("Features")
+    assert text.startswith("| what | tested |") and text.count("\n") > 10
+    assert "](beam-search.md)" in text and "](docs/" not in text
+    with pytest.raises(ValueError, match="no Colours"):
+        report.of_readme("Colours")
+
+
 def test_a_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
         report.rewritten("no table here", "decode", "block")
