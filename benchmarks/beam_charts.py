@@ -20,6 +20,8 @@ _WORDS = {
     "gb_s": "GB/s of attention",
     "requests_per_s": "requests a second",
 }
+_LETTER = 6.8
+"""Of a label, its width."""
 
 
 def write(rows: Sequence[dict[str, Any]], folder: pathlib.Path, device: str) -> None:
@@ -30,11 +32,26 @@ def write(rows: Sequence[dict[str, Any]], folder: pathlib.Path, device: str) -> 
         folder: of the charts.
         device: in their names.
     """
-    for case, measures in MEASURES.items():
-        own = [row for row in rows if row["case"] == case]
-        for measure in measures if own else ():
-            name = f"beams-{case}-{measure.replace('_', '-')}-{device}.svg"
-            (folder / name).write_text(chart(own, measure, device))
+    there = {row["case"] for row in rows}
+    for name, (case, measure) in names(device).items():
+        if case in there:
+            (folder / name).write_text(chart_of(rows, case, measure, device))
+
+
+def names(device: str) -> dict[str, tuple[str, str]]:
+    """The case and the measure of each chart, by its file."""
+    return {
+        f"beams-{case}-{measure.replace('_', '-')}-{device}.svg": (case, measure)
+        for case, measures in MEASURES.items()
+        for measure in measures
+    }
+
+
+def chart_of(
+    rows: Sequence[dict[str, Any]], case: str, measure: str, device: str
+) -> str:
+    """Bars of one measure of one case."""
+    return chart([row for row in rows if row["case"] == case], measure, device)
 
 
 def chart(rows: Sequence[dict[str, Any]], measure: str, device: str) -> str:
@@ -47,16 +64,22 @@ def chart(rows: Sequence[dict[str, Any]], measure: str, device: str) -> str:
 def _parts(
     rows: Sequence[dict[str, Any]], measure: str, title: str, height: int
 ) -> Iterator[str]:
-    left, most = 330, max(row[measure] for row in rows)
+    labels, most = [*map(_label, rows)], max(row[measure] for row in rows)
+    left = 10 + _LETTER * max(map(len, labels))
     yield text(0, 18, title, kind="title")
     yield upright(left, 32, height - 10)
-    for place, row in enumerate(rows):
+    for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
         y, width = 38 + 24 * place, (WIDTH - left - 80) * row[measure] / most
-        wide = f"{row['prompts']} x {row['beams']} beams"
-        if not row["beams"]:
-            wide = f"{row['prompts']} rows"
-        words = (row["engine"], row.get("model", ""), wide, f"{row['context']} in")
-        yield text(left - 10, y + 13, ", ".join(filter(None, words)), anchor="end")
+        yield text(left - 10, y + 13, label, anchor="end")
         kind = "a" if row["engine"] == "fdjax" else "b"
         yield bar(left, y, width, 16, kind=kind)
-        yield text(left + width + 6, y + 13, f"{row[measure]:g}", kind="faint")
+        yield text(left + width + 6, y + 13, f"{row[measure]:.4g}", kind="faint")
+
+
+def _label(row: dict[str, Any]) -> str:
+    """What a bar is of."""
+    wide = f"{row['prompts']} x {row['beams']} beams"
+    if not row["beams"]:
+        wide = f"{row['prompts']} rows"
+    words = (row["engine"], row.get("model", ""), wide, f"{row['context']} in")
+    return ", ".join(filter(None, words))

@@ -4,6 +4,7 @@
 chart; a test holds the files to what it would write.
 """
 
+import functools
 import json
 import pathlib
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 from benchmarks import (
     attention_chart,
+    beam_charts,
     beam_memory,
     beam_tables,
     charts,
@@ -125,6 +127,16 @@ CHARTS: dict[str, Callable[[], str]] = {
     "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),
 }
 """What draws each chart, by its file."""
+
+
+def _beams(case: str, measure: str) -> str:
+    return beam_charts.chart_of(of("beams"), case, measure, H200.name)
+
+
+CHARTS.update(
+    (f"docs/plots/{name}", functools.partial(_beams, *drawn))
+    for name, drawn in beam_charts.names(H200.name).items()
+)
 
 
 def rewritten(text: str, name: str, block: str) -> str:
