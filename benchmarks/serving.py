@@ -21,8 +21,10 @@ import numpy as np
 from benchmarks import results
 from fdjax import LLM, SamplingParams
 from fdjax.engine.engine import Engine
+from fdjax.engine.executor import AnyLaunch
+from fdjax.engine.request import Increment
 from fdjax.engine.results import Launch
-from fdjax.engine.sequence import Chunk
+from fdjax.engine.sequence import Chunk, EngineSequence
 from fdjax.generate.masks import num_words
 from fdjax.generate.stopping import FinishReason
 
@@ -220,13 +222,22 @@ def _decode(engine: Engine, launches: int) -> tuple[float, float, int]:
     """Seconds, those in which the host was busy, and tokens."""
     for _ in range(4):
         engine.step()
-    begin, busy, made = time.perf_counter(), 0.0, 0
-    for _ in range(launches):
-        engine.wait()
+    read, waited, made = engine.executor.read, 0.0, 0
+
+    def timed_read(launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
+        nonlocal waited
         start = time.perf_counter()
+        launch.wait()
+        waited += time.perf_counter() - start
+        return read(launch)
+
+    engine.executor.read = timed_read
+    begin = time.perf_counter()
+    for _ in range(launches):
         made += sum(len(increment.token_ids) for _, increment in engine.step())
-        busy += time.perf_counter() - start
-    return time.perf_counter() - begin, busy, made
+    seconds = time.perf_counter() - begin
+    engine.executor.read = read
+    return seconds, seconds - waited, made
 
 
 def _launched_only(engine: Engine, launches: int) -> float:

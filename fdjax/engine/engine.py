@@ -135,10 +135,6 @@ class Engine(Intake):
         """Some sequence waits or runs; those that are parked do not count."""
         return self.scheduler.has_work
 
-    def wait(self) -> None:
-        """Waits until the tokens are there that `step` reads next."""
-        self._pipeline.wait()
-
     @property
     def spare_s(self) -> float:
         """Seconds that the next step may wait: the device has work for longer.

@@ -37,11 +37,6 @@ class Pipeline:
         self._unread: deque[AnyLaunch] = deque()
         self._hold = Hold(executor.budget)
 
-    def wait(self) -> None:
-        """Waits until the tokens are there that `step` reads next."""
-        if self._unread:
-            self._unread[0].wait()
-
     @property
     def spare_s(self) -> float:
         """See `Engine.spare_s`."""

@@ -66,15 +66,13 @@ def row_tokens(
     starts, lengths = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
     prompts, decodes = np.full(num_prompts, num_rows), np.zeros(num_rows, bool)
     prompts[: len(rows)] = sorted(rows)
-    new: list[list[int]] = [[] for _ in range(num_rows)]
-    for sequence in sequences:
-        assert sequence.row is not None
-        decodes[sequence.row], new[sequence.row] = True, [0]
+    decodes[[one.row for one in sequences if one.row is not None]] = True
     for row, chunk in zip(rows, chunks, strict=True):
-        starts[row], lengths[row], new[row] = chunk.start, chunk.stop, chunk.tokens
-    tokens = np.zeros(num_tokens, np.int32)
-    flat = [token for of_row in new for token in of_row]
-    tokens[: len(flat)] = flat
+        starts[row], lengths[row] = chunk.start, chunk.stop
+    ends = np.cumsum(lengths - starts + decodes).tolist()
+    tokens = np.zeros(num_tokens, np.int32)  # of rows that decode the device knows them
+    for row, chunk in zip(rows, chunks, strict=True):
+        tokens[ends[row] - chunk.size : ends[row]] = chunk.tokens
     by_row = starts, lengths, prompts.astype(np.int32), decodes
     there, *pages = jax.device_put(((tokens, *by_row), changes, counts))
     return RowTokens(*there, pages=RowPages(pages[0], pages[1], width))

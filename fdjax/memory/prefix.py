@@ -25,8 +25,12 @@ class PrefixKeys:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Adds the keys of the pages that the sequence, now `tokens`, has filled."""
-        size = self._page_size
-        for page in range(len(self.keys), len(tokens) // size):
-            before = self.keys[-1] if self.keys else self._root
-            own = np.asarray(tokens[page * size : (page + 1) * size], "<u4").tobytes()
-            self.keys.append(hashlib.sha256(before + own).digest())
+        size, first = self._page_size, len(self.keys)
+        last = len(tokens) // size
+        if last <= first:
+            return
+        new = np.asarray(tokens[first * size : last * size], "<u4").tobytes()
+        key = self.keys[-1] if self.keys else self._root
+        for begin in range(0, len(new), 4 * size):
+            key = hashlib.sha256(key + new[begin : begin + 4 * size]).digest()
+            self.keys.append(key)

@@ -148,9 +148,10 @@ class AsyncLLM:
             async with contextlib.aclosing(merged(streams)) as chunks:
                 async for _, chunk in chunks:
                     num_left -= chunk.finish_reason is not None
-                    yield dataclasses.replace(
-                        chunk, request_id=named.name, finished=not num_left
-                    )
+                    if num_left:
+                        yield chunk
+                    else:
+                        yield dataclasses.replace(chunk, finished=True)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request that is under way: its last chunks say "abort"."""

@@ -27,6 +27,7 @@ class Detokenizer:
             are looked for in its content alone.
 
     Attributes:
+        request_id: as above.
         ended: the last chunk was made. The engine knows nothing of a stop string:
             whoever reads the chunks aborts the request there.
 
@@ -45,7 +46,7 @@ class Detokenizer:
     ) -> None:
         params = request.params
         self._sample = sample
-        self._request_id = request_id
+        self.request_id = request_id
         self._reader = reader
         self._parts: list[Part] = []
         if tokenizer is None and params.stop:
@@ -99,7 +100,7 @@ class Detokenizer:
             logprobs=None if logprobs is None else logprobs[: len(token_ids)],
             sample=self._sample,
             stop_reason=stop_reason,
-            request_id=self._request_id,
+            request_id=self.request_id,
             prompt_logprobs=increment.prompt_logprobs,
             failure=FAILURES[reason] if reason and finish_text == "error" else None,
             parts=None if self._reader is None else merged(parts),
@@ -117,7 +118,7 @@ class Detokenizer:
             text=None if text is None else "",
             finish_reason=None,
             sample=self._sample,
-            request_id=self._request_id,
+            request_id=self.request_id,
             best=BestSoFar(best.token_ids, text, best.score),
         )
 

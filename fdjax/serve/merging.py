@@ -24,6 +24,16 @@ async def merged(streams: Sequence[ChunkStream]) -> AsyncGenerator[tuple[int, Ch
 
     Whatever ends it closes all streams.
     """
+    if len(streams) == 1:  # as most requests have: no task, and no second queue
+        (alone,) = streams
+        try:
+            async for chunk in alone:
+                yield 0, chunk
+                if chunk.finish_reason is not None:
+                    return
+        finally:
+            alone.close()
+        return
     queue: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue(len(streams))
 
     async def pump(index: int, stream: ChunkStream) -> None:

@@ -24,8 +24,13 @@ class Named:
     _reason: FinishReason | None = None
 
     def started(self, streams: Sequence[Stream]) -> None:
-        """Takes its streams, which end at once if somebody has ended it meanwhile."""
+        """Takes its streams, which end at once if somebody has ended it meanwhile.
+
+        Their chunks have its name.
+        """
         self._streams = streams
+        for stream in streams:
+            stream.request_id = self.name
         if self._reason is not None:
             self.end(self._reason)
 

@@ -39,6 +39,15 @@ class Stream:
         self.request = request
 
     @property
+    def request_id(self) -> str | None:
+        """Of the request, for the chunks."""
+        return self._detokenizer.request_id
+
+    @request_id.setter
+    def request_id(self, name: str) -> None:
+        self._detokenizer.request_id = name
+
+    @property
     def admitted_s(self) -> float | None:
         """When it was let in, by `time.monotonic`; known with the first chunk."""
         return self._ticket.admitted_s
