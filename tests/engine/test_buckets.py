@@ -1,12 +1,19 @@
 """The shapes programs are compiled for."""
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdjax.engine.buckets import CHEAP_TOKENS, MAX_PADDING, Buckets, ladder
+from fdjax.engine.buckets import (
+    CHEAP_TOKENS,
+    MAX_PADDING,
+    Buckets,
+    fine_ladder,
+    ladder,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +29,15 @@ def test_a_ladder_ends_at_its_largest(
     smallest: int, largest: int, ratio: int, steps: tuple[int, ...]
 ):
     assert ladder(smallest, largest, ratio) == steps
+
+
+def test_no_two_fine_sizes_are_more_than_a_quarter_apart():
+    """A call that is a token too large for one is padded by a fifth at most."""
+    steps = fine_ladder(16, 8192)
+    above = [step for step in steps if step >= CHEAP_TOKENS]
+    assert (above[0], above[-1]) == (CHEAP_TOKENS, 8192) == (256, 8192)
+    apart = [larger / smaller for smaller, larger in itertools.pairwise(above)]
+    assert max(apart) <= 1.25
 
 
 @given(
