@@ -44,7 +44,7 @@ def _decode_parts(
     yield text(
         0, 38, "the time to read weights and KV once / the time taken", kind="faint"
     )
-    yield from _legend(_LEFT, pairs[0][1]["engine"])
+    yield from legend(_LEFT, pairs[0][1]["engine"])
     for percent in range(0, 101, 25):
         x = _LEFT + span * percent / 100
         yield upright(x, _TOP - 8, height - 22)
@@ -79,7 +79,7 @@ def _load_parts(rows: Sequence[Row], title: str) -> Iterator[str]:
     for row_of_fields, name in enumerate(LOADS):
         pair = loaded(rows, name)
         if not row_of_fields:
-            yield from _legend(0, engine_name(pair[1]))
+            yield from legend(0, engine_name(pair[1]))
         for column, (measure, words) in enumerate(
             (("ttft_ms", "to the first token"), ("tpot_ms", "for each token after it"))
         ):
@@ -106,7 +106,8 @@ def _milliseconds(value: float) -> str:
     return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.3g} ms"
 
 
-def _legend(x: float, engine: str) -> Iterator[str]:
+def legend(x: float, engine: str) -> Iterator[str]:
+    """The colours of fdjax and of another engine."""
     yield bar(x, 48, 10, 10, kind="a") + text(x + 16, 57, "fdjax")
     yield bar(x + 76, 48, 10, 10, kind="b") + text(x + 92, 57, engine)
 

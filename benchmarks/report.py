@@ -7,7 +7,7 @@ chart; a test holds the files to what it would write.
 import functools
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks import (
@@ -17,6 +17,7 @@ from benchmarks import (
     beam_tables,
     charts,
     kernel_tables,
+    load_charts,
     stack_tables,
     tables,
 )
@@ -49,11 +50,24 @@ def of_readme(heading: str) -> str:
     return table.replace("](docs/", "](")
 
 
+def _shown(table: str, charts: Mapping[str, str]) -> str:
+    """A table and the charts below it: files in `docs/plots`, and their words."""
+    images = (f"![{words}](plots/{name})" for name, words in charts.items())
+    return "\n\n".join((table, *images))
+
+
+ONLINE = {
+    "load-throughput-h200.svg": "requests a second over those asked for, beside vLLM",
+    "load-first-tokens-h200.svg": "by when first tokens have come, beside vLLM",
+    "load-gaps-h200.svg": "the distribution of gaps between tokens, beside vLLM",
+}
+"""Charts of loads, and what is read aloud."""
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "decode": lambda: tables.decode(of("decode")),
     "beside": lambda: tables.beside(of("decode"), of("peers")),
     "whole": lambda: tables.whole(of("serving"), of("start"), of("peers")),
-    "online": lambda: tables.online(of("serving_online")),
+    "online": lambda: _shown(tables.online(of("serving_online")), ONLINE),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
     "memory_rows": lambda: tables.memory_rows(of("memory_rows")),
@@ -122,6 +136,15 @@ PAGES = {
 CHARTS: dict[str, Callable[[], str]] = {
     "docs/plots/decode-h200.svg": lambda: charts.decode(of("decode"), of("peers")),
     "docs/plots/load-h200.svg": lambda: charts.load(of("serving_online")),
+    "docs/plots/load-throughput-h200.svg": lambda: load_charts.throughput(
+        of("serving_online")
+    ),
+    "docs/plots/load-first-tokens-h200.svg": lambda: load_charts.distribution(
+        of("serving_online"), "ttft_ms"
+    ),
+    "docs/plots/load-gaps-h200.svg": lambda: load_charts.distribution(
+        of("serving_online"), "gap_ms"
+    ),
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
     "docs/plots/attention.svg": attention_chart.chart,
     "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),

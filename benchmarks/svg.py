@@ -4,7 +4,7 @@ They bring their own background, because a page need not follow the same colours
 Written by hand, because its bytes must not depend on a library's version or fonts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 WIDTH = 760
@@ -19,6 +19,8 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f232
 .paper { fill: #ffffff }
 .grid { stroke: #d1d9e0; stroke-width: 1 }
 .a { fill: #0969da } .b { fill: #8c959f } .c { fill: #1a7f37 } .d { fill: #9a6700 }
+.line { fill: none; stroke-width: 2 }
+.line.a { stroke: #0969da } .line.b { stroke: #8c959f } .line.c { stroke: #1a7f37 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 }
   .faint { fill: #9198a1 }
@@ -26,6 +28,8 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f232
   .paper { fill: #0d1117 }
   .grid { stroke: #3d444d }
   .a { fill: #4493f8 } .b { fill: #7d8590 } .c { fill: #3fb950 } .d { fill: #d29922 }
+  .line { fill: none }
+  .line.a { stroke: #4493f8 } .line.b { stroke: #7d8590 } .line.c { stroke: #3fb950 }
 }
 """
 
@@ -68,3 +72,20 @@ def upright(x: float, top: float, bottom: float) -> str:
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" '
         'class="grid"/>'
     )
+
+
+def across(y: float, left: float, right: float) -> str:
+    """A line of the grid, from left to right."""
+    return (
+        f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}" '
+        'class="grid"/>'
+    )
+
+
+def line(points: Sequence[tuple[float, float]], *, kind: str) -> str:
+    """Points, and straight lines from each to the next, in one of `a` to `c`."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="{kind}"/>' for x, y in points
+    )
+    return f'<polyline points="{path}" class="line {kind}"/>{dots}'
