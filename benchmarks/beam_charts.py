@@ -1,7 +1,8 @@
 """The charts of what `benchmarks.beams` has measured, a bar a row."""
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.svg import WIDTH, bar, drawing, text, upright
@@ -20,66 +21,64 @@ _WORDS = {
     "gb_s": "GB/s of attention",
     "requests_per_s": "requests a second",
 }
-_LETTER = 6.8
-"""Of a label, its width."""
 
 
-def write(rows: Sequence[dict[str, Any]], folder: pathlib.Path, device: str) -> None:
-    """Draws every case that there are results of.
+def charts(rows: Sequence[dict[str, Any]], device: str) -> dict[str, Callable[[], str]]:
+    """What draws every case that there are results of, by its file's name.
 
     Args:
         rows: of `beams.json`.
-        folder: of the charts.
-        device: in their names.
+        device: in names and titles.
     """
-    there = {row["case"] for row in rows}
-    for name, (case, measure) in names(device).items():
-        if case in there:
-            (folder / name).write_text(chart_of(rows, case, measure, device))
-
-
-def names(device: str) -> dict[str, tuple[str, str]]:
-    """The case and the measure of each chart, by its file."""
     return {
-        f"beams-{case}-{measure.replace('_', '-')}-{device}.svg": (case, measure)
+        f"beams-{case}-{measure.replace('_', '-')}-{device}.svg": partial(
+            chart, own, measure, device
+        )
         for case, measures in MEASURES.items()
+        if (own := [row for row in rows if row["case"] == case])
         for measure in measures
     }
 
 
-def chart_of(
-    rows: Sequence[dict[str, Any]], case: str, measure: str, device: str
-) -> str:
-    """Bars of one measure of one case."""
-    return chart([row for row in rows if row["case"] == case], measure, device)
+def write(rows: Sequence[dict[str, Any]], folder: pathlib.Path, device: str) -> None:
+    """Draws every case into a folder."""
+    for name, draw in charts(rows, device).items():
+        (folder / name).write_text(draw())
 
 
 def chart(rows: Sequence[dict[str, Any]], measure: str, device: str) -> str:
-    """Bars of one measure."""
+    """Bars of one measure; what all rows have in common stands above them."""
     title = f"Beam search, {_WORDS[measure]}, on {device}"
-    height = 56 + 24 * len(rows)
+    height = 76 + 24 * len(rows)
     return drawing(height, title, _parts(rows, measure, title, height))
 
 
 def _parts(
     rows: Sequence[dict[str, Any]], measure: str, title: str, height: int
 ) -> Iterator[str]:
-    labels, most = [*map(_label, rows)], max(row[measure] for row in rows)
-    left = 10 + _LETTER * max(map(len, labels))
+    left, most = 280, max(row[measure] for row in rows)
+    names = [_names(row) for row in rows]
+    common = [one[0] for one in map(_once, zip(*names, strict=True)) if len(one) == 1]
     yield text(0, 18, title, kind="title")
-    yield upright(left, 32, height - 10)
-    for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
-        y, width = 38 + 24 * place, (WIDTH - left - 80) * row[measure] / most
-        yield text(left - 10, y + 13, label, anchor="end")
+    yield text(0, 38, ", ".join(filter(None, common)), kind="faint")
+    yield upright(left, 52, height - 10)
+    for place, (row, own) in enumerate(zip(rows, names, strict=True)):
+        y, width = 58 + 24 * place, (WIDTH - left - 80) * row[measure] / most
+        words = ", ".join(one for one in own if one not in common)
+        yield text(left - 10, y + 13, words, anchor="end")
         kind = "a" if row["engine"] == "fdjax" else "b"
         yield bar(left, y, width, 16, kind=kind)
-        yield text(left + width + 6, y + 13, f"{row[measure]:.4g}", kind="faint")
+        yield text(left + width + 6, y + 13, f"{row[measure]:g}", kind="faint")
 
 
-def _label(row: dict[str, Any]) -> str:
-    """What a bar is of."""
+def _names(row: dict[str, Any]) -> tuple[str, ...]:
+    """The engine without its plugin's version, the model, what runs, and prompts."""
     wide = f"{row['prompts']} x {row['beams']} beams"
     if not row["beams"]:
         wide = f"{row['prompts']} rows"
-    words = (row["engine"], row.get("model", ""), wide, f"{row['context']} in")
-    return ", ".join(filter(None, words))
+    engine = row["engine"].partition(",")[0]
+    return engine, row.get("model", ""), wide, f"{row['context']} in"
+
+
+def _once(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))

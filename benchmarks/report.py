@@ -62,6 +62,13 @@ ONLINE = {
     "load-gaps-h200.svg": "the distribution of gaps between tokens, beside vLLM",
 }
 """Charts of loads, and what is read aloud."""
+BEAMS = {"beams-steps-ms-per-step-nvidia-h200.svg": "ms a step, beside others"}
+BEAMS_MANY = {
+    "beams-fig7-first-ms-nvidia-h200.svg": "first tokens over lengths of prompts",
+    "beams-fig7-ms-per-step-nvidia-h200.svg": "ms a step over lengths of prompts",
+    "beams-fig8-first-ms-nvidia-h200.svg": "first tokens of three models",
+    "beams-fig8-ms-per-step-nvidia-h200.svg": "ms a step of three models",
+}
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "decode": lambda: tables.decode(of("decode")),
@@ -82,8 +89,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tunix": lambda: stack_tables.rollouts(of("tunix_rollouts")),
     "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
-    "beams": lambda: beam_tables.steps(of("beams")),
-    "beams_many": lambda: beam_tables.throughput(of("beams")),
+    "beams": lambda: _shown(beam_tables.steps(of("beams")), BEAMS),
+    "beams_many": lambda: _shown(beam_tables.throughput(of("beams")), BEAMS_MANY),
     "page_move": lambda: kernel_tables.moves(of("page_move")),
     "add_norm": lambda: kernel_tables.traced(of("timeline"), "add_norm"),
     "embedding": lambda: kernel_tables.traced(of("timeline"), "embedding"),
@@ -148,6 +155,9 @@ CHARTS: dict[str, Callable[[], str]] = {
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
     "docs/plots/attention.svg": attention_chart.chart,
     "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),
+} | {
+    f"docs/plots/{name}": draw
+    for name, draw in beam_charts.charts(of("beams"), H200.name).items()
 }
 """What draws each chart, by its file."""
 

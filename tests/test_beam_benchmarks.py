@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from typing import Any
 
 from benchmarks import beam_attention, beam_charts, beam_memory, beams
 from tests.support.hf_model import FIXTURES
@@ -43,7 +44,23 @@ def test_a_step_of_beams_is_measured_beside_rows(tmp_path: pathlib.Path):
     beam_charts.write(rows, tmp_path, "cpu")
     (drawn,) = tmp_path.glob("*.svg")
     assert drawn.name == "beams-steps-ms-per-step-cpu.svg"
-    assert "fdjax, llama, 1 x 4 beams, 16 in" in drawn.read_text()
+    words = drawn.read_text()
+    assert words.count(">fdjax, llama, 16 in<") == 1, "common to all"
+    assert [words.count(f">{one}<") for one in ("1 x 4 beams", "4 rows")] == [1, 1]
+
+
+def test_a_chart_tells_engines_apart():
+    rows: list[dict[str, Any]] = [
+        {"case": "fig9", "prompts": n, "beams": 4, "context": 8, "requests_per_s": n}
+        | {"engine": engine, "model": "m"}
+        for engine in ("fdjax", "vLLM 0.26.0, plugin 0.1.5")
+        for n in (1, 2)
+    ]
+    (name,) = (drawn := beam_charts.charts(rows, "cpu"))
+    assert name == "beams-fig9-requests-per-s-cpu.svg"
+    words = drawn[name]()
+    assert ">m, 8 in<" in words
+    assert ">fdjax, 2 x 4 beams<" in words and ">vLLM 0.26.0, 2 x 4 beams<" in words
 
 
 def test_attention_counts_what_some_beam_reads():
