@@ -6,6 +6,7 @@
 * `<model>-80GiB`: the longest single sequence of that budget, prompt in chunks, run to
   its end; `<model>-device`: likewise, of what the device offers.
 * `curves`: the three ways of FlashDecoding++Next's Fig. 19 by arithmetic; none runs.
+  `--described "NVIDIA H200"` plans for that device, which need not be here.
 * `plot`: draws what there is of these.
 
 A sequence of a whole H200 takes minutes: `--tokens` runs a shorter one in the same
@@ -23,6 +24,7 @@ import jax
 import numpy as np
 
 from benchmarks import memory_chart, results
+from benchmarks.described import described
 from benchmarks.memory_plans import (
     arena_prompt,
     longest,
@@ -170,7 +172,12 @@ def _row(
 
 
 def curves(model: str, budget_bytes: int) -> list[Row]:
-    """The ways of Fig. 19 by arithmetic: the longest prompt, and the final length."""
+    """The ways of Fig. 19 by arithmetic: the longest prompt, and the final length.
+
+    Args:
+        model: a folder, or a configuration.
+        budget_bytes: of one device.
+    """
     settings = settings_of(model)
     plan = longest(settings, budget_bytes)
     final = plan.max_model_len
@@ -185,10 +192,16 @@ def curves(model: str, budget_bytes: int) -> list[Row]:
             "tokens": last,
             "prompt_tokens": prompt,
             "budget_bytes": budget_bytes,
+            "what": f"arithmetic for {device.kind()}, on {_machine()}",
             **results.provenance(),
         }
         for way, (prompt, last) in ways.items()
     ]
+
+
+def _machine() -> str:
+    """The device that is here, whatever is described."""
+    return jax.devices()[0].device_kind
 
 
 def keep(out: pathlib.Path, rows: Sequence[Row]) -> None:
@@ -204,32 +217,41 @@ def main(given: Sequence[str] | None = None) -> None:
     Args:
         given: of the command line.
     """
+    asked = _parsed(given)
+    case = CASES.get(asked.case)
+    if case is not None:
+        device.claim_memory(case.fraction)
+    with described(asked.described):
+        out = asked.out or results.RESULTS / results.device_slug() / "memory.json"
+        if asked.case == "plot":
+            plot = asked.plot or out.with_suffix(".svg")
+            plot.write_text(memory_chart.chart(load_rows(out), out.parent.name))
+            return
+        if case is None:
+            rows = [row for model in (LLAMA, QWEN) for row in curves(model, 80 * GIB)]
+        else:
+            rows = [measure(asked.case, case, tokens=asked.tokens, output=asked.output)]
+    for row in rows:
+        print(row, flush=True)
+    keep(out, rows)
+
+
+def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--case", choices=(*CASES, "curves", "plot"), required=True)
     parser.add_argument("--tokens", type=int, help="of the sequence; all by default")
     parser.add_argument("--output", type=int, default=32, help="tokens of these")
+    parser.add_argument("--described", help="a GPU to plan for, of `curves`")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path, help="an SVG file, of `plot`")
     asked = parser.parse_args(given)
     if asked.output < 1 or (asked.tokens or asked.output + 1) <= asked.output:
         parser.error("--tokens must be more than --output, and that 1 at least")
-    case = CASES.get(asked.case)
-    if case is not None:
-        device.claim_memory(case.fraction)
-    out = asked.out or results.RESULTS / results.device_slug() / "memory.json"
-    if asked.case == "plot":
-        plot = asked.plot or out.with_suffix(".svg")
-        plot.write_text(memory_chart.chart(load_rows(out), out.parent.name))
-        return
-    if case is None:
-        rows = [row for model in (LLAMA, QWEN) for row in curves(model, 80 * GIB)]
-    else:
-        rows = [measure(asked.case, case, tokens=asked.tokens, output=asked.output)]
-    for row in rows:
-        print(row, flush=True)
-    keep(out, rows)
+    if asked.described is not None and asked.case in CASES:
+        parser.error(f"{asked.case} runs; only what is arithmetic can be described")
+    return asked
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from fdjax import device
 from fdjax.kernels.matmul.timing import READ_CEILING_GB_S
 
 ROOT = pathlib.Path(__file__).resolve().parent
@@ -17,8 +18,8 @@ RESULTS = ROOT / "results"
 
 
 def device_slug() -> str:
-    """The device's name as a folder: "nvidia-h200", "cpu"."""
-    return jax.devices()[0].device_kind.lower().replace(" ", "-")
+    """The device's name as a folder: "nvidia-h200", "cpu"; a described one's too."""
+    return device.kind().lower().replace(" ", "-")
 
 
 def commit() -> str:

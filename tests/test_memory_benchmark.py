@@ -4,6 +4,7 @@ import json
 import pathlib
 from typing import Any
 
+import jax
 import pytest
 
 from benchmarks import memory, memory_chart, memory_plans
@@ -49,6 +50,21 @@ def test_the_ways_of_fig_19_are_told_apart():
     final = ways["chunked"]["tokens"]
     assert 528_000 < final < left // LLAMA["kv"]
     assert ways["arena"]["tokens"] == ways["chunked"]["prompt_tokens"] == final
+
+
+def test_curves_are_those_of_a_device_that_is_not_here(tmp_path: pathlib.Path):
+    """In this process too, whose device is a CPU; rows say so."""
+    out = tmp_path / "memory.json"
+    described = ["--described", "NVIDIA H200"]
+    memory.main(["--case", "curves", *described, "--out", str(out)])
+    rows = _rows(out)
+    assert {name.partition("-80GiB-")[2] for name in rows} == {*memory_chart.WAYS}
+    assert 528_000 < rows["llama3-8b-80GiB-chunked"]["tokens"] < 531_000
+    assert {row["what"] for row in rows.values()} == {
+        f"arithmetic for NVIDIA H200, on {jax.devices()[0].device_kind}"
+    }
+    with pytest.raises(SystemExit):
+        memory.main(["--case", "llama3-8b-room", *described])
 
 
 @pytest.mark.usefixtures("on_h200")
