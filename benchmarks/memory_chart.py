@@ -19,6 +19,7 @@ PAPER = {
 }
 BUDGET = "80GiB"
 _LEFT, _TOP, _STEP = 250, 62, 26
+_LETTER = 8  # at most, in the mean
 
 
 def curves(rows: Sequence[Row]) -> list[tuple[str, str, Row]]:
@@ -53,15 +54,19 @@ def _parts(drawn: Sequence[tuple[str, str, Row]], title: str) -> Iterator[str]:
     span = WIDTH - _LEFT - 10
     most = max(row["tokens"] for _, _, row in drawn)
     yield text(0, 18, title, kind="title")
+    yield text(_LEFT + 220, 41, "by arithmetic, but for those run", kind="faint")
     yield bar(_LEFT, 32, 10, 10, kind="a") + text(_LEFT + 16, 41, "prompt")
     yield bar(_LEFT + 90, 32, 10, 10, kind="b") + text(_LEFT + 106, 41, "with output")
     yield upright(_LEFT, _TOP - 8, _TOP + _STEP * len(drawn))
     for place, (model, way, row) in enumerate(drawn):
         y = _TOP + _STEP * place
         yield text(_LEFT - 10, y + 13, f"{model}, {WAYS[way]}", anchor="end")
-        yield bar(_LEFT, y, span * row["tokens"] / most, 18, kind="b")
+        width, told = span * row["tokens"] / most, _told(model, way, row)
+        yield bar(_LEFT, y, width, 18, kind="b")
         yield bar(_LEFT, y, span * row["prompt_tokens"] / most, 18, kind="a")
-        yield text(_LEFT + 6, y + 13, _told(model, way, row), kind="on")
+        fits = len(told) * _LETTER < width
+        x, kind = (_LEFT, "on") if fits else (_LEFT + width, "faint")
+        yield text(x + 6, y + 13, told, kind=kind)
 
 
 def _told(model: str, way: str, row: Row) -> str:

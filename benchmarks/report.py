@@ -18,6 +18,7 @@ from benchmarks import (
     charts,
     kernel_tables,
     load_charts,
+    memory_chart,
     stack_tables,
     tables,
 )
@@ -62,6 +63,7 @@ ONLINE = {
     "load-gaps-h200.svg": "the distribution of gaps between tokens, beside vLLM",
 }
 """Charts of loads, and what is read aloud."""
+MEMORY = {"memory-h200.svg": "the longest sequences of 80 GiB, in three ways"}
 BEAMS = {"beams-steps-ms-per-step-nvidia-h200.svg": "ms a step, beside others"}
 BEAMS_MANY = {
     "beams-fig7-first-ms-nvidia-h200.svg": "first tokens over lengths of prompts",
@@ -77,7 +79,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "online": lambda: _shown(tables.online(of("serving_online")), ONLINE),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
-    "memory_rows": lambda: tables.memory_rows(of("memory_rows")),
+    "memory_rows": lambda: _shown(tables.memory_rows(of("memory_rows")), MEMORY),
     "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
     "decode_attention": lambda: kernel_tables.attention(of("decode_attention")),
     "decode_attention_pallas": lambda: kernel_tables.pallas(
@@ -154,22 +156,13 @@ CHARTS: dict[str, Callable[[], str]] = {
     ),
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
     "docs/plots/attention.svg": attention_chart.chart,
+    "docs/plots/memory-h200.svg": lambda: memory_chart.chart(of("memory"), H200.name),
     "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),
 } | {
     f"docs/plots/{name}": draw
     for name, draw in beam_charts.charts(of("beams"), H200.name).items()
 }
 """What draws each chart, by its file."""
-
-
-def _beams(case: str, measure: str) -> str:
-    return beam_charts.chart_of(of("beams"), case, measure, H200.name)
-
-
-CHARTS.update(
-    (f"docs/plots/{name}", functools.partial(_beams, *drawn))
-    for name, drawn in beam_charts.names(H200.name).items()
-)
 
 
 def rewritten(text: str, name: str, block: str) -> str:
