@@ -1,13 +1,10 @@
 """Beam searches by others on the same machine: transformers, vLLM with a plugin."""
 
 import importlib
-import pathlib
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from benchmarks.made_up import folder_of, transformers_model
 from benchmarks.searches import Run, Search, Times
 
 
@@ -22,15 +19,10 @@ def transformers_run(model: str, some: Sequence[Search]) -> tuple[Run, str]:
     import torch  # pyright: ignore[reportMissingImports]  (group parity)
     import transformers
 
-    is_gpu = torch.cuda.is_available()
-    place, dtype = ("cuda", torch.bfloat16) if is_gpu else ("cpu", torch.float32)
-    config = transformers.AutoConfig.from_pretrained(model)
-    with torch.device(place):
-        kind: Any = transformers.AutoModelForCausalLM
-        peer = kind.from_config(config, dtype=dtype).eval()
+    peer, place = transformers_model(folder_of(model))
 
     def seconds(search: Search, tokens: int) -> float:
-        ids = torch.as_tensor(search.drawn(config.vocab_size), device=place)
+        ids = torch.as_tensor(search.drawn(peer.config.vocab_size), device=place)
         start = time.perf_counter()
         with torch.inference_mode():
             out = peer.generate(
@@ -59,10 +51,8 @@ def vllm_run(model: str, some: Sequence[Search]) -> tuple[Run, str]:
     scheduler = importlib.import_module("vllm_beam_search.scheduler")
     metadata = importlib.import_module("importlib.metadata")
     importlib.import_module("vllm_beam_search").register_beam_search_plugin()
-    folder = pathlib.Path(tempfile.mkdtemp())
-    shutil.copy(model, folder / "config.json")
     llm = vllm.LLM(
-        model=str(folder),
+        model=folder_of(model),
         load_format="dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16",

@@ -1,91 +1,99 @@
 """The highest throughput over batch sizes (FlashDecoding++Next, Fig. 11 and 12).
 
+    python -m benchmarks.highest_throughput
+    JAX_PLATFORMS=cpu python -m benchmarks.highest_throughput --out FILE --engine vllm
+
+measures fdjax, and beside it, where they are installed, vLLM or Hugging Face's
+transformers (`--engine transformers`), with made-up weights too. For these
+`JAX_PLATFORMS=cpu` leaves the GPU to the engine, so that the file must be named:
+`highest_throughput.json` in the device's folder of `benchmarks/results`, to stand beside
+fdjax's. What a file has of other engines, models and batches is kept; `--plot` and
+`--plot-batches` draw all that it has.
+
 As many requests at once as a batch has rows, all with prompts of one length and 128
 tokens of output: Fig. 12 is output tokens a second of each batch, and Fig. 11 the
 highest of them. A batch whose keys and values do not fit runs with put-backs, as users
-would have it, and says how many.
+would have it, and fdjax says how many; transformers has no such thing: a batch that it
+has no memory for has no tokens a second, and no larger one is tried. A model that was
+made for shorter sequences gets more positions, of every engine.
 """
 
 import argparse
 import pathlib
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import results
+from benchmarks import results, throughput_charts
 from benchmarks.cases import Case
-from benchmarks.svg import WIDTH, bar, drawing, text, upright
+from benchmarks.report import load_rows
 from benchmarks.tables import Row
-from fdjax import LLM, SamplingParams
+from benchmarks.throughput_engines import (
+    ENGINES,
+    BatchEngine,
+    BatchSettings,
+    OutOfMemoryError,
+)
 
 OUTPUT = 128
 MODELS = "llama2-7b,llama3-8b,qwen1.5-7b,opt-6.7b"
 BATCHES = "1,4,16,64,128,256"
-_LEFT, _STEP = 240, 24
 
 
-def seconds(llm: LLM, case: Case) -> float:
-    """The time of one batch, from handing it over to its last token."""
-    prompts = case.prompts(llm.config.embedding.vocab_size).tolist()
-    params = SamplingParams(temperature=0.0, max_tokens=case.steps, ignore_eos=True)
-    start = time.perf_counter()
-    outputs = llm.generate(prompts, params)
-    took = time.perf_counter() - start
-    assert all(len(one.outputs[0].token_ids) == case.steps for one in outputs)
-    return took
-
-
-def measure(llm: LLM, case: Case, *, repeats: int) -> Row:
-    """One batch; its prompts are found in no cache, as the LLM must have none."""
-    seconds(llm, case)  # compiles
-    before = llm.engine.scheduler.num_preemptions
-    times = [seconds(llm, case) for _ in range(repeats)]
+def measure(engine: BatchEngine, case: Case, *, repeats: int) -> Row:
+    """One batch, of the median; a run before it compiles."""
+    sizes = {"batch": case.batch, "input": case.context, "output": case.steps}
+    try:
+        engine.seconds(case)
+        before = engine.put_backs and engine.put_backs()
+        times = [engine.seconds(case) for _ in range(repeats)]
+    except OutOfMemoryError:
+        return sizes | {"tokens_per_s": None, "requests_per_s": None}
     took = statistics.median(times)
+    put_back: dict[str, int] = {}
+    if engine.put_backs is not None and before is not None:
+        put_back = {"put_back": engine.put_backs() - before}
     return {
-        "batch": case.batch,
-        "input": case.context,
-        "output": case.steps,
+        **sizes,
         "tokens_per_s": round(case.batch * case.steps / took, 1),
         "requests_per_s": round(case.batch / took, 3),
         "spread": round((max(times) - min(times)) / took, 4),
-        "put_back": llm.engine.scheduler.num_preemptions - before,
+        **put_back,
     }
 
 
-def highest(rows: Sequence[Row]) -> list[Row]:
-    """Of each engine, model and length of prompts, the row of most tokens a second."""
-    best: dict[tuple[str, str, int], Row] = {}
-    for row in rows:
-        key = row["engine"], row["model"], row["input"]
-        if key not in best or row["tokens_per_s"] > best[key]["tokens_per_s"]:
-            best[key] = row
-    return list(best.values())
+def batches_of(
+    engine: BatchEngine,
+    batches: Sequence[int],
+    *,
+    tokens: int,
+    output: int,
+    repeats: int,
+) -> Iterator[Row]:
+    """Batches of one length of prompts, up to the first that does not fit."""
+    for batch in sorted(batches):
+        row = measure(engine, Case(batch, tokens, output), repeats=repeats)
+        yield row
+        if row["tokens_per_s"] is None:
+            return
 
 
-def chart(rows: Sequence[Row], device_name: str) -> str:
-    """Bars of the highest throughput, each with its batch."""
-    best = highest(rows)
-    title = f"Highest throughput, {OUTPUT} tokens of output, on {device_name}"
-    return drawing(56 + _STEP * len(best), title, _parts(best, title))
-
-
-def _parts(rows: Sequence[Row], title: str) -> Iterator[str]:
-    span = WIDTH - _LEFT - 170
-    most = max(row["tokens_per_s"] for row in rows)
-    yield text(0, 18, title, kind="title")
-    yield upright(_LEFT, 32, 46 + _STEP * len(rows))
-    for place, row in enumerate(rows):
-        y, width = 38 + _STEP * place, span * row["tokens_per_s"] / most
-        words = f"{row['engine']}, {row['model']}, {row['input']} in"
-        yield text(_LEFT - 10, y + 13, words, anchor="end")
-        yield bar(_LEFT, y, width, 16, kind="a" if row["engine"] == "fdjax" else "b")
-        told = f"{row['tokens_per_s']:,.0f} tokens/s at {row['batch']} rows"
-        yield text(_LEFT + width + 6, y + 13, told, kind="faint")
+def keep(out: pathlib.Path, rows: Sequence[Row]) -> list[Row]:
+    """Replaces what the file has of the same batches; all that it has then."""
+    named = ("engine", "model", "input", "output", "batch")
+    new = {tuple(row[name] for name in named) for row in rows}
+    kept = [
+        row for row in load_rows(out) if tuple(row[name] for name in named) not in new
+    ]
+    results.write(out, [*kept, *rows])
+    return [*kept, *rows]
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--engine", choices=ENGINES, default="fdjax")
     parser.add_argument("--models", default=MODELS, help="names in configs/models")
     parser.add_argument("--inputs", default="1024,4096")
     parser.add_argument("--batches", default=BATCHES)
@@ -93,44 +101,56 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--memory-fraction", type=float, default=0.9)
     parser.add_argument("--out", type=pathlib.Path)
-    parser.add_argument("--plot", type=pathlib.Path, help="an SVG file")
+    parser.add_argument("--plot", type=pathlib.Path, help="an SVG file, of Fig. 11")
+    parser.add_argument(
+        "--plot-batches", type=pathlib.Path, help="an SVG file, of Fig. 12"
+    )
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures every batch, and writes `highest_throughput.json` and its chart.
+    """Measures every batch, and adds it to `highest_throughput.json`; draws charts.
 
     Args:
         arguments: of the command line.
     """
     given = _parsed(arguments)
-    slug = results.device_slug()
-    out = given.out or results.RESULTS / slug / "highest_throughput.json"
+    out: pathlib.Path = given.out or (
+        results.RESULTS / results.device_slug() / "highest_throughput.json"
+    )
     inputs = [int(one) for one in given.inputs.split(",")]
     batches = [int(one) for one in given.batches.split(",")]
-    rows: list[Row] = []
     for name in given.models.split(","):
-        path = pathlib.Path(f"configs/models/{name}.json")
-        made_up: dict[str, Any] = {"dtype": "bfloat16", "random_weights": True}
-        llm = LLM(
-            path if path.exists() else name,
-            max_model_len=max(inputs) + given.output,
-            max_num_seqs=max(batches),
-            memory_fraction=given.memory_fraction,
-            enable_prefix_caching=False,
-            **made_up if path.exists() else {},
+        settings = BatchSettings(
+            name, max(inputs) + given.output, max(batches), given.memory_fraction
         )
-        for tokens in inputs:
-            for batch in batches:
-                case = Case(batch, tokens, given.output)
-                row: dict[str, Any] = {"engine": "fdjax", "model": name}
-                row |= measure(llm, case, repeats=given.repeats)
-                rows.append(row | results.provenance())
-                print(rows[-1], flush=True)
-                results.write(out, rows)
-        del llm  # before the next one takes its place
+        _measure_model(settings, given, inputs, batches, out)
+    rows, device_name = load_rows(out), out.absolute().parent.name
     if given.plot is not None:
-        given.plot.write_text(chart(rows, slug))
+        given.plot.write_text(throughput_charts.chart(rows, device_name))
+    if given.plot_batches is not None:
+        given.plot_batches.write_text(throughput_charts.batches(rows, device_name))
+
+
+def _measure_model(
+    settings: BatchSettings,
+    given: argparse.Namespace,
+    inputs: Sequence[int],
+    batches: Sequence[int],
+    out: pathlib.Path,
+) -> None:
+    """All batches of one model; the engine is gone before the next one's comes."""
+    engine = ENGINES[given.engine](settings)
+    named: dict[str, Any] = {"engine": given.engine, "model": settings.model}
+    common = named | engine.about
+    try:
+        for tokens in inputs:
+            sizes = {"tokens": tokens, "output": given.output}
+            for row in batches_of(engine, batches, **sizes, repeats=given.repeats):
+                keep(out, [{**common, **row, **results.provenance()}])
+                print({**common, **row}, flush=True)
+    finally:
+        engine.close()
 
 
 if __name__ == "__main__":

@@ -4,22 +4,17 @@ import importlib
 import itertools
 import json
 import pathlib
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.made_up import GRAPHS, VLLM_TOKENS, folder_of
 from fdjax import LLM, SamplingParams
 from fdjax.serve.async_llm import AsyncLLM
 
 type Generate = Callable[[list[int], int], AsyncIterator[int]]
 """Continues a prompt by so many tokens; tells how many came, each time some do."""
-
-# Batch sizes for which vLLM captures graphs: between them it pads.
-_GRAPHS = [1, 2, 4, *range(8, 64, 8), *range(64, 129, 16), *range(160, 257, 32)]
-_VLLM_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -117,11 +112,9 @@ def start_vllm(settings: EngineSettings) -> Started:
     vllm = importlib.import_module("vllm")
     arguments = importlib.import_module("vllm.engine.arg_utils")
     parameters = importlib.import_module("vllm.sampling_params")
-    folder = pathlib.Path(tempfile.mkdtemp())
-    shutil.copy(settings.model, folder / "config.json")
-    tokens = settings.max_num_batched_tokens or _VLLM_TOKENS
+    tokens = settings.max_num_batched_tokens or VLLM_TOKENS
     given = arguments.AsyncEngineArgs(
-        model=str(folder),
+        model=folder_of(settings.model),
         load_format="dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16" if settings.dtype == "auto" else settings.dtype,
@@ -130,7 +123,7 @@ def start_vllm(settings: EngineSettings) -> Started:
         gpu_memory_utilization=settings.memory_fraction,
         max_num_batched_tokens=tokens,
         disable_log_stats=True,
-        compilation_config={"cudagraph_capture_sizes": _GRAPHS},
+        compilation_config={"cudagraph_capture_sizes": GRAPHS},
     )
     engines = importlib.import_module("vllm.v1.engine.async_llm")
     engine = engines.AsyncLLM.from_engine_args(given)
