@@ -6,9 +6,9 @@
 measures fdjax, and beside it, where they are installed, vLLM or Hugging Face's
 transformers (`--engine transformers`), with made-up weights too. For these
 `JAX_PLATFORMS=cpu` leaves the GPU to the engine, so that the file must be named:
-`highest_throughput.json` in the device's folder of `benchmarks/results`, to stand beside
-fdjax's. What a file has of other engines, models and batches is kept; `--plot` and
-`--plot-batches` draw all that it has.
+`highest_throughput.json` in the device's folder of `benchmarks/results`, to stand
+beside fdjax's. What a file has of other engines, models and batches is kept; `--plot`
+and `--plot-batches` draw all that it has.
 
 As many requests at once as a batch has rows, all with prompts of one length and 128
 tokens of output: Fig. 12 is output tokens a second of each batch, and Fig. 11 the
@@ -37,6 +37,7 @@ from benchmarks.throughput_engines import (
 
 OUTPUT = 128
 MODELS = "llama2-7b,llama3-8b,qwen1.5-7b,opt-6.7b"
+NAMED = ("engine", "model", "input", "output", "batch")
 BATCHES = "1,4,16,64,128,256"
 
 
@@ -76,17 +77,6 @@ def batches_of(
         yield row
         if row["tokens_per_s"] is None:
             return
-
-
-def keep(out: pathlib.Path, rows: Sequence[Row]) -> list[Row]:
-    """Replaces what the file has of the same batches; all that it has then."""
-    named = ("engine", "model", "input", "output", "batch")
-    new = {tuple(row[name] for name in named) for row in rows}
-    kept = [
-        row for row in load_rows(out) if tuple(row[name] for name in named) not in new
-    ]
-    results.write(out, [*kept, *rows])
-    return [*kept, *rows]
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -147,7 +137,8 @@ def _measure_model(
         for tokens in inputs:
             sizes = {"tokens": tokens, "output": given.output}
             for row in batches_of(engine, batches, **sizes, repeats=given.repeats):
-                keep(out, [{**common, **row, **results.provenance()}])
+                found = {**common, **row, **results.provenance()}
+                results.keep(out, [found], named=NAMED)
                 print({**common, **row}, flush=True)
     finally:
         engine.close()

@@ -50,3 +50,19 @@ def write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
     path.write_text(f"[\n{lines}\n]\n")
+
+
+def keep(
+    path: pathlib.Path, rows: Sequence[Mapping[str, Any]], *, named: Sequence[str]
+) -> None:
+    """Adds results to a file, in place of those that it has of the same.
+
+    Args:
+        path: of the file, which need not be there.
+        rows: the new results.
+        named: fields in which results of the same agree.
+    """
+    new = {tuple(row[name] for name in named) for row in rows}
+    there = json.loads(path.read_text()) if path.exists() else []
+    kept = [row for row in there if tuple(row.get(name) for name in named) not in new]
+    write(path, [*kept, *rows])
