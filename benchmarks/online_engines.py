@@ -1,5 +1,6 @@
 """Engines that answer requests as they come, in this process: fdjax, and vLLM."""
 
+import gc
 import importlib
 import itertools
 import json
@@ -84,6 +85,8 @@ def start_fdjax(settings: EngineSettings) -> Started:
     greedy = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     programs, layout = llm.warm_up([greedy]), llm.engine.plan.layout
     steps["max_num_batched_tokens"] = llm.loaded.settings.max_batched_tokens
+    gc.collect()  # as `fdjax serve` does before it is ready
+    gc.freeze()
     engine = AsyncLLM.of(llm)
 
     async def generate(prompt: list[int], count: int) -> AsyncIterator[int]:

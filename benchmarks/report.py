@@ -4,7 +4,6 @@
 chart; a test holds the files to what it would write.
 """
 
-import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping
