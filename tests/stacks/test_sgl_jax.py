@@ -1,5 +1,6 @@
 """fdjax's attention in sgl-jax's own engine gives the tokens of sgl-jax's own."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.stacks import tiny_models
+from tests.stacks import docs_example, tiny_models
 from tests.stacks.sgl_jax_engine import NEW_TOKENS, PROMPTS
+from tests.support.hf_model import TALES
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("sgl_jax") is None,
@@ -71,3 +73,15 @@ def test_the_cache_is_not_copied(tmp_path: pathlib.Path):
     for text in programs:
         copies = [line for line in text.splitlines() if " copy(" in line]
         assert not [line for line in copies if shape.search(line.split(" copy(")[0])]
+
+
+def test_the_example_of_the_docs_runs():
+    """With the model in the package, and not all of the machine's memory."""
+    instead = {
+        '"Qwen/Qwen3-8B"': repr(str(TALES)),
+        "page_size=16,": "page_size=16, max_total_tokens=1024,",
+    }
+    printed = docs_example.run("sgl-jax", instead=instead)
+    output = ast.literal_eval(printed.splitlines()[-1])
+    assert 0 < len(output["output_ids"]) <= 40
+    assert re.search("[a-z]{3}", output["text"])

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import pytest
 
+from tests.stacks import docs_example
 from tests.support.numerics import assert_close
 
 pytestmark = pytest.mark.skipif(
@@ -116,3 +118,12 @@ def test_what_it_cannot_do_is_refused_by_name():
     assert errors.keys() == REFUSED.keys()
     for name, words in REFUSED.items():
         assert words in errors[name], name
+
+
+def test_the_example_of_the_docs_runs():
+    arrays = re.findall(r"array\(\[(.*?)\]", docs_example.run("Tunix"), re.S)
+    outputs = [[int(token) for token in each.split(",")] for each in arrays]
+    assert len(outputs) == 4
+    for tokens in outputs:
+        assert 0 < len(tokens) <= 64
+        assert set(tokens) <= set(range(VOCAB))
