@@ -5,6 +5,8 @@ static paged KV array. `LLM` is the way in; the pure functions are in `fdjax.gen
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fdjax.errors import (
@@ -78,9 +80,21 @@ _HOMES = {
 }
 
 
+def _quiet_xla() -> None:
+    """Leaves out XLA's warnings, unless the process has said that it wants them.
+
+    Of programs for a GPU it warns that it "can't reduce" their memory from hundreds of
+    GiB: its own estimate, which nothing allocates. The level is read when JAX is
+    imported, which sets one, too: afterwards it is too late.
+    """
+    if "jax" not in sys.modules:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _quiet_xla()
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

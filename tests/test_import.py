@@ -1,16 +1,24 @@
 """`import fdjax` is cheap: no extension, no torch, no tokenizers, no device."""
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 import fdjax
 
 LAZY = ("torch", "transformers", "tokenizers", "huggingface_hub", "typer", "fdjax._ffi")
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=kept | environment,
     )
 
 
@@ -58,3 +66,24 @@ def test_every_public_name_is_there():
 def test_other_names_are_not():
     code = "import fdjax; fdjax.Nonsense"
     assert "module 'fdjax' has no attribute 'Nonsense'" in python(code).stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "environment", "is_quiet"),
+    [
+        ("import fdjax; fdjax.LLM", {}, True),
+        ("from fdjax import SamplingParams", {}, True),
+        ("import fdjax; fdjax.LLM", {"TF_CPP_MIN_LOG_LEVEL": "1"}, False),
+        ("import jax, fdjax; fdjax.LLM", {}, False),  # too late
+        ("import fdjax.ops", {}, False),  # the process is another stack's
+    ],
+)
+def test_xla_warns_only_those_who_said_so(
+    first: str, environment: dict[str, str], is_quiet: bool
+):
+    """Here of an instruction set that it does not know, when it compiles."""
+    code = f"{first}\nimport jax\njax.jit(lambda x: x + 1)(1.0).block_until_ready()"
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_cpu_max_isa=NONE_SUCH"}
+    result = python(code, **flags, **environment)
+    assert result.returncode == 0, result.stderr
+    assert ("NONE_SUCH" not in result.stderr) == is_quiet

@@ -29,6 +29,10 @@ from fdjax.serve.vllm_words import in_our_words
 class LLM(Vectors):
     """A model loaded on the default device.
 
+    Where `fdjax.LLM` is named before JAX is imported, XLA's warnings are left out,
+    unless `TF_CPP_MIN_LOG_LEVEL` is set: among them is one of hundreds of GiB that it
+    "can't reduce", which nothing allocates. JAX reads the level when it is imported.
+
     Args:
         model: a folder in the Hugging Face layout, a hub id, or the name of the model
             in the package, which is the default.
