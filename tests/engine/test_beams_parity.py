@@ -1,4 +1,4 @@
-"""The expected values of `test_beams.py`, computed live, for every family."""
+"""The expected values of `test_beam_families.py`, computed live, for every family."""
 
 import pytest
 
