@@ -67,6 +67,10 @@ class BeamOptions:
         ),
     ] = False
 
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of `fdjax.LLM`: nobody else is there who could wait."""
+        return {} if self.beams is None else {"max_beam_width": self.beams}
+
     def params(self, given: dict[str, Any]) -> "BeamSearchParams | None":
         """What to search for.
 

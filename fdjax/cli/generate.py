@@ -77,7 +77,7 @@ def generate(
         beams = search.params(given)
         started = time.perf_counter()
         keep_programs()
-        llm = load(model)
+        llm = load(model, **search.settings())
         if beams is not None:
             write_beams(
                 llm,

@@ -58,6 +58,16 @@ class RequestOptions:
             rich_help_panel=_REQUESTS,
         ),
     ] = None
+    max_beam_width: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=512,
+            help="Beams of a search. Each counts as a sequence: --max-num-seqs must be "
+            "as many.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = 64
     max_answer_logprobs: Annotated[
         int,
         typer.Option(

@@ -119,7 +119,12 @@ def serve(
         traces.start_export()
         if compilation_cache:
             keep_programs(compilation_cache_dir)
-        llm = load(model, **requests.waiting(), **steps.settings())
+        llm = load(
+            model,
+            max_beam_width=requests.max_beam_width,
+            **requests.waiting(),
+            **steps.settings(),
+        )
         _LOGGER.info("%s", llm.engine.limits)
         sampling = sampling_defaults(llm.folder, model)
         if warm_up:

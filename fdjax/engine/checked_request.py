@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Request
 from fdjax.errors import RequestError
-from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.beam_params import MAX_BEAMS, BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.memory.kv import KVLayout
@@ -63,13 +63,24 @@ def make_request(
 
 
 def check_beams(
-    beams: BeamSearchParams, *, max_num_seqs: int, batch_invariant: bool
+    beams: BeamSearchParams,
+    *,
+    max_beam_width: int,
+    max_num_seqs: int,
+    batch_invariant: bool,
 ) -> None:
     """Refuses searches that an engine cannot run.
 
     Raises:
-        RequestError: it is wider than the batch, or its bits are to be its own.
+        RequestError: it is wider than searches or the batch may be, or its bits are to
+            be its own.
     """
+    if beams.beam_width > max_beam_width:
+        raise RequestError(
+            f"beam_width is {beams.beam_width}, but max_beam_width is "
+            f"{max_beam_width}; lower beam_width, or raise max_beam_width, to "
+            f"{MAX_BEAMS} at most"
+        )
     if beams.beam_width > max_num_seqs:
         raise RequestError(
             f"beam_width is {beams.beam_width}, but max_num_seqs is {max_num_seqs} and "

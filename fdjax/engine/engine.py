@@ -23,6 +23,7 @@ from fdjax.engine.sequence import EngineSequence, make_sequence
 from fdjax.engine.sleeping import Sleeping
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
+from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics
@@ -46,6 +47,7 @@ class Engine(Intake):
         policy: how prompts and rows that decode share steps. Where decode attention
             does not read pages in place they take turns whatever it says.
         limits: what may wait for a row.
+        max_beam_width: beams of a search; no more than there are rows, in any case.
         borrowing: pages that calls overwrite; by default those the plan lends.
     """
 
@@ -61,6 +63,7 @@ class Engine(Intake):
         prefix_caching: bool = True,
         policy: StepPolicy | None = None,
         limits: QueueLimits | None = None,
+        max_beam_width: int = MAX_BEAMS,
         borrowing: Borrowing | None = None,
     ) -> None:
         self.config = model.config
@@ -96,6 +99,7 @@ class Engine(Intake):
         self.sleeping = Sleeping(self.executor, plan.layout, self.scheduler.pool)
         self._seeds = random.Random(seed)
         self.limits = limits or QueueLimits()
+        self.max_beam_width = max_beam_width
         self._softmax = SoftmaxWatch(
             num_heads=model.config.num_heads, num_layers=model.config.num_layers
         )

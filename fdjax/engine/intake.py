@@ -36,6 +36,7 @@ class Intake:
         executor: see above.
         sleeping: see above.
         limits: what may wait for a row.
+        max_beam_width: beams of a search.
     """
 
     config: ModelConfig
@@ -45,6 +46,7 @@ class Intake:
     executor: Executor
     sleeping: Sleeping
     limits: QueueLimits
+    max_beam_width: int
 
     def request(
         self,
@@ -76,7 +78,12 @@ class Intake:
         if isinstance(params, BeamSearchParams):
             beams, params = params, params.sampling
             rows = self.buckets.rows[-1]
-            check_beams(beams, max_num_seqs=rows, batch_invariant=invariant)
+            check_beams(
+                beams,
+                max_beam_width=self.max_beam_width,
+                max_num_seqs=rows,
+                batch_invariant=invariant,
+            )
         request = make_request(
             index,
             prompt,

@@ -46,7 +46,8 @@ class BeamSearchParams:
     are not made to sum to one again.
 
     Attributes:
-        beam_width: beams that run at a time, 1 to 512.
+        beam_width: beams that run at a time, 1 to 512; 64 at most where a model is not
+            loaded for more (`max_beam_width`).
         max_tokens: longest output, in tokens; `None` sets no limit of its own.
         n: hypotheses returned, the best first; as many as beams by default.
         length_penalty: above 0 prefers long outputs, below 0 short ones; -10 to 10.

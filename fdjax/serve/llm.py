@@ -21,7 +21,7 @@ from fdjax.serve.offline import Sample
 from fdjax.serve.outputs import Chunk, Output
 from fdjax.serve.progress import generating
 from fdjax.serve.prompts import Prompt
-from fdjax.serve.setup import Settings
+from fdjax.serve.setup import MAX_BEAM_WIDTH, Settings
 from fdjax.serve.vectors import Vectors
 from fdjax.serve.vllm_words import in_our_words
 
@@ -43,6 +43,8 @@ class LLM(Vectors):
         memory_fraction: of the device's memory; takes effect on a GPU if JAX has not
             been used in this process before.
         max_num_seqs: most sequences that run together.
+        max_beam_width: beams of a search, up to 512; each counts as a sequence, so that
+            `max_num_seqs` must be as many.
         max_num_batched_tokens: most tokens of one step: of prompts, and one of each
             sequence that decodes.
         max_itl_ms: milliseconds that a step with both should not exceed, so that tokens
@@ -100,6 +102,7 @@ class LLM(Vectors):
         max_model_len: int | None = None,
         memory_fraction: float = 0.9,
         max_num_seqs: int | None = None,
+        max_beam_width: int = MAX_BEAM_WIDTH,
         max_num_batched_tokens: int | None = None,
         max_itl_ms: float | None = None,
         prefill_order: PrefillOrder = StepPolicy.prefill_order,
@@ -141,6 +144,7 @@ class LLM(Vectors):
             max_model_len=max_model_len,
             memory_fraction=memory_fraction,
             max_num_seqs=max_num_seqs,
+            max_beam_width=max_beam_width,
             max_num_batched_tokens=max_num_batched_tokens,
             page_size=page_size,
             revision=revision,

@@ -116,6 +116,7 @@ def make_engine(
         _buckets(settings, plan),
         steps_per_launch=STEPS_PER_LAUNCH[kind_of_platform()],
         policy=settings.policy,
+        max_beam_width=settings.max_beam_width,
         **options,
     )
 

@@ -15,6 +15,7 @@ from fdjax.engine.lent_pages import LentPages, lends
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
+from fdjax.generate.beam_params import MAX_BEAMS
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.plan import MemoryPlan, plan_memory
@@ -32,6 +33,8 @@ _OTHER_NAMES = {"half": "float16", "float": "float32"}  # as in vLLM
 # A CPU gains little from more rows; a GPU reads its weights once for all of them.
 MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
 MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
+# A search has all of its rows at once, and others wait for them.
+MAX_BEAM_WIDTH = 64
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Settings:
         memory_fraction: of the device's memory.
         page_size: tokens of a page.
         policy: how prompts and decoding share steps.
+        max_beam_width: beams of a search.
     """
 
     folder: pathlib.Path
@@ -59,6 +63,7 @@ class Settings:
     memory_fraction: float
     page_size: int
     policy: StepPolicy
+    max_beam_width: int = MAX_BEAM_WIDTH
 
     @staticmethod
     def of(
@@ -75,6 +80,7 @@ class Settings:
         softmax: str | pathlib.Path | UnifiedMax = "auto",
         batch_invariant: bool = False,
         policy: StepPolicy | None = None,
+        max_beam_width: int = MAX_BEAM_WIDTH,
     ) -> "Settings":
         """Reads the configuration and fills in what was left open; see `LLM`.
 
@@ -109,6 +115,7 @@ class Settings:
             memory_fraction=memory_fraction,
             page_size=positive("page_size", page_size),
             policy=policy or StepPolicy(),
+            max_beam_width=_beam_width(max_beam_width),
         )
 
     @property
@@ -220,6 +227,12 @@ def _length(wanted: int | None, config: ModelConfig) -> int:
             f"{config.max_position} tokens; use at most that"
         )
     return positive("max_model_len", wanted)
+
+
+def _beam_width(wanted: int) -> int:
+    if positive("max_beam_width", wanted) > MAX_BEAMS:
+        raise ConfigError(f"max_beam_width is {wanted}; use {MAX_BEAMS} at most")
+    return wanted
 
 
 def positive(name: str, value: int) -> int:

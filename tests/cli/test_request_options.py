@@ -1,6 +1,7 @@
 """From the options of a server to the limits of its queue and of a request."""
 
 from fdjax.cli.request_options import RequestOptions
+from fdjax.serve.setup import MAX_BEAM_WIDTH
 
 
 def test_limits_are_chosen_given_or_lifted():
@@ -17,3 +18,8 @@ def test_limits_of_a_request():
     assert (usual.logprobs, usual.seconds) == (2**19, None)
     given = RequestOptions(max_answer_logprobs=5, request_timeout=2.5).limits()
     assert (given.logprobs, given.seconds) == (5, 2.5)
+
+
+def test_beams_of_a_search():
+    """The options know the number without what imports JAX."""
+    assert RequestOptions().max_beam_width == MAX_BEAM_WIDTH

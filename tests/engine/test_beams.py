@@ -9,11 +9,9 @@ import jax
 import pytest
 
 from fdjax.engine.engine import Engine
-from fdjax.engine.origin import Origin
 from fdjax.engine.pipeline import Pipeline
 from fdjax.engine.request import Found, Hypothesis, Increment
 from fdjax.engine.sequence import EngineSequence
-from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.stopping import FinishReason
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
@@ -269,22 +267,6 @@ def test_steps_after_the_first_search_of_a_shape_compile_nothing():
         ask(engine, PROMPTS[1], longer)
         finish(engine)
     assert is_idle(engine)
-
-
-def test_what_never_fits_is_refused_with_the_remedy():
-    engine = engine_of(num_pages=6)
-    with pytest.raises(RequestError, match=r"beam_width is 5, but max_num_seqs is 4 "):
-        engine.request(0, [1], BeamSearchParams(beam_width=5))
-    with pytest.raises(RequestError, match=r"8 pages of .* 6; .* max_tokens or beam_w"):
-        engine.request(0, [1] * 9, SEARCH)
-
-
-def test_a_search_wider_than_its_tenant_may_hold_rows_is_refused():
-    engine = engine_of()
-    request = engine.request(0, PROMPTS[0], SEARCH)
-    with pytest.raises(RequestError, match=r"beam_width is 3, .* of 'a' is 2"):
-        engine.add(request, Origin(tenant="a", max_running=2))
-    assert not engine.has_work
 
 
 def test_weights_that_are_no_numbers_end_a_search_with_an_error():

@@ -3,6 +3,7 @@
 import pytest
 
 from fdjax import LLM, BeamSearchParams, RequestError
+from fdjax.serve.setup import MAX_BEAM_WIDTH
 from tests.support import beam_models
 
 
@@ -50,3 +51,17 @@ def test_as_many_parameters_as_prompts(llm: LLM):
     params = [BeamSearchParams(beam_width=2)] * 3
     with pytest.raises(RequestError, match="2 prompts but 3 params"):
         llm.beam_search(["A", "B"], params)
+
+
+def test_searches_may_be_as_wide_as_the_model_was_loaded_for(llm: LLM):
+    assert llm.engine.max_beam_width == MAX_BEAM_WIDTH == 64
+    with pytest.raises(
+        RequestError, match="beam_width is 65, but max_beam_width is 64"
+    ):
+        llm.beam_search("A", BeamSearchParams(beam_width=65))
+    wide = LLM(max_model_len=16, max_num_seqs=70, max_beam_width=66)
+    assert wide.engine.request(0, [1], BeamSearchParams(beam_width=66)).num_rows == 66
+    with pytest.raises(
+        RequestError, match="beam_width is 67, but max_beam_width is 66"
+    ):
+        wide.beam_search("A", BeamSearchParams(beam_width=67))

@@ -65,6 +65,8 @@ def test_a_gpu_keeps_the_checkpoint_s_type():
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
         ({"max_num_seqs": 2.5}, "max_num_seqs is 2.5; use a whole number"),
+        ({"max_beam_width": 0}, "max_beam_width is 0; use a whole number from 1"),
+        ({"max_beam_width": 513}, "max_beam_width is 513; use 512 at most"),
         ({"page_size": -1}, "page_size is -1"),
         ({"memory_fraction": 1.5}, "memory_fraction is 1.5"),
     ],

@@ -27,9 +27,7 @@ def check_size(
         ApiError: there are too many prompts, samples, or log-probabilities.
     """
     limits, n = server.limits, num_outputs(params)
-    width = params.beam_width if isinstance(params, BeamSearchParams) else 1
     for name, count, limit in (
-        ("beam_width", width, limits.n),
         (field, num_prompts, limits.prompts),
         ("n", n, limits.n),
         ("n", n * num_prompts, limits.samples),
