@@ -10,7 +10,6 @@ from fdjax.engine.step_calls import StepCall, StepCalls
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.program import OP
-from fdjax.models.program.cuda import activation_bytes
 
 
 def lends(
@@ -103,7 +102,7 @@ class LentPages:
             for kind, width in self._shapes(call)
         ]
         # What the chain does not serve has its memory beside the array.
-        most = max((activation_bytes(one) for one in calls if OP.fast(one)), default=0)
+        most = max((OP.workspace_bytes(one) for one in calls), default=0)
         return -(-most // self._page_bytes)
 
     def _shapes(self, call: BorrowingCall) -> Iterator[tuple[StepCall, int]]:

@@ -68,12 +68,15 @@ class Impl[C, R]:
             rows are, how many there are, and how wide their page tables.
         on_demand: whether it serves only where `Op.using` forces it, and inside
             `batch_invariant()`.
+        workspace: bytes that a call needs beside its operands and results; `None` where
+            that is too little for a plan of the memory.
     """
 
     run: Callable[[C], R]
     refuse: Callable[[C], str | None]
     batch_invariant: bool = False
     on_demand: bool = False
+    workspace: Callable[[C], int] | None = None
 
 
 class Op[C, R]:
@@ -92,6 +95,7 @@ class Op[C, R]:
         source: names what chose the order, or the launch config, of a call (a table,
             a heuristic); `explain` puts it in parentheses.
         batch_invariant: whether the reference is batch-invariant, as in `Impl`.
+        workspace: of the reference, as in `Impl`.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Op[C, R]:
         source: Callable[[C], str] | None = None,
         *,
         batch_invariant: bool = False,
+        workspace: Callable[[C], int] | None = None,
     ) -> None:
         self.name = name
         self._reference = reference
@@ -110,6 +115,7 @@ class Op[C, R]:
         self._order = order
         self._source = source
         self._batch_invariant = batch_invariant
+        self._workspace = workspace
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -171,6 +177,16 @@ class Op[C, R]:
         """
         name, _ = self._choose(call)
         return None if name == REFERENCE else self._impls[name].run(call)
+
+    def workspace_bytes(self, call: C) -> int:
+        """What a call needs beside operands and results, by what serves it.
+
+        Raises:
+            Unsupported: see `choice`.
+        """
+        name = self.choice(call)
+        found = self._workspace if name == REFERENCE else self._impls[name].workspace
+        return 0 if found is None else found(call)
 
     def explain(self, call: C) -> str:
         """One line: what serves this call, and why those tried before it do not."""

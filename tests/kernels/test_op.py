@@ -272,3 +272,16 @@ def test_what_ends_a_recording_leaves_nothing_behind(toy: Toy):
         raise KeyError
     toy(VECTOR)
     assert lines == []
+
+
+def test_what_serves_says_what_a_call_needs_besides():
+    """An implementation that says nothing needs nothing that is planned for."""
+    says = Impl(_add(1), _only_vectors, workspace=lambda call: 2 * call.x.size)
+    impls = {"says": says, "silent": Impl(_add(2), _only_small)}
+    toy = Op("toy", _add(0), impls, workspace=lambda call: 100 * call.x.size)
+    assert toy.workspace_bytes(VECTOR) == 18
+    assert toy.workspace_bytes(SMALL) == 0
+    assert toy.workspace_bytes(LARGE) == 900
+    with toy.using("silent"), pytest.raises(Unsupported, match="9 elements"):
+        toy.workspace_bytes(VECTOR)
+    assert Op("toy", _add(0)).workspace_bytes(LARGE) == 0

@@ -252,4 +252,4 @@ def _values(parameter: Any) -> Array:
     return parameter.values if isinstance(parameter, Dense) else parameter
 
 
-IMPL = Impl(run, refuse)
+IMPL = Impl(run, refuse, workspace=activation_bytes)
