@@ -68,8 +68,8 @@ class Impl[C, R]:
             rows are, how many there are, and how wide their page tables.
         on_demand: whether it serves only where `Op.using` forces it, and inside
             `batch_invariant()`.
-        workspace: bytes that a call needs beside its operands and results; `None` where
-            that is too little for a plan of the memory.
+        workspace: bytes that a call needs beside its operands and results; `None` says
+            nothing of them.
     """
 
     run: Callable[[C], R]
@@ -180,6 +180,8 @@ class Op[C, R]:
 
     def workspace_bytes(self, call: C) -> int:
         """What a call needs beside operands and results, by what serves it.
+
+        It is 0 where that says nothing.
 
         Raises:
             Unsupported: see `choice`.

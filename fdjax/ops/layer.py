@@ -115,7 +115,8 @@ def sample(
     """Chooses one token for each row: the most likely one, or a draw.
 
     A row's token depends on the row's own arguments alone: the same in any batch. Draws
-    are by Gumbel noise; token ids have no derivative.
+    are by Gumbel noise; token ids have no derivative. The kernel follows none of the
+    papers that the other operations name.
 
     Args:
         logits: -inf is a token that cannot come; one at least must be finite.

@@ -275,7 +275,7 @@ def test_what_ends_a_recording_leaves_nothing_behind(toy: Toy):
 
 
 def test_what_serves_says_what_a_call_needs_besides():
-    """An implementation that says nothing needs nothing that is planned for."""
+    """An implementation that says nothing has 0."""
     says = Impl(_add(1), _only_vectors, workspace=lambda call: 2 * call.x.size)
     impls = {"says": says, "silent": Impl(_add(2), _only_small)}
     toy = Op("toy", _add(0), impls, workspace=lambda call: 100 * call.x.size)
