@@ -112,6 +112,7 @@ def engine_of(model: str, some: Sequence[Search], **options: Any) -> Engine:
         random_weights=True,
         enable_prefix_caching=False,
         max_num_seqs=max(rows, 2),
+        max_beam_width=MAX_BEAMS,
         max_model_len=longest,
         **options,
     )

@@ -174,7 +174,7 @@ class Programs:
         self._score = run_score
         self._pool = run_pool
         self._decode = run_decode
-        self.exchange = jax.jit(rows.exchange, donate_argnums=1)
+        self.exchange = jax.jit(rows.exchange, donate_argnums=(0, 1))
         self.allow = jax.jit(rows.allow, donate_argnums=0)
         self.move = jax.jit(page_move, donate_argnums=0)
         self.place = jax.jit(place, donate_argnums=0)

@@ -23,9 +23,9 @@ from fdjax.models.config import ModelConfig
 from fdjax.models.program import OP as LAYER_PROGRAM
 
 FLOAT32_BYTES = INT32_BYTES = 4
-# Page tables and tokens on their way, and the allocator's rounding. Without it an H200
-# refused sampling's 376 MiB at the end of 135.1 GB.
-SLACK_BYTES = 96 * 2**20
+# Page tables, tokens and what prompts ask of sampling on their way, and the allocator's
+# rounding and gaps: what sampling takes is one piece. With 65 MiB an H200 refused 407.
+SLACK_BYTES = 128 * 2**20
 
 
 def workspace_bytes(
@@ -61,9 +61,7 @@ def workspace_bytes(
     else:
         activations = separate_bytes(config, dtype=dtype, num_tokens=num_tokens)
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
-    # Raw logits, and changed ones twice (tests/aot/test_sampling.py); noise and scores
-    # too, where the definition draws.
-    sampling = (3 if device.platform() == "gpu" else 4) * logits
+    sampling = sampling_bytes(config, num_rows=num_rows)
     # Logits of a prompt's tokens, the same relative to the largest, and exponentials.
     scoring = 3 * SCORED_TOKENS * config.embedding.vocab_size * FLOAT32_BYTES
     gathered = 0
@@ -83,6 +81,22 @@ def workspace_bytes(
     most = max(prefill, sampling + slots, scoring, tuning)
     slack = SLACK_BYTES if device.platform() == "gpu" else 0
     return most + state_bytes(config, num_rows=num_rows) + slack
+
+
+def sampling_bytes(config: ModelConfig, *, num_rows: int) -> int:
+    """Temporaries of sampling, of all stages together.
+
+    Raw logits, changed ones twice, and what may come as one byte each; where the
+    definition draws, noise and scores too.
+
+    Args:
+        config: the model.
+        num_rows: rows of the largest batch.
+    """
+    logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
+    if device.platform() == "gpu":
+        return 3 * logits + logits // FLOAT32_BYTES
+    return 4 * logits
 
 
 def separate_bytes(

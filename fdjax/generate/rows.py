@@ -263,7 +263,8 @@ def exchange(
     """Moves requests to other rows: row `r` becomes what row `source[r]` was.
 
     Args:
-        rules: of all rows.
+        rules: of all rows; donate them, else the new ones lie elsewhere, and what is
+            free is no longer one piece.
         progress: of all rows; donate it.
         source: a permutation of the rows.
     """
