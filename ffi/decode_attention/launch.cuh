@@ -13,11 +13,14 @@
 
 namespace fdjax::decode_attention {
 
-inline bool has_clusters() {
-  int device = 0, yes = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&yes, cudaDevAttrClusterLaunch, device);
-  return yes != 0;
+// Whether what runs here was compiled for clusters (and TMA). Not whether the device
+// has them: a newer one than was compiled for runs the PTX of an older one, which has
+// not.
+template <typename... Args>
+bool has_clusters(void (*kernel)(Args...)) {
+  cudaFuncAttributes compiled;
+  return cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess &&
+         compiled.ptxVersion >= 90;
 }
 
 // What TMA, where there is one, must know of the KV array; false where it
@@ -58,7 +61,7 @@ fdjax::Launch launch_of(cudaStream_t stream, const Params& p, const Launch& how,
 template <typename G>
 cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& how) {
   using Sums = Exchange<G>;
-  const bool is_hopper = has_clusters();
+  const bool is_hopper = has_clusters(kernel<G>);
   const int splits = is_hopper ? how.splits : 1, heads = how.heads;
   Params all = in_units_of_log2(p);
   all.block = {.heads = heads,
