@@ -4,6 +4,7 @@ import pathlib
 import resource
 import stat
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -103,6 +104,19 @@ def test_a_program_that_cannot_be_read_is_written_anew(
     assert programs_in(tmp_path).keys() == before.keys()
     caplog.clear()
     assert hits() == len(before)
+    assert not caplog.records
+
+
+def test_threads_leave_each_other_their_programs(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    compilation_cache.use(tmp_path)
+    functions = [jax.jit(lambda x, n=n: jnp.sin(x) * n + n) for n in range(12)]
+    lowered = [function.lower(jnp.arange(7.0)) for function in functions]
+    before = programs_in(tmp_path).keys()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda one: one.compile(), lowered))
+    assert len(programs_in(tmp_path).keys() - before) == len(functions)
     assert not caplog.records
 
 
