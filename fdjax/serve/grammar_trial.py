@@ -31,6 +31,10 @@ _STACK_BYTES = 2**21
 _MAX_ERROR = 500
 _MAX_REMEMBERED = 4096
 
+# What is asked of a process that is no grammar of llguidance; and how it says that it
+# could do so.
+_GBNF, _DONE = "gbnf\n", "done\n"
+
 type _Key = tuple[bytes, float]
 
 
@@ -87,15 +91,40 @@ class GrammarTrial:
             ExhaustedError: it takes more than `cpu_seconds`, but more may be given.
             RuntimeError: it could not be tried; the next call tries again.
         """
-        if not alike and self._is_like_longer(grammar, cpu_seconds):
-            raise AlikeError
-        error = self._outcome(grammar, cpu_seconds).result()
-        if error is None:
-            if cpu_seconds < SECONDS:
-                raise ExhaustedError
-            raise RequestError(_TOO_MUCH)
-        if error:
+        if error := self._answer(grammar, cpu_seconds, alike=alike):
             raise RequestError(error)
+
+    def lark(
+        self, gbnf: str, *, cpu_seconds: float = SECONDS, alike: bool = True
+    ) -> str:
+        """A grammar in GBNF as one in Lark: what rewrites it takes its time, too.
+
+        Args:
+            gbnf: the grammar.
+            cpu_seconds: see `check`.
+            alike: see there.
+
+        Raises:
+            RequestError: it cannot be read, or takes too much time or memory.
+            AlikeError, ExhaustedError, RuntimeError: see `check`.
+        """
+        question = _GBNF + gbnf
+        answer = self._answer(question, cpu_seconds, alike=alike)
+        with self._lock:  # only what took too much is worth the room
+            self._known.pop(_key(question, cpu_seconds), None)
+        if not answer.startswith(_DONE):
+            raise RequestError(answer)
+        return answer.removeprefix(_DONE)
+
+    def _answer(self, question: str, cpu_seconds: float, *, alike: bool) -> str:
+        if not alike and self._is_like_longer(question, cpu_seconds):
+            raise AlikeError
+        answer = self._outcome(question, cpu_seconds).result()
+        if answer is not None:
+            return answer
+        if cpu_seconds < SECONDS:
+            raise ExhaustedError
+        raise RequestError(_TOO_MUCH)
 
     def _outcome(self, grammar: str, cpu_seconds: float) -> "Future[str | None]":
         """What is wrong with it, empty if nothing; `None` if it takes too much."""
@@ -150,10 +179,19 @@ def _form(grammar: str) -> bytes:
 def _main() -> None:
     """Compiles what it is asked to, and says what is wrong with it."""
     from llguidance import LLMatcher, LLTokenizer
+    from llguidance.gbnf_to_lark import any_to_lark
 
     tokenizer = LLTokenizer("byte")
 
+    def rewritten(gbnf: str) -> str:
+        try:
+            return _DONE + any_to_lark(gbnf)
+        except Exception as error:  # of no class of their own, or too deep
+            return f"the grammar cannot be read as GBNF: {error}"[:_MAX_ERROR]
+
     def error(grammar: str) -> str:
+        if grammar.startswith(_GBNF):
+            return rewritten(grammar.removeprefix(_GBNF))
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         matcher.compute_bitmask()
         return readable(matcher.get_error())

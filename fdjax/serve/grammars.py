@@ -1,6 +1,7 @@
 """Grammars of structured outputs in a model's tokens, through llguidance."""
 
 import asyncio
+import dataclasses
 import functools
 import json
 import re
@@ -131,6 +132,9 @@ class Grammars:
         if wanted is None:
             return None
         try:
+            if (grammar := wanted.grammar) is not None and "::=" in grammar:
+                lark = self._trial.lark(grammar, cpu_seconds=cpu_seconds, alike=alike)
+                wanted = dataclasses.replace(wanted, grammar=lark)
             text = self._following(_source(wanted), wanted.after)
             self._trial.check(_without_ids(text), cpu_seconds=cpu_seconds, alike=alike)
             return self._compiled(text, params, owner)
@@ -214,20 +218,8 @@ def _source(wanted: StructuredOutputs) -> str:
     if wanted.regex is not None:
         return LLMatcher.grammar_from_regex(wanted.regex)
     if wanted.grammar is not None:
-        return LLMatcher.grammar_from_lark(_lark(wanted.grammar))
+        return LLMatcher.grammar_from_lark(wanted.grammar)
     if wanted.choice is not None:
         return grammar_from("choice", json.dumps(wanted.choice))
     schema = '{"type": "object"}' if wanted.json is None else str(wanted.json)
     return LLMatcher.grammar_from_json_schema(schema, _JSON_OPTIONS)
-
-
-def _lark(text: str) -> str:
-    """A grammar in Lark, also of one in GBNF: `root ::= ...`."""
-    if "::=" not in text:
-        return text
-    from llguidance.gbnf_to_lark import any_to_lark
-
-    try:
-        return any_to_lark(text)
-    except Exception as error:  # of no class of their own, or too deep
-        raise ValueError(f"the grammar cannot be read as GBNF: {error}") from error

@@ -139,3 +139,25 @@ def test_forms_of_what_took_too_long_are_remembered(
     counted.check("b 'more'  3", alike=False)  # may take more than that one might
     counted.check("a 'other' 2", cpu_seconds=short, alike=False)  # known itself
     counted.check("a 'of' 'another form'", cpu_seconds=short, alike=False)
+
+
+def chained(count: int) -> str:
+    """Rules of which each is the next, beside a long one: seconds to rewrite."""
+    rules = [f"r{i} ::= r{i + 1}" for i in range(count)]
+    return "\n".join(
+        ["root ::= r0", f"long ::= {'.' * 9000}r0", *rules, f'r{count} ::= "a"']
+    )
+
+
+def test_gbnf_is_rewritten_elsewhere(trial: GrammarTrial):
+    lark = trial.lark('root ::= "a" root | "b"')
+    assert "start:" in lark
+    trial.check(LLMatcher.grammar_from_lark(lark))
+    with pytest.raises(RequestError, match="cannot be read as GBNF: Rule 'foo'"):
+        trial.lark("root ::= foo")
+    with pytest.raises(ExhaustedError):
+        trial.lark(chained(1500), cpu_seconds=TRIAL_SECONDS[0])
+    with pytest.raises(RequestError, match=r"more than 0\.6 seconds"):
+        trial.lark(chained(1500))
+    kept = [outcome.result() or "" for outcome in trial._known.values()]
+    assert max(map(len, kept)) < 1000, "grammars that were rewritten are not kept"
