@@ -2,8 +2,12 @@
 
 
 def to_install(extra: str) -> str:
-    """What to do where a package of an extra is missing: as the README does it."""
-    return f"in fdjax's folder, run: uv pip install -c constraints.txt -e '.[{extra}]'"
+    """What to do where a package of an extra is missing: as the README does it.
+
+    By the file, not by `-e '.[...]'`, for which uv compiles the extension anew.
+    """
+    what = f"-r pyproject.toml --extra {extra}"
+    return f"in fdjax's folder, run: uv pip install -c constraints.txt {what}"
 
 
 class ConfigError(ValueError):

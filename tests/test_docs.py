@@ -38,12 +38,11 @@ def test_the_notebook_names_its_pages():
 
 def test_there_is_one_way_to_install():
     """Errors that miss an extra name the README's."""
-    command = re.compile(r"uv pip install [^`\n]*\.\[[^`\n]*")
+    command = re.compile(r"uv pip install [^`\n]*(?:--extra (\w+)|\.\[)[^`\n]*")
     for page in PAGES:
-        for found in command.findall(page.read_text()):
-            extra = found.partition("[")[2].partition("]")[0]
-            assert to_install(extra).endswith(found), page
-    assert to_install("cuda13").partition(": ")[2] in PAGES[0].read_text()
+        for found in command.finditer(page.read_text()):
+            assert to_install(found[1]).endswith(found[0]), page
+    assert to_install("serve").partition(": ")[2] in PAGES[0].read_text()
     for module in (ROOT / "fdjax").rglob("*.py"):
         assert not re.search(r"\bfdjax\[", module.read_text()), module
 
