@@ -133,6 +133,11 @@ class Metrics:
         self.output_lengths = self._histogram(
             "request_generation_tokens", "Tokens made, by request.", _TOKENS
         )
+        self.longest_outputs = self._histogram(
+            "request_max_num_generation_tokens",
+            "Tokens of the longest of a prompt's samples.",
+            _TOKENS,
+        )
         self.params_n = self._histogram(
             "request_params_n", "Samples asked for.", _SAMPLES
         )
@@ -192,6 +197,7 @@ class Watch:
         reason: for its end; "" before.
         queue_s: until the engine let it in; `None` before its first tokens.
         first_token_s: until these were there.
+        num_tokens: those that have come.
     """
 
     def __init__(
@@ -204,7 +210,7 @@ class Watch:
         self._account = account
         self._stream = stream
         self._started = self._last = started
-        self._num_tokens = 0
+        self.num_tokens = 0
         prompt = len(stream.request.prompt)
         metrics.prompt_tokens.inc(prompt)
         metrics.prompt_lengths.observe(prompt)
@@ -214,7 +220,7 @@ class Watch:
         """Counts what has come."""
         metrics, now, count = self._metrics, time.monotonic(), len(chunk.token_ids)
         self._account.made(count)
-        self._num_tokens += count
+        self.num_tokens += count
         if self.first_token_s is not None:
             for _ in range(count):
                 metrics.inter_token.observe((now - self._last) / count)
@@ -232,14 +238,14 @@ class Watch:
         self._account.made(self._stream.num_unread)
         metrics, whole_s = self._metrics, self._last - self._started
         metrics.ended(reason)
-        metrics.output_lengths.observe(self._num_tokens)
+        metrics.output_lengths.observe(self.num_tokens)
         if self.first_token_s is not None and self.queue_s is not None:
             decode_s = whole_s - self.first_token_s
             metrics.whole.observe(whole_s)
             metrics.decode.observe(decode_s)
             metrics.inference.observe(whole_s - self.queue_s)
-            if self._num_tokens > 1:
-                metrics.per_token.observe(decode_s / (self._num_tokens - 1))
+            if self.num_tokens > 1:
+                metrics.per_token.observe(decode_s / (self.num_tokens - 1))
 
     def _begin(self, now: float) -> None:
         admitted = self._stream.admitted_s

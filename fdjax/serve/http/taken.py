@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import (
@@ -147,6 +148,9 @@ class Taken:
         for stream, watch in zip(self.streams, self.watches, strict=True):
             stream.close()
             watch.end("abort")
+        for samples in itertools.batched(self.watches, self.n):
+            longest = max(watch.num_tokens for watch in samples)
+            self.server.metrics.longest_outputs.observe(longest)
         record_of(self.scope).work = Work(
             response_id=self.name,
             params=self.streams[0].request.params,

@@ -174,6 +174,9 @@ async def test_metrics_count_what_was_served():
     assert float(values["fdjax:inter_token_latency_seconds_count"]) == gaps
     assert float(values["fdjax:e2e_request_latency_seconds_count"]) == 3
     assert float(values["fdjax:request_params_n_sum"]) == 3
+    longest = "fdjax:request_max_num_generation_tokens"
+    assert float(values[f"{longest}_count"]) == 2
+    assert float(values[f"{longest}_sum"]) == len(TOKENS) + 3
     for name in ("queue", "prefill", "decode", "inference"):
         assert float(values[f"fdjax:request_{name}_time_seconds_count"]) == 3
     parts = [
