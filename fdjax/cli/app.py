@@ -7,6 +7,7 @@ import typer
 from fdjax.cli.bench import bench
 from fdjax.cli.calibrate import calibrate
 from fdjax.cli.chat import chat
+from fdjax.cli.command import Command
 from fdjax.cli.doctor import doctor
 from fdjax.cli.generate import generate
 from fdjax.cli.inspect import inspect
@@ -43,11 +44,11 @@ def root(
     """LLM inference from JAX, on GPUs and on CPUs."""
 
 
-app.command()(generate)
-app.command()(chat)
-app.command()(serve)
-app.command()(inspect)
-app.command()(doctor)
-app.command()(calibrate)
-app.command()(tune)
+app.command(cls=Command)(generate)
+app.command(cls=Command)(chat)
+app.command(cls=Command)(serve)
+app.command(cls=Command)(inspect)
+app.command(cls=Command)(doctor)
+app.command(cls=Command)(calibrate)
+app.command(cls=Command)(tune)
 app.add_typer(bench, name="bench")

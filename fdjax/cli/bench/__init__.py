@@ -5,6 +5,7 @@ import typer
 from fdjax.cli.bench.latency import latency
 from fdjax.cli.bench.serve import serve
 from fdjax.cli.bench.throughput import throughput
+from fdjax.cli.command import Command
 
 bench = typer.Typer(no_args_is_help=True)
 
@@ -14,6 +15,6 @@ def root() -> None:
     """Measure a model in this process, or a server."""
 
 
-bench.command()(latency)
-bench.command()(throughput)
-bench.command()(serve)
+bench.command(cls=Command)(latency)
+bench.command(cls=Command)(throughput)
+bench.command(cls=Command)(serve)
