@@ -68,7 +68,7 @@ def _parts(
         yield text(left - 10, y + 13, words, anchor="end")
         kind = "a" if row["engine"] == "fdjax" else "b"
         yield bar(left, y, width, 16, kind=kind)
-        yield text(left + width + 6, y + 13, f"{row[measure]:g}", kind="faint")
+        yield text(left + width + 6, y + 13, _short(row[measure]), kind="faint")
 
 
 def _names(row: dict[str, Any]) -> tuple[str, ...]:
@@ -82,3 +82,8 @@ def _names(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _once(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
+
+
+def _short(value: float) -> str:
+    """Three digits, or all in front of the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

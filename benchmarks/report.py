@@ -63,13 +63,6 @@ ONLINE = {
 }
 """Charts of loads, and what is read aloud."""
 MEMORY = {"memory-h200.svg": "the longest sequences of 80 GiB, in three ways"}
-BEAMS = {"beams-steps-ms-per-step-nvidia-h200.svg": "ms a step, beside others"}
-BEAMS_MANY = {
-    "beams-fig7-first-ms-nvidia-h200.svg": "first tokens over lengths of prompts",
-    "beams-fig7-ms-per-step-nvidia-h200.svg": "ms a step over lengths of prompts",
-    "beams-fig8-first-ms-nvidia-h200.svg": "first tokens of three models",
-    "beams-fig8-ms-per-step-nvidia-h200.svg": "ms a step of three models",
-}
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "decode": lambda: tables.decode(of("decode")),
@@ -90,8 +83,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tunix": lambda: stack_tables.rollouts(of("tunix_rollouts")),
     "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
-    "beams": lambda: _shown(beam_tables.steps(of("beams")), BEAMS),
-    "beams_many": lambda: _shown(beam_tables.throughput(of("beams")), BEAMS_MANY),
+    "beams": lambda: beam_tables.steps(of("beams")),
+    "beams_many": lambda: beam_tables.throughput(of("beams")),
     "page_move": lambda: kernel_tables.moves(of("page_move")),
     "add_norm": lambda: kernel_tables.traced(of("timeline"), "add_norm"),
     "embedding": lambda: kernel_tables.traced(of("timeline"), "embedding"),
