@@ -187,6 +187,7 @@ def _warm_up(llm: "LLM", *, for_people: bool) -> None:
     # Noting which line of Python made each operation is a third of tracing, and nobody
     # asks a server. What was compiled before is found all the same.
     jax.config.update("jax_traceback_in_locations_limit", 0)
+    _LOGGER.info("compiling programs; it listens when they are ready")
     start = time.monotonic()
     count = llm.warm_up(progress=for_people)
     # What is here stays: the collector need not look through it while requests run.
