@@ -1,6 +1,7 @@
 """Grammars of structured outputs in a model's tokens, through llguidance."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
@@ -24,7 +25,7 @@ from fdjax.serve.grammar_trial import (
     limits,
     readable,
 )
-from fdjax.serve.lanes import FairThreads, Lanes
+from fdjax.serve.lanes import Lanes
 from fdjax.serve.token_grammar import EndBits, TokenGrammar, what_follows
 from fdjax.serve.tokenizer import Tokenizer
 
@@ -78,29 +79,34 @@ class Grammars:
         """`compile` for tasks of asyncio; quick grammars do not wait for slow ones.
 
         Of those that wait, the owner's are next whose have used least, and of these
-        those that have been tried for the shortest time; last those of whose form one
-        took longer than they may.
+        those that have been tried for the shortest time. Of those tried longer, last
+        are those of whose form one took longer than they may.
 
         Args:
             params: of the request.
             owner: whose request it is.
         """
-        lane = self._compiling.quick
-        for seconds in TRIAL_SECONDS:
-            try:
-                return await self._tried(lane, params, seconds, owner)
-            except ExhaustedError:
-                lane = self._compiling.slow
+        first, *others = TRIAL_SECONDS
+        try:
+            compiling = functools.partial(
+                self.compile, params, cpu_seconds=first, owner=owner
+            )
+            quick = self._compiling.quick.submit(compiling, owner=owner, rank=first)
+            return await asyncio.wrap_future(quick)
+        except ExhaustedError:
+            for seconds in others:
+                with contextlib.suppress(ExhaustedError):
+                    return await self._tried_longer(params, seconds, owner)
         raise AssertionError("the last trial says what is wrong")
 
-    async def _tried(
-        self, threads: FairThreads, params: SamplingParams, seconds: float, owner: str
+    async def _tried_longer(
+        self, params: SamplingParams, seconds: float, owner: str
     ) -> TokenGrammar | None:
-        """`compile` in its turn, which may be a late one."""
+        """`compile` in its turn, which is a late one for what is like others."""
         compiling = functools.partial(
             self.compile, params, cpu_seconds=seconds, owner=owner
         )
-        submit = functools.partial(threads.submit, owner=owner)
+        submit = functools.partial(self._compiling.slow.submit, owner=owner)
         alone = functools.partial(compiling, alike=False)
         try:
             return await asyncio.wrap_future(submit(alone, rank=seconds))

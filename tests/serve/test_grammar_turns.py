@@ -65,8 +65,8 @@ async def seconds_before(grammars: Grammars, forks: Forks, innocent: str) -> flo
 @pytest.mark.parametrize(
     ("innocent", "most"),
     [
-        # The first trial of all, of each thread one more, and its own.
-        ("[a-c]+x?", HOSTILE * 0.03 + 2 * (0.1 + 0.35 + 0.6) + 0.43),
+        # The first trial of all, of each thread all others of two, and its own.
+        ("[a-c]+x?", HOSTILE * 0.03 + 4 * (0.1 + 0.35 + 0.6) + 0.43),
         # Of their form it comes when all of them are refused, or nearly.
         ("innocent1(a|b)", HOSTILE * (0.03 + 0.1 + 0.35 + 0.6)),
     ],

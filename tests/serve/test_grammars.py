@@ -207,7 +207,7 @@ def test_what_the_first_would_wait_for_is_done_ahead(llm: LLM):
 
 def test_without_the_package(llm: LLM, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(RequestError, match=r"llguidance; .* -e '\.\[serve\]'"):
+    with pytest.raises(RequestError, match=r"llguidance; .* --extra serve"):
         llm.grammars.compile(replaced(GREEDY, regex="a"))
 
 

@@ -168,5 +168,5 @@ def test_an_address_that_is_none(url: str):
 
 def test_it_needs_its_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"-e '\.\[serve\]'"):
+    with pytest.raises(ConfigError, match=r"--extra serve"):
         check_server("http://127.0.0.1:8000")
