@@ -31,12 +31,17 @@ def distribution(rows: Sequence[Row], measure: str) -> str:
     return drawing(height, title, _distribution_parts(rows, measure, title))
 
 
+def _head(title: str, told: str, other: Row) -> Iterator[str]:
+    """Of both charts: the other engine's name is in a row of it."""
+    yield text(0, 18, title, kind="title")
+    yield text(0, 38, told, kind="faint")
+    yield from legend(0, engine_name(other))
+
+
 def _distribution_parts(rows: Sequence[Row], measure: str, title: str) -> Iterator[str]:
     pairs = {name: loaded(rows, name) for name in LOADS}
-    yield text(0, 18, title, kind="title")
     told = "the share that has come by a time; points are measured, lines join them"
-    yield text(0, 38, told, kind="faint")
-    yield from legend(0, engine_name(pairs["conv-12"][1]))
+    yield from _head(title, told, pairs["conv-12"][1])
     for number, (name, pair) in enumerate(pairs.items()):
         x = number % 2 * _FIELD[0]
         y = _TOP + number // 2 * _FIELD[1]
@@ -91,10 +96,8 @@ def throughput(rows: Sequence[Row]) -> str:
 
 def _throughput_parts(rows: Sequence[Row], title: str, step: int) -> Iterator[str]:
     pairs = {name: loaded(rows, name) for name in LOADS}
-    yield text(0, 18, title, kind="title")
     told = "from the first to the end of the last; a line stands where they are asked"
-    yield text(0, 38, told, kind="faint")
-    yield from legend(0, engine_name(pairs["conv-12"][1]))
+    yield from _head(title, told, pairs["conv-12"][1])
     rates = [one["requests_per_s"] for pair in pairs.values() for one in pair]
     y, most = _TOP, max(*rates, *filter(None, map(_asked, LOADS)))
     for ending, form in FORMS.items():

@@ -10,6 +10,7 @@ import numpy as np
 from fdjax import device
 from fdjax.engine.ahead import Ahead
 from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
+from fdjax.engine.in_place import in_place_of
 from fdjax.engine.invariance import as_config_says
 from fdjax.errors import ConfigError
 from fdjax.generate import rows
@@ -270,7 +271,7 @@ class Programs:
                     "cast or reshape it"
                 )
         self._weights = tuple(
-            _in_place_of(old, new)
+            in_place_of(old, new)
             for (_, new), old in zip(found, self._weights, strict=True)
         )
 
@@ -294,14 +295,3 @@ def _bare(progress: GenerationProgress) -> GenerationProgress:
     """The progress without what only some plans of sampling have."""
     sampling = replace(progress.sampling, output_counts=None, recent=None)
     return replace(progress, sampling=sampling)
-
-
-def _in_place_of(old: Array, new: Array | np.ndarray) -> Array:
-    """A weight where another one lies.
-
-    An array that is put somewhere is no more what jit has seen, if it was there or
-    nobody had chosen the place.
-    """
-    if isinstance(new, np.ndarray):
-        return jax.device_put(new, old.sharding if old.committed else None)
-    return new if new.sharding == old.sharding else jax.device_put(new, old.sharding)
