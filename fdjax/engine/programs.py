@@ -53,7 +53,8 @@ class Programs:
         model: the decoder, loaded.
         steps_per_launch: decode steps of one call.
         mixed: calls with prompts may have rows that decode.
-        tunes_gemms: calls with prompts have GEMMs of XLA, see `workspace.tunes_gemms`.
+        tunes_gemms: calls have GEMMs of XLA, which it times: see
+            `workspace.tunes_gemms`.
     """
 
     def __init__(
@@ -78,14 +79,16 @@ class Programs:
         untimed = device.platform() == "gpu" and not tunes_gemms
         options = _UNTIMED if untimed else {}
 
-        @partial(jax.jit, donate_argnums=1, compiler_options=options)
+        jit = partial(jax.jit, compiler_options=options)
+
+        @partial(jit, donate_argnums=1)
         def run_extend(
             weights: tuple[Array, ...], progress: GenerationProgress, call: RowTokens
         ) -> tuple[GenerationProgress, Float[Array, "R E"]]:
             model = jax.tree.unflatten(structure, weights)
             return extend(model, progress, call, mixed=mixed)
 
-        @partial(jax.jit, donate_argnums=(4, 5), static_argnames=("plan",))
+        @partial(jit, donate_argnums=(4, 5), static_argnames=("plan",))
         def run_sample(
             weights: tuple[Array, ...],
             hidden: Float[Array, "R E"],
@@ -99,28 +102,28 @@ class Programs:
             model = jax.tree.unflatten(structure, weights)
             return sample(model, hidden, decodes, arrivals, rules, progress, plan=plan)
 
-        @jax.jit
+        @jit
         def run_logits(
             weights: tuple[Array, ...], hidden: Float[Array, "R E"], row: Array
         ) -> Float[Array, "1 V"]:
             model = jax.tree.unflatten(structure, weights)
             return model.logits(hidden[row][None])
 
-        @partial(jax.jit, donate_argnums=1)
+        @partial(jit, donate_argnums=1)
         def run_score(
             weights: tuple[Array, ...], kv: KVCache, *operands: Array
         ) -> tuple[PromptScores, KVCache]:
             model = jax.tree.unflatten(structure, weights)
             return score(model, kv, *operands)
 
-        @partial(jax.jit, donate_argnums=1)
+        @partial(jit, donate_argnums=1)
         def run_pool(
             weights: tuple[Array, ...], kv: KVCache, *operands: Array
         ) -> tuple[PooledStates, KVCache]:
             model = jax.tree.unflatten(structure, weights)
             return pool(model, kv, *operands)
 
-        @partial(jax.jit, donate_argnums=2, static_argnames=("plan",))
+        @partial(jit, donate_argnums=2, static_argnames=("plan",))
         def run_decode(
             weights: tuple[Array, ...],
             rules: SamplingRules,
@@ -175,10 +178,10 @@ class Programs:
         self._score = run_score
         self._pool = run_pool
         self._decode = run_decode
-        self.exchange = jax.jit(rows.exchange, donate_argnums=(0, 1))
-        self.allow = jax.jit(rows.allow, donate_argnums=0)
+        self.exchange = jit(rows.exchange, donate_argnums=(0, 1))
+        self.allow = jit(rows.allow, donate_argnums=0)
         self.move = jax.jit(page_move, donate_argnums=0)
-        self.place = jax.jit(place, donate_argnums=0)
+        self.place = jit(place, donate_argnums=0)
 
     def extend(
         self, progress: GenerationProgress, call: RowTokens
