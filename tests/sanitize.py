@@ -45,8 +45,10 @@ TESTS = (
     "tests/kernels/test_matmul.py",
     "tests/kernels/test_page_move.py",
     "tests/kernels/test_prefill_attention.py",
+    "tests/kernels/test_prefill_plan.py",
     "tests/kernels/test_shared_prefix.py",
     "tests/kernels/test_rope_kv_write.py",
+    "tests/kernels/test_token_places.py",
 )
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cuda,cpu",

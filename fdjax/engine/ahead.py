@@ -111,25 +111,28 @@ def _read_kept(
     lowerings: Sequence[Callable[[], jax.stages.Lowered]],
     report: Callable[[int], None],
 ) -> int:
-    """Compiles up to the first that is not in JAX's folder, with it; how many."""
+    """Compiles up to the first that is not in JAX's folder, with it; how many.
+
+    One that has been compiled before is neither read from there nor missed.
+    """
     for done, lower in enumerate(lowerings, 1):
-        before = _num_read()
+        before = _num_missed()
         lower().compile()
         report(done)
-        if _num_read() == before:
+        if _num_missed() > before:
             return done
     return len(lowerings)
 
 
-def _num_read() -> int:
-    """Programs that the calling thread has read from JAX's folder."""
-    return getattr(_OF_THREAD, "num_read", 0)
+def _num_missed() -> int:
+    """Programs that the calling thread did not find in JAX's folder."""
+    return getattr(_OF_THREAD, "num_missed", 0)
 
 
 def _note(event: str, **kwargs: Any) -> None:
     del kwargs
-    if event == "/jax/compilation_cache/cache_hits":
-        _OF_THREAD.num_read = _num_read() + 1
+    if event == "/jax/compilation_cache/cache_misses":
+        _OF_THREAD.num_missed = _num_missed() + 1
 
 
 jax.monitoring.register_event_listener(_note)

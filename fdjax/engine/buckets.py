@@ -1,6 +1,7 @@
 """The few static shapes that programs are compiled for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 # A page table four times too wide costs the reference attention reads of masked pages;
 # a finer ladder costs compilations. The decode kernels read only what a row holds.
@@ -65,11 +66,14 @@ class Buckets:
         rows: batch sizes, `B`.
         prefills: tokens of calls with prompts, `T`: those of all their rows together.
         widths: page-table widths of decode programs, `W`.
+        widths_of: by number of rows, those that are served in ways of their own; all
+            of them where it says nothing.
     """
 
     rows: tuple[int, ...]
     prefills: tuple[int, ...]
     widths: tuple[int, ...]
+    widths_of: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     @staticmethod
     def of(
@@ -123,6 +127,10 @@ class Buckets:
     def width(self, num_pages: int) -> int:
         """Pages that a page table for so many has room for."""
         return smallest_fitting(self.widths, num_pages)
+
+    def decode_widths(self, num_rows: int) -> tuple[int, ...]:
+        """Page-table widths that programs of so many rows are compiled for."""
+        return self.widths_of.get(num_rows, self.widths)
 
     def beam_rows(self, num_groups: int, width: int) -> int:
         """Rows of a search's calls: each group's beams, padded.

@@ -235,7 +235,8 @@ class Executor:
         if prefixes is not None:  # there is one width alone: fewer programs
             width = self._buckets.widths[-1]
         elif width is None:
-            width = self._buckets.width(max(map(len, pages)))
+            widths = self._buckets.decode_widths(num_rows)
+            width = smallest_fitting(widths, max(map(len, pages)))
         steps = np.zeros(num_rows, np.int32)
         steps[rows] = self.pace.steps
         steps[self._allow(sequences)] = 1

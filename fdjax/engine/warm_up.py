@@ -162,7 +162,7 @@ def _allow(executor: Executor, buckets: Buckets, rows: int) -> _Call:
 def _decodes(buckets: Buckets, num_pages: int) -> Iterator[tuple[int, int]]:
     """Rows and page-table width of every decode call."""
     for rows in buckets.rows:
-        for width in _up_to(buckets.widths, num_pages):
+        for width in _up_to(buckets.decode_widths(rows), num_pages):
             yield rows, width
 
 

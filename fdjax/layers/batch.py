@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.paged import PageView, SharedPrefixes
+from fdjax.kernels.token_places import token_places
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
 
@@ -170,6 +171,5 @@ def _batch(
     page_size: int,
 ) -> Batch:
     """Positions and slots are found once, for all layers."""
-    count = tokens.shape[0]
-    slots = pages.slots(count, page_size=page_size)
-    return Batch(tokens, pages.positions(count), slots, pages, phase=phase)
+    places = token_places(pages, tokens.shape[0], page_size=page_size)
+    return Batch(tokens, places.positions, places.slots, pages, phase=phase)

@@ -8,7 +8,7 @@ from fdjax.kernels.paged import KVCache
 from fdjax.layers import Batch, Embedder, Head, Normalisation, PositionTable
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder_layer import DecoderLayer, Stream, maybe
-from fdjax.models.parameters import parameters_of
+from fdjax.models.parameters import parameter_of
 from fdjax.models.program import OP as LAYER_PROGRAM
 from fdjax.models.program import LayerProgram, Ran, program_of
 from fdjax.notation import Array, Float, Int32
@@ -69,8 +69,8 @@ class Decoder(nnx.Module):
     def _by_program(self, kv: KVCache, batch: Batch) -> Ran | None:
         """All before the head as one operation, where an implementation is faster."""
         program = program_of(self.config, selects=batch.wanted is not None)
-        parameters = parameters_of(self)
-        operands = tuple(parameters[path] for path in program.body_parameters)
+        paths = program.body_parameters
+        operands = tuple(parameter_of(self, path) for path in paths)
         call = LayerProgram(kv, batch, operands, program)
         return LAYER_PROGRAM.if_fast(call)
 

@@ -15,6 +15,14 @@ def parameters_of(module: nnx.Module) -> dict[str, Array | Weight]:
     return {path_of(key): variable.get_value() for key, variable in state}
 
 
+def parameter_of(module: nnx.Module, path: str) -> Array | Weight:
+    """One of them: to find all takes longer than to trace the rest of a step."""
+    found: Any = module
+    for part in path.split("."):
+        found = found[int(part)] if part.isdigit() else getattr(found, part)
+    return found.get_value()
+
+
 def path_of(key: Iterable[Any]) -> str:
     """The path of a parameter from its key in a flat state."""
     return ".".join(str(part) for part in key)

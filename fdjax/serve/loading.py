@@ -1,7 +1,7 @@
 """A model on the device, by its settings: the weights alone, or all that serves it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from fdjax.engine.buckets import Buckets
 from fdjax.engine.engine import Engine
 from fdjax.engine.invariance import check_batch_invariant
 from fdjax.engine.limits import QueueLimits
+from fdjax.engine.widths import widths_by_rows
 from fdjax.kernels.decode_attention import config as decode_config
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
@@ -148,7 +149,7 @@ def load_decoder(
 def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
     gathering, kind = plan.page_workspace_bytes > 0, kind_of_platform()
     long = None if gathering else LONG_TOKENS[kind]
-    return Buckets.of(
+    made = Buckets.of(
         max_num_seqs=settings.max_num_seqs,
         max_model_len=settings.max_model_len,
         page_size=settings.page_size,
@@ -158,3 +159,6 @@ def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
         alike_from=long and -(-long // settings.page_size),
         fine=kind == "gpu",
     )
+    if gathering or kind != "gpu":
+        return made
+    return replace(made, widths_of=widths_by_rows(settings.config, plan.layout, made))

@@ -69,6 +69,18 @@ def test_threads_compile_from_the_first_program_on_that_is_not_kept(
     assert done == sorted(done) and done[:3] == [1, 2, 3] and done[-1] == 5
 
 
+def test_one_that_was_just_read_is_not_missed(
+    tmp_path: pathlib.Path, compiled_by: list[str]
+):
+    tripled = jax.jit(lambda x: x * 3.25)
+    with keeping(tmp_path):
+        tripled.lower(1.0).compile()
+        jax.clear_caches()
+        compiled_by.clear()
+        compile_all([lambda: tripled.lower(1.0)] * 3, threads=1)
+    assert compiled_by == ["MainThread"] * 3
+
+
 def test_without_a_folder_threads_compile_all(compiled_by: list[str]):
     with keeping(None):
         compile_all([lambda one=one: one for one in _lowered(6.0, 7.0)], threads=1)

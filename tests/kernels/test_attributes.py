@@ -19,7 +19,9 @@ from fdjax.kernels.layer_program import call as layer_program_call
 from fdjax.kernels.matmul import handler as matmul_handler
 from fdjax.kernels.paged import AttentionAttributes, ScoreAttributes
 from fdjax.kernels.paged.calls import ALL_TOKENS
+from fdjax.kernels.prefill_plan import cuda as prefill_plan_cuda
 from fdjax.kernels.rope_kv_write import cuda as rope_cuda
+from fdjax.kernels.token_places import cuda as token_places_cuda
 from tests.support.operations import ROOT, operations
 
 # What each struct of C++ is in Python.
@@ -35,7 +37,9 @@ STRUCTS: dict[str, type[Any]] = {
     "embedding::Attributes": embedding_cuda.Attributes,
     "layer_program::Attributes": layer_program_call.Attributes,
     "matmul::Attributes": matmul_handler.Attributes,
+    "prefill_plan::Attributes": prefill_plan_cuda.Attributes,
     "rope_kv_write::Attributes": rope_cuda.Attributes,
+    "token_places::Attributes": token_places_cuda.Attributes,
 }
 KINDS = {"int64_t": int, "float": float, "bool": bool}
 

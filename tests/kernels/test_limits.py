@@ -7,7 +7,7 @@ import pytest
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan import shape
 from fdjax.kernels.paged import calls
-from fdjax.kernels.prefill_attention import tiles
+from fdjax.kernels.prefill_plan import tiles
 from fdjax.kernels.shared_prefix import groups, plan
 from tests.support.handlers import skip_without
 from tests.support.operations import operations
@@ -38,7 +38,10 @@ SIZES = {
     ("attention_plan", "item"): shape.ITEM,
     ("decode_attention", "all_tokens"): calls.ALL_TOKENS,
     ("prefill_attention", "tile_rows"): tiles.TILE_ROWS,
-    ("prefill_attention", "tile_integers"): plan.WORK,
+    ("prefill_attention", "tile_integers"): tiles.WORK,
+    ("prefill_plan", "key_tile"): tiles.KEY_TILE,
+    ("prefill_plan", "piece_cost"): tiles.PIECE_COST,
+    ("prefill_plan", "max_share"): tiles.MAX_SHARE,
     ("shared_prefix", "max_levels"): groups.MAX_LEVELS,
     ("shared_prefix", "part_integers"): plan.PART,
 }

@@ -217,11 +217,10 @@ def _prompts(calls: Sequence[PrefillAttention]) -> _Prompts:
     if not calls:
         return _Prompts(*_no_rows(), jnp.zeros((1, 0, 8), jnp.int32))
     first = calls[0]
-    room = prefill_handler.room_on_gpu(first)
     return _Prompts(
         first.pages.page_table,
         first.pages.lengths,
-        jnp.stack([prefill_handler.work_for(call, room) for call in calls]),
+        jnp.stack([prefill_handler.work_on_gpu(call) for call in calls]),
     )
 
 

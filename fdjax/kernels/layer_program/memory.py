@@ -12,7 +12,7 @@ from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.prefill_attention import handler as prefill_handler
-from fdjax.kernels.prefill_attention.tiles import TILE_ROWS
+from fdjax.kernels.prefill_plan.tiles import TILE_ROWS
 
 ALIGNMENT = ffi.limit("layer_program", "alignment")
 """Of a block, in bytes."""

@@ -14,7 +14,7 @@ class SharedPrefixes:
         tokens: of each row, those that belong to prefixes; whole pages.
         order: rows in an order in which those of a group follow one another.
         work: pieces of prefixes for up to 128 queries, as
-            `fdjax.kernels.prefill_attention.tiles.work_of` has them; `first` counts
+            `fdjax.kernels.prefill_plan.tiles.work_of` has them; `first` counts
             places of the order.
         parts: for each level and place of the order, where what the row's query has
             found is left: record, number of pieces, and which token of the tile.

@@ -1,5 +1,7 @@
 """`prefill_attention` by the extension's handlers: C++ on a CPU, CUDA on a GPU."""
 
+from typing import TypedDict
+
 import jax
 import jax.numpy as jnp
 
@@ -14,7 +16,8 @@ from fdjax.kernels.paged import (
     handlers_window,
 )
 from fdjax.kernels.prefill_attention.arguments import PrefillAttention
-from fdjax.kernels.prefill_attention.tiles import (
+from fdjax.kernels.prefill_plan import cuda as cuda_plan
+from fdjax.kernels.prefill_plan.tiles import (
     TILE_ROWS,
     Room,
     most_tiles,
@@ -43,18 +46,18 @@ CUDA_LIMITS = Limits(
 
 def run_on_cpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     """See `fdjax.kernels.prefill_attention.prefill_attention`. No keys are cut."""
-    return _run(call, Room(blocks=1, records=0))
+    room = Room(blocks=1, records=0)
+    return _run(call, room, work_of(**_rows(call, room)))
 
 
 def run_on_gpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
     """See `fdjax.kernels.prefill_attention.prefill_attention`."""
-    return _run(call, room_on_gpu(call))
+    return _run(call, room_on_gpu(call), work_on_gpu(call))
 
 
 def room_on_gpu(call: PrefillAttention) -> Room:
     """What the blocks of a GPU have room for."""
-    tiles = most_tiles(call.q.shape[0], call.pages.num_rows, _tile_tokens(call))
-    return room_of(tiles, call.kv.cache.num_kv_heads, NUM_SMS)
+    return room_of(_most_tiles(call), call.kv.cache.num_kv_heads, NUM_SMS)
 
 
 def records_of(call: PrefillAttention, room: Room) -> jax.ShapeDtypeStruct:
@@ -64,26 +67,51 @@ def records_of(call: PrefillAttention, room: Room) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def work_for(call: PrefillAttention, room: Room) -> Int32[Array, "M 8"]:
-    """The tiles of the call's rows."""
+def work_on_gpu(call: PrefillAttention) -> Int32[Array, "M 8"]:
+    """What the blocks of a GPU do for the call's rows, listed on the device."""
+    room = room_on_gpu(call)
+    listed = cuda_plan.serves(call.pages.num_rows, _most_tiles(call), room)
+    return (cuda_plan.work_of if listed else work_of)(**_rows(call, room))
+
+
+class _Rows(TypedDict):
+    """What the work of a call follows from: the arguments of `work_of`."""
+
+    lengths: Int32[Array, " B"]
+    starts: Int32[Array, " B"]
+    firsts: Int32[Array, " B"]
+    window: int
+    num_queries: int
+    max_tokens: int
+    tile_tokens: int
+    room: Room
+
+
+def _rows(call: PrefillAttention, room: Room) -> _Rows:
     pages, num_queries = call.pages, call.q.shape[0]
-    return work_of(
-        pages.lengths,
-        pages.first_positions,
-        pages.first_tokens(num_queries),
-        jnp.int32(handlers_window(call.scores)),
-        num_queries=num_queries,
-        max_tokens=call.max_tokens,
-        tile_tokens=_tile_tokens(call),
-        room=room,
-    )
+    return {
+        "lengths": pages.lengths,
+        "starts": pages.first_positions,
+        "firsts": pages.first_tokens(num_queries),
+        "window": handlers_window(call.scores),
+        "num_queries": num_queries,
+        "max_tokens": call.max_tokens,
+        "tile_tokens": _tile_tokens(call),
+        "room": room,
+    }
+
+
+def _most_tiles(call: PrefillAttention) -> int:
+    return most_tiles(call.q.shape[0], call.pages.num_rows, _tile_tokens(call))
 
 
 def _tile_tokens(call: PrefillAttention) -> int:
     return max(TILE_ROWS // call.group, 1)
 
 
-def _run(call: PrefillAttention, room: Room) -> Float[Array, "T Hq D"]:
+def _run(
+    call: PrefillAttention, room: Room, work: Int32[Array, "M 8"]
+) -> Float[Array, "T Hq D"]:
     scores, pages = call.scores, call.pages
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
@@ -98,7 +126,7 @@ def _run(call: PrefillAttention, room: Room) -> Float[Array, "T Hq D"]:
         handlers_array(call.kv.cache),
         pages.page_table,
         pages.lengths,
-        work_for(call, room),
+        work,
         by_head(scores.slopes),
         by_head(scores.sinks),
         attributes=ffi.attributes(attention_attributes(call)),

@@ -12,7 +12,7 @@ from fdjax.kernels.paged import (
     by_head,
     handlers_array,
 )
-from fdjax.kernels.prefill_attention.tiles import TILE_ROWS
+from fdjax.kernels.prefill_plan.tiles import TILE_ROWS
 from fdjax.notation import Array, Float, Int32
 
 NAME = "shared_prefix"

@@ -9,11 +9,16 @@ import numpy as np
 
 from fdjax.kernels.hopper import NUM_SMS
 from fdjax.kernels.paged import SharedPrefixes
-from fdjax.kernels.prefill_attention.tiles import KEY_TILE, TILE_ROWS, Room, pieces_of
+from fdjax.kernels.prefill_plan.tiles import (
+    KEY_TILE,
+    TILE_ROWS,
+    WORK,
+    Room,
+    pieces_of,
+)
 from fdjax.kernels.shared_prefix.groups import MAX_LEVELS, Group
 
-WORK = 8  # integers of a Tile in ffi/prefill_attention/params.h
-PART = 4  # and of a Part
+PART = 4  # integers of a Part in ffi/prefill_attention/params.h
 NONE = -1  # the record of a row that belongs to no group
 
 

@@ -4,6 +4,7 @@ An instruction reads and writes values, which are rows of activations, and names
 parameters by their paths in the decoder. Everything here is static and hashable.
 """
 
+import functools
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -264,7 +265,7 @@ class Program:
         (value,) = self.instructions[-1].reads
         return value
 
-    @property
+    @functools.cached_property
     def body_parameters(self) -> tuple[str, ...]:
         """As `parameters`, of the body: all but the head."""
         before = self.instructions[:-1]

@@ -1,7 +1,8 @@
-"""How ragged batches are cut into tiles, on the device."""
+"""How ragged batches are cut into tiles: the definition, and the kernel against it."""
 
 import dataclasses
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdjax.kernels.prefill_attention.tiles import KEY_TILE, Room, room_of, work_of
+from fdjax.kernels.prefill_plan import cuda
+from fdjax.kernels.prefill_plan.tiles import (
+    KEY_TILE,
+    TILE_ROWS,
+    Room,
+    most_tiles,
+    room_of,
+    work_of,
+)
+from tests.support.handlers import skip_without
 
 ROOM = 64  # tokens that a row's pages hold
 WHOLE = Room(blocks=1, records=0)
@@ -184,3 +194,134 @@ def test_where_tiles_are_enough_no_keys_are_cut():
     assert room_of(257, num_kv_heads=8, processors=132).records == 0
     work = pieces([0], [2048], window=2**31 - 1, room=room_of(257, 8, 132))
     assert {piece.record for piece in work} == {-1}
+
+
+def test_so_many_keys_are_a_class_of_the_order():
+    # 1,448 is 1,024 times the root of two, rounded down.
+    starts = [1023, 1447, 1448, 2046, 2047]
+    work = pieces(starts, [1] * 5, window=2**31 - 1, room=WHOLE)
+    assert [piece.row for piece in work] == [4, 2, 3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tiles", "records", "served"),
+    [
+        (1, 1, 0, True),
+        (4096, 1 << 20, 0, True),
+        (4097, 5000, 0, False),
+        (8, (1 << 20) + 1, 0, False),
+        (8, 760, 264, True),
+        (8, 761, 264, False),
+        (0, 0, 0, False),
+    ],
+)
+def test_what_the_block_has_room_for(rows: int, tiles: int, records: int, served: bool):
+    skip_without("rope_kv_write", "cpu")  # limits are the extension's
+    assert cuda.serves(rows, tiles, Room(1.0, records)) == served
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A batch, and how attention cuts it.
+
+    Attributes:
+        counts: new tokens of each row.
+        starts: tokens before them.
+        padding: tokens behind those of the last row.
+        group: query heads of a key/value head.
+        kv_heads: key/value heads.
+        window: tokens that a query sees.
+        max_tokens: that a row's pages have room for.
+    """
+
+    counts: list[int]
+    starts: list[int]
+    padding: int
+    group: int
+    kv_heads: int
+    window: int
+    max_tokens: int
+
+    @staticmethod
+    def of(seed: int) -> "Drawn":
+        """Some of few tiles, whose keys are cut, and some of thousands."""
+        random = np.random.default_rng(seed)
+        rows = int(random.choice([1, 2, 5, 64, 300, 1100, 4096]))
+        most = int(random.choice([1, 3, 70, 2000, 30_000])) if rows < 70 else 3
+        return Drawn(
+            random.integers(0, most + 1, rows).tolist(),
+            (random.integers(0, 40_000, rows) * random.integers(0, 2, rows)).tolist(),
+            int(random.integers(0, 300)),
+            group=int(random.choice([1, 3, 4, 8, 16])),
+            kv_heads=int(random.choice([1, 2, 8, 32])),
+            window=int(random.choice([1, 100, 4096, 2**31 - 1])),
+            max_tokens=int(random.choice([20_000, 1 << 20])),
+        )
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """All but the rows."""
+        queries, tokens = sum(self.counts) + self.padding, TILE_ROWS // self.group
+        tiles = most_tiles(queries, len(self.counts), tokens)
+        return {
+            "num_queries": queries,
+            "max_tokens": self.max_tokens,
+            "tile_tokens": tokens,
+            "room": room_of(tiles, self.kv_heads, 132),
+        }
+
+    @property
+    def rows(self) -> list[jax.Array]:
+        """Lengths, starts and firsts."""
+        counts, starts = np.array(self.counts), np.array(self.starts)
+        firsts = np.cumsum(counts) - counts
+        return [jnp.asarray(x, jnp.int32) for x in (starts + counts, starts, firsts)]
+
+
+def _same_items(found: jax.Array, wanted: jax.Array) -> None:
+    """What has no tokens may hold anything else."""
+    ours, theirs = np.asarray(found), np.asarray(wanted)
+    count = int((theirs[:, 3] > 0).sum())
+    assert (ours[count:, 3] == 0).all()
+    np.testing.assert_array_equal(ours[:count], theirs[:count])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(60))
+def test_the_kernel_lists_what_the_definition_does(seed: int):
+    skip_without("prefill_plan", "gpu")
+    drawn = Drawn.of(seed)
+    found = jax.jit(lambda *rows: cuda.work_of(*rows, drawn.window, **drawn.sizes))
+    wanted = work_of(*drawn.rows, jnp.int32(drawn.window), **drawn.sizes)
+    _same_items(found(*drawn.rows), wanted)
+
+
+@pytest.mark.gpu
+def test_the_kernel_lists_no_more_than_there_is_room_for():
+    skip_without("prefill_plan", "gpu")
+    # Rows that overlap, begin before the queries, fall, or stand before their sequence.
+    rows = [
+        jnp.array(x, jnp.int32)
+        for x in (
+            [900, 900, 900, 50, 8, 2**31 - 1],
+            [0, 0, -300, 60, 0, 2**31 - 5],
+            [0, 0, 0, -20, 2000, 5],
+        )
+    ]
+    for kv_heads in (1, 8):
+        tiles = most_tiles(900, 6, 32)
+        room = room_of(tiles, kv_heads, 132)
+        work = np.asarray(
+            cuda.work_of(
+                *rows,
+                2**31 - 1,
+                num_queries=900,
+                max_tokens=1 << 20,
+                tile_tokens=32,
+                room=room,
+            )
+        )
+        some = work[work[:, 3] > 0]
+        assert ((some[:, 1] >= 0) & (some[:, 1] + some[:, 3] <= 900)).all()
+        assert ((some[:, 0] >= 0) & (some[:, 0] < 6)).all()
+        assert (some[:, 6] < room.records).all()

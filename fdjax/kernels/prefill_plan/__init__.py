@@ -1,0 +1,1 @@
+"""The work of prefill attention, listed on the device; `tiles` is the definition."""
