@@ -16,7 +16,7 @@
 #include "layer_program/attention.h"
 #include "layer_program/launch.h"
 #include "layer_program/reader.h"
-#include "matmul/product.h"
+#include "matmul/launch_matmul.h"
 
 namespace fdjax::layer_program {
 
@@ -157,7 +157,7 @@ class Chain {
     p.gated = reader_.number("gated", 0, 1) == 1;
     p.activation = static_cast<matmul::Activation>(reader_.number("activation", 0, 3));
     p.columns = p.gated ? p.n / 2 : p.n;
-    const matmul::ProductPlan plan = matmul::read_plan(reader_);
+    const matmul::MatmulConfig config = matmul::read_config(reader_);
     const int64_t size = int64_t{p.m} * p.columns;
     p.x = reader_.operand(int64_t{p.m} * p.k);
     p.weight = reader_.operand(int64_t{p.n} * p.k);
@@ -167,12 +167,12 @@ class Chain {
     const int slice = reader_.number("slice", 0);
     void* const wide = reader_.optional(int64_t{slice} * p.n);
     if (!is_right() || p.m == 0) return cudaSuccess;
-    const auto* library = std::get_if<matmul::LibraryConfig>(&plan);
+    const auto* library = std::get_if<matmul::LibraryConfig>(&config);
     if (library != nullptr && p.gated) {
       return gated_by_library(p, library->candidate, wide, slice);
     }
     const matmul::How how{.stream = stream_, .programmatic = !first_};
-    return matmul::launch_product<T>(p, plan, how);
+    return matmul::launch_matmul<T>(p, config, how);
   }
 
   // The library writes gate and up columns, of `slice` rows at a time: the next ones

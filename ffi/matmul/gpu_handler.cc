@@ -7,7 +7,7 @@
 #include "fdjax/check.h"
 #include "fdjax/dispatch.h"
 #include "matmul/arguments.h"
-#include "matmul/product.h"
+#include "matmul/launch_matmul.h"
 
 namespace fdjax::matmul {
 namespace {
@@ -17,26 +17,27 @@ bool aligned(const void* pointer) {
 }
 
 template <typename T>
-ffi::Error run(gpu_stream stream, const Params& p, const ProductPlan& plan) {
-  if (std::holds_alternative<LibraryConfig>(plan)) {
+ffi::Error run(gpu_stream stream, const Params& p, const MatmulConfig& config) {
+  if (std::holds_alternative<LibraryConfig>(config)) {
     int device = 0;
     cudaGetDevice(&device);
     const std::string problem = library_problem(device);
     if (!problem.empty()) return ffi::Error::Internal("matmul: " + problem);
   }
   const How how{.stream = stream, .programmatic = false};
-  const cudaError_t error = launch_product<T>(p, plan, how);
+  const cudaError_t error = launch_matmul<T>(p, config, how);
   if (error == cudaSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("matmul: ") + cudaGetErrorString(error));
 }
 
 ffi::Error handle(gpu_stream stream, const Attributes& attributes,
-                  ffi::Span<const int64_t> plan_numbers, ffi::AnyBuffer x,
+                  ffi::Span<const int64_t> config_numbers, ffi::AnyBuffer x,
                   ffi::AnyBuffer weight, ffi::AnyBuffer bias, ffi::AnyBuffer residual,
                   ffi::Result<ffi::AnyBuffer> y) {
-  Numbers numbers(plan_numbers);
-  const ProductPlan plan = read_plan(numbers);
-  if (numbers.has_more()) numbers.refuse("plan has more numbers than its kernel");
+  Numbers numbers(config_numbers);
+  const MatmulConfig config = read_config(numbers);
+  if (numbers.has_more())
+    numbers.refuse("launch_config has more numbers than its kernel");
   if (!numbers.problem().empty()) return invalid("matmul: " + numbers.problem());
   Params p{};
   FDJAX_RETURN_IF_ERROR(read({attributes, x, weight, bias, residual, y}, &p));
@@ -50,7 +51,7 @@ ffi::Error handle(gpu_stream stream, const Attributes& attributes,
     if constexpr (std::is_same_v<T, float>) {
       return invalid("x is float32; the handler takes bfloat16 and float16");
     } else {
-      return run<T>(stream, p, plan);
+      return run<T>(stream, p, config);
     }
   });
 }
@@ -73,7 +74,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_matmul_gpu, fdjax::matmul::handle,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
                                   .Attr<fdjax::matmul::Attributes>("attributes")
-                                  .Attr<xla::ffi::Span<const int64_t>>("plan")
+                                  .Attr<xla::ffi::Span<const int64_t>>("launch_config")
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::AnyBuffer>()

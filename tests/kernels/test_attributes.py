@@ -122,6 +122,6 @@ def test_attributes_have_the_names_that_handlers_bind(operation: str):
         if path.parent.name == operation:
             found = re.findall(r'Attr<[\w:<> ]+>\(\s*"(\w+)"\)', text)
             bound.update(found)
-    sent = set(re.findall(r"\b(attributes|plan|program|places)=(?!=)", python))
+    sent = set(re.findall(r"\b(attributes|launch_config|program|places)=(?!=)", python))
     assert sent == bound
     assert ("ffi.attributes(" in python) == ("attributes" in bound)

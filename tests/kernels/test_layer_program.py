@@ -21,7 +21,7 @@ from fdjax.kernels.matmul.params import (
     GemmConfig,
     GemvConfig,
     LibraryConfig,
-    ProductPlan,
+    MatmulConfig,
 )
 from fdjax.kernels.paged import KVCache
 from fdjax.models.families import FAMILIES
@@ -317,16 +317,16 @@ def test_a_call_whose_bits_must_not_depend_on_the_batch_is_the_definition():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_rows_decide_what_multiplies(gated: bool):
-    def kernel(rows: int) -> ProductPlan:
+    def chosen(rows: int) -> MatmulConfig:
         return config.choose(rows, 6144, 4096, gated=gated)
 
-    assert kernel(1) == GemvConfig()
-    assert all(isinstance(kernel(rows), FlatConfig) for rows in (2, 64))
-    assert all(isinstance(kernel(rows), GemmConfig) for rows in (65, 128))
-    assert isinstance(kernel(129), LibraryConfig)
+    assert chosen(1) == GemvConfig()
+    assert all(isinstance(chosen(rows), FlatConfig) for rows in (2, 64))
+    assert all(isinstance(chosen(rows), GemmConfig) for rows in (65, 128))
+    assert isinstance(chosen(129), LibraryConfig)
 
 
-def test_attention_has_room_beside_the_product_before_it():
+def test_attention_has_room_beside_the_gemm_before_it():
     alone = config.choose(8, 6144, 4096)
     beside = config.choose(8, 6144, 4096, beside_attention=True)
     assert isinstance(alone, FlatConfig) and isinstance(beside, FlatConfig)
@@ -336,7 +336,7 @@ def test_attention_has_room_beside_the_product_before_it():
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_what_cuts_the_products_is_said():
+def test_what_chose_the_kernels_of_gemms_is_said():
     shapes = ((208, 104), (304, 104))
     assert config.source(1, shapes) == "GEMMs by gemv, for one row"
     assert config.source(65, shapes) == "GEMMs by gemm, for more than 64 rows"

@@ -16,8 +16,8 @@ from fdjax.kernels.matmul.params import (
     GemmConfig,
     GemvConfig,
     LibraryConfig,
-    ProductPlan,
-    plan_numbers,
+    MatmulConfig,
+    config_numbers,
 )
 from fdjax.kernels.paged import ScoreAttributes
 from tests.support.operations import ROOT
@@ -51,7 +51,7 @@ _READ = re.compile(
     r"(?:(?P<target>[\w.>-]+)\s*=\s*(?:\w+<[^>]*>\()?)?"
     r"\breader_\.(?P<kind>number|integer|real|operand|optional)\("
     r'(?:"(?P<name>[^"]+)")?'
-    r"|\b(?P<called>layer|read_scores|read_scheme|read_rows|read_plan)\("
+    r"|\b(?P<called>layer|read_scores|read_scheme|read_rows|read_config)\("
 )
 
 
@@ -69,8 +69,8 @@ def _body(text: str, function: str) -> str:
 def _read(text: str, function: str) -> Iterator[tuple[str, str]]:
     """What a method reads: of what kind, and its name."""
     for found in _READ.finditer(_body(text, function)):
-        if found["called"] == "read_plan":
-            yield "plan", "plan"
+        if found["called"] == "read_config":
+            yield "config", "config"
         elif found["called"]:
             yield from _read(text, found["called"])
         if found["called"]:
@@ -90,8 +90,8 @@ def _written(
         if kind in (ScoreAttributes, SchemeAttributes):
             yield from _written(kind)
             continue
-        if kind is ProductPlan:
-            yield "plan", "plan"
+        if kind is MatmulConfig:
+            yield "config", "config"
             continue
         name = NAMES.get(field.name, field.name)
         yield _kind(kind), NAMES_OF.get((launch.__name__, field.name), name)
@@ -124,27 +124,27 @@ def test_codes_are_in_the_same_order():
     assert end == "End" and codes == [launch.__name__ for launch in CODES]
 
 
-PRODUCT = (ROOT / "ffi" / "matmul" / "product.h").read_text()
+LAUNCH_MATMUL = (ROOT / "ffi" / "matmul" / "launch_matmul.h").read_text()
 
 
-def test_plans_of_products_are_read_as_they_are_written():
-    variant = re.search(r"ProductPlan = std::variant<([^>]*)>", PRODUCT)
+def test_launch_configs_of_matmul_are_read_as_they_are_written():
+    variant = re.search(r"MatmulConfig = std::variant<([^>]*)>", LAUNCH_MATMUL)
     assert variant is not None
     assert variant[1].split(", ") == [kernel.__name__ for kernel in KERNELS]
     for code, kernel in enumerate(KERNELS):
         names = [field.name for field in fields(kernel)]
-        made = re.search(rf"return {kernel.__name__}\{{([^}}]*)\}}", PRODUCT)
+        made = re.search(rf"return {kernel.__name__}\{{([^}}]*)\}}", LAUNCH_MATMUL)
         assert made is not None
         assert re.findall(r'\.(\w+) = numbers\.number\(\s*"(\w+)"', made[1]) == [
             (name, name) for name in names
         ]
-        before = PRODUCT[: made.start()].rstrip()
+        before = LAUNCH_MATMUL[: made.start()].rstrip()
         assert before.endswith(f"case {code}:" if names else "default:")
 
 
-def test_a_plan_is_its_kernel_and_its_numbers():
-    assert plan_numbers(GemvConfig()) == (0,)
-    assert plan_numbers(FlatConfig(2, 1, 56, 1, 4)) == (1, 2, 1, 56, 1, 4)
+def test_a_launch_config_is_its_kernel_and_its_numbers():
+    assert config_numbers(GemvConfig()) == (0,)
+    assert config_numbers(FlatConfig(2, 1, 56, 1, 4)) == (1, 2, 1, 56, 1, 4)
     gemm = GemmConfig(96, 2)
-    assert plan_numbers(gemm) == (2, 96, 2, gemm.stages)
-    assert plan_numbers(LibraryConfig(3)) == (3, 3)
+    assert config_numbers(gemm) == (2, 96, 2, gemm.stages)
+    assert config_numbers(LibraryConfig(3)) == (3, 3)

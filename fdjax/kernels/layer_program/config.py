@@ -9,7 +9,7 @@ from fdjax.kernels.matmul.params import (
     FlatConfig,
     GemvConfig,
     LibraryConfig,
-    ProductPlan,
+    MatmulConfig,
 )
 
 # What a block of the QKV GEMM may take of an SM's shared memory up to FEW_ROWS rows, so
@@ -22,7 +22,7 @@ FEW_ROWS = 16
 
 def choose(
     m: int, n: int, k: int, *, gated: bool = False, beside_attention: bool = False
-) -> ProductPlan:
+) -> MatmulConfig:
     """The kernel and its launch config for one GEMM.
 
     Args:

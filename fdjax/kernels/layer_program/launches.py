@@ -17,8 +17,8 @@ from fdjax.kernels.matmul.params import (
     GemmConfig,
     GemvConfig,
     LibraryConfig,
-    ProductPlan,
-    plan_numbers,
+    MatmulConfig,
+    config_numbers,
 )
 from fdjax.kernels.paged import ScoreAttributes
 
@@ -121,7 +121,7 @@ class Linear:
         k: columns of `x`.
         gated: whether `y` is `activation(gate) * up`, of half as many columns.
         activation: its place among `fdjax.kernels.activations`.
-        plan: which kernel serves, and its launch config.
+        config: which kernel serves, and its launch config.
         slice_rows: rows of which the library writes gate and up at a time; else 0.
         wide: where to.
     """
@@ -131,7 +131,7 @@ class Linear:
     k: int
     gated: bool
     activation: int
-    plan: ProductPlan
+    config: MatmulConfig
     x: Operand
     weight: Operand
     bias: Operand | None
@@ -280,7 +280,7 @@ def _fields(struct: Launch | ScoreAttributes | SchemeAttributes) -> Iterator[int
             case ScoreAttributes() | SchemeAttributes():
                 yield from _fields(value)
             case GemvConfig() | FlatConfig() | GemmConfig() | LibraryConfig():
-                yield from plan_numbers(value)
+                yield from config_numbers(value)
             case float():
                 yield int(np.float32(value).view(np.int32))
             case _:

@@ -14,8 +14,8 @@ from fdjax.kernels.matmul.params import (
     GATED_UNIT,
     NAME,
     UNIT,
-    ProductPlan,
-    plan_numbers,
+    MatmulConfig,
+    config_numbers,
 )
 from fdjax.notation import Array, Float
 
@@ -24,7 +24,7 @@ DTYPES = (jnp.bfloat16, jnp.float16)
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Those of the GPU's handler, besides the plan.
+    """Those of the GPU's handler, besides the launch config.
 
     Attributes:
         gated: the weight's rows are a gate's and as many `up` rows.
@@ -35,12 +35,12 @@ class Attributes:
     activation: int
 
 
-def run(call: Matmul, plan: ProductPlan) -> Float[Array, "M columns"]:
+def run(call: Matmul, config: MatmulConfig) -> Float[Array, "M columns"]:
     """The handler's result.
 
     Args:
         call: the GEMM, gated or not.
-        plan: which kernel, and its launch config.
+        config: which kernel, and its launch config.
     """
     activation = 0 if call.activation is None else place(call.activation)
     columns = call.weight.shape[0] // (2 if call.gated else 1)
@@ -55,7 +55,7 @@ def run(call: Matmul, plan: ProductPlan) -> Float[Array, "M columns"]:
         ffi.or_empty(call.bias, 0, dtype=call.x.dtype),
         ffi.or_empty(call.residual, 0, columns, dtype=call.x.dtype),
         attributes=ffi.attributes(Attributes(call.gated, activation)),
-        plan=np.array(plan_numbers(plan), np.int64),
+        launch_config=np.array(config_numbers(config), np.int64),
     )
 
 

@@ -1,4 +1,7 @@
-"""Which kernel multiplies, and its launch config: as in ffi/matmul/product.h."""
+"""Which kernel computes a GEMM, and its launch config.
+
+`ffi/matmul/launch_matmul.h` reads what `config_numbers` writes.
+"""
 
 import dataclasses
 from dataclasses import dataclass
@@ -109,19 +112,20 @@ class LibraryConfig:
     candidate: int
 
 
-type ProductPlan = GemvConfig | FlatConfig | GemmConfig | LibraryConfig
+type MatmulConfig = GemvConfig | FlatConfig | GemmConfig | LibraryConfig
+"""Which kernel computes a GEMM, with its launch config."""
 
-# In the order of the variant ProductPlan in product.h.
-KERNELS: tuple[type[ProductPlan], ...] = (
+# In the order of the variant MatmulConfig in launch_matmul.h.
+KERNELS: tuple[type[MatmulConfig], ...] = (
     *(GemvConfig, FlatConfig),
     *(GemmConfig, LibraryConfig),
 )
 
 
-def plan_numbers(plan: ProductPlan) -> tuple[int, ...]:
+def config_numbers(config: MatmulConfig) -> tuple[int, ...]:
     """What handlers read: which kernel, and the fields of its launch config."""
-    config = (getattr(plan, field.name) for field in dataclasses.fields(plan))
-    return KERNELS.index(type(plan)), *config
+    numbers = (getattr(config, field.name) for field in dataclasses.fields(config))
+    return KERNELS.index(type(config)), *numbers
 
 
 def padded_m(m: int) -> int:

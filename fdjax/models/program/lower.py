@@ -11,7 +11,7 @@ from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program import launches as do
 from fdjax.kernels.layer_program.launches import Launch, Operand, Region
 from fdjax.kernels.layer_program.memory import Memory
-from fdjax.kernels.matmul.params import LibraryConfig, ProductPlan
+from fdjax.kernels.matmul.params import LibraryConfig, MatmulConfig
 from fdjax.kernels.paged import ScoreAttributes
 from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
@@ -40,7 +40,7 @@ class Lowering:
     scratch: int = 0
     _buffers: Buffers = field(init=False)
     _weights: dict[str, int] = field(init=False)
-    _choose: Callable[..., ProductPlan] = field(init=False)
+    _choose: Callable[..., MatmulConfig] = field(init=False)
 
     def __post_init__(self) -> None:
         self._buffers = assign(self.program)
@@ -137,9 +137,9 @@ class Lowering:
         m, (n, k) = self._rows(x), self.shapes[one.weight]
         gate, epilogue = one.gate, one.epilogue
         beside = one.writes[0].name == "qkv" and not self.rows.prompts
-        kernel = self._choose(m, n, k, gated=gate is not None, beside_attention=beside)
+        matmul = self._choose(m, n, k, gated=gate is not None, beside_attention=beside)
         slice_rows, wide = 0, None
-        if gate is not None and isinstance(kernel, LibraryConfig):
+        if gate is not None and isinstance(matmul, LibraryConfig):
             slice_rows = min(m, SLICE_ROWS)
             wide = self._scratch(slice_rows * n)
         yield do.Linear(
@@ -148,7 +148,7 @@ class Lowering:
             k=k,
             gated=gate is not None,
             activation=0 if gate is None else activation_place(gate),
-            plan=kernel,
+            config=matmul,
             x=self._at(x),
             weight=self._weight(one.weight),
             bias=self._optional(one.bias),

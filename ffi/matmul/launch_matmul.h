@@ -1,4 +1,4 @@
-// Which kernel computes a GEMM, and its launch config: how Python says it, and the
+// Which kernel computes a GEMM, with its launch config: how Python says it, and the
 // launch. fdjax/kernels/matmul/params.py has the same four, and writes what is read
 // here, for the handler of matmul and in a program of layers.
 #pragma once
@@ -19,10 +19,10 @@ struct LibraryConfig {
 };
 
 // Python counts them in this order.
-using ProductPlan = std::variant<GemvConfig, FlatConfig, GemmConfig, LibraryConfig>;
+using MatmulConfig = std::variant<GemvConfig, FlatConfig, GemmConfig, LibraryConfig>;
 
-inline ProductPlan read_plan(Numbers& numbers) {
-  switch (numbers.number("kernel", 0, std::variant_size_v<ProductPlan> - 1)) {
+inline MatmulConfig read_config(Numbers& numbers) {
+  switch (numbers.number("kernel", 0, std::variant_size_v<MatmulConfig> - 1)) {
     case 1:
       return FlatConfig{
           .tiles = numbers.number("tiles", 1, kMaxTiles),
@@ -42,9 +42,9 @@ inline ProductPlan read_plan(Numbers& numbers) {
 }
 
 template <typename T>
-class ProductLaunch {
+class MatmulLauncher {
  public:
-  ProductLaunch(const Params& p, const How& how) : p_(p), how_(how) {}
+  MatmulLauncher(const Params& p, const How& how) : p_(p), how_(how) {}
 
   cudaError_t operator()(const GemvConfig&) const { return launch_gemv<T>(p_, how_); }
   cudaError_t operator()(const FlatConfig& config) const {
@@ -63,8 +63,8 @@ class ProductLaunch {
 };
 
 template <typename T>
-cudaError_t launch_product(const Params& p, const ProductPlan& plan, const How& how) {
-  return std::visit(ProductLaunch<T>(p, how), plan);
+cudaError_t launch_matmul(const Params& p, const MatmulConfig& config, const How& how) {
+  return std::visit(MatmulLauncher<T>(p, how), config);
 }
 
 }  // namespace fdjax::matmul
