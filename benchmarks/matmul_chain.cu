@@ -48,7 +48,7 @@ __global__ void fill(T* data, size_t count, unsigned seed) {
 __global__ void reference(Params p, float* out) {
   const int column = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
   if (column >= p.columns) return;
-  const T* w = static_cast<const T*>(p.weight) + size_t{unsigned(column)} * p.k;
+  const T* w = static_cast<const T*>(p.weight.values) + size_t{unsigned(column)} * p.k;
   for (int m = 0; m < p.m; ++m) {
     const T* x = static_cast<const T*>(p.x) + size_t{unsigned(m)} * p.k;
     float sum = 0.0f;
@@ -112,7 +112,7 @@ float time_chain(const Machine& machine, Params p, const Launcher& launch,
   cudaGraphExec_t executable;
   CHECK(cudaStreamBeginCapture(machine.stream, cudaStreamCaptureModeGlobal));
   for (int i = 0; i < launches; ++i) {
-    p.weight = machine.pool + bytes * (i % copies);
+    p.weight.values = machine.pool + bytes * (i % copies);
     CHECK(launch(p, programmatic));
   }
   CHECK(cudaStreamEndCapture(machine.stream, &graph));
@@ -192,7 +192,7 @@ Launcher cublas(const Machine& machine, const char* path) {
     constexpr int kBfloat16 = 14, kFloat32 = 0, kCompute32F = 68, kDefault = -1;
     const float one = 1.0f, zero = 0.0f;
     const int type = p.float32 ? kFloat32 : kBfloat16;
-    return gemm(handle, 1, 0, p.n, p.m, p.k, &one, p.weight, kBfloat16, p.k, p.x,
+    return gemm(handle, 1, 0, p.n, p.m, p.k, &one, p.weight.values, kBfloat16, p.k, p.x,
                 kBfloat16, p.k, &zero, p.y, type, p.n, kCompute32F, kDefault) == 0
                ? cudaSuccess
                : cudaErrorUnknown;
@@ -262,7 +262,7 @@ int main(int argc, char** argv) {
   for (const auto& shape : shapes) {
     for (int m : {1, 2, 4, 8, 16, 32, 64}) {
       const Params p{.x = machine.x,
-                     .weight = machine.pool,
+                     .weight = {machine.pool},
                      .bias = nullptr,
                      .residual = nullptr,
                      .y = machine.y,

@@ -31,6 +31,15 @@ class Dense:
 type Weight = Dense
 """A matrix in one of the formats that there are.
 
-It travels whole from the module that owns it to the implementation that reads it, so
-that a format is one more case here, and a matter of the implementations that take it.
+It travels whole from the module that owns it to the implementation that reads it, into
+C++ (`WeightView` of ffi/include/fdjax/weight.h): a format is one more case here and
+there, and a matter of the implementations that take it.
 """
+
+FORMATS: tuple[type[Weight], ...] = (Dense,)
+"""Every format, in the order of `WeightView`."""
+
+
+def format_of(weight: Weight) -> int:
+    """Which format a weight has, as handlers are told it: its place in `FORMATS`."""
+    return FORMATS.index(type(weight))

@@ -150,7 +150,7 @@ class Chain {
   }
 
   cudaError_t linear() {
-    matmul::Params p{};
+    matmul::MatmulParams p{};
     p.m = reader_.number("M", 0);
     p.n = reader_.number("N", 1);
     p.k = reader_.number("K", 1);
@@ -160,16 +160,15 @@ class Chain {
     const matmul::MatmulConfig config = matmul::read_config(reader_);
     const int64_t size = int64_t{p.m} * p.columns;
     p.x = reader_.operand(int64_t{p.m} * p.k);
-    p.weight = reader_.operand(int64_t{p.n} * p.k);
+    p.weight = reader_.weight(p.n, p.k);
     p.bias = reader_.optional(p.n);
     p.residual = reader_.optional(size);
     p.y = reader_.operand(size);
     const int slice = reader_.number("slice", 0);
     void* const wide = reader_.optional(int64_t{slice} * p.n);
     if (!is_right() || p.m == 0) return cudaSuccess;
-    const auto* library = std::get_if<matmul::LibraryConfig>(&config);
-    if (library != nullptr && p.gated) {
-      return gated_by_library(p, library->candidate, wide, slice);
+    if (p.gated && std::holds_alternative<matmul::LibraryConfig>(config)) {
+      return gated_by_library(p, config, wide, slice);
     }
     const matmul::How how{.stream = stream_, .programmatic = !first_};
     return matmul::launch_matmul<T>(p, config, how);
@@ -177,22 +176,25 @@ class Chain {
 
   // The library writes gate and up columns, of `slice` rows at a time: the next ones
   // overwrite them.
-  cudaError_t gated_by_library(const matmul::Params& whole, int candidate, void* wide,
+  cudaError_t gated_by_library(const matmul::MatmulParams& whole,
+                               const matmul::MatmulConfig& library, void* wide,
                                int slice) {
     if (wide == nullptr || slice == 0) return cudaErrorInvalidValue;
     for (int first = 0; first < whole.m; first += slice) {
-      matmul::Params p = whole;
+      matmul::MatmulParams p = whole;
       p.m = std::min(slice, whole.m - first);
       p.x = static_cast<const T*>(whole.x) + int64_t{first} * p.k;
       p.y = wide;
       p.gated = false;
-      cudaError_t error = matmul::launch_library<T>(p, candidate, stream_);
+      cudaError_t error = matmul::launch_matmul<T>(p, library, {.stream = stream_});
       if (error != cudaSuccess) return error;
       p.x = wide;
       p.y = static_cast<T*>(whole.y) + int64_t{first} * p.columns;
       p.bias = nullptr;
       p.gated = true;
-      error = matmul::launch_gate<T>(p, {.stream = stream_, .programmatic = true});
+      // The gate reads no weight.
+      error = matmul::launch_gate<T>(matmul::with_weight(p, DenseView{}),
+                                     {.stream = stream_, .programmatic = true});
       if (error != cudaSuccess) return error;
     }
     return cudaSuccess;

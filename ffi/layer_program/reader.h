@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "fdjax/check.h"
 #include "fdjax/numbers.h"
+#include "fdjax/weight.h"
 #include "layer_program/limits.h"
 
 namespace fdjax::layer_program {
@@ -31,7 +33,7 @@ enum class Code : int64_t {
   kEnd,
 };
 
-// What operands lie in: buffers, scratch memory, weights. In elements.
+// What operands lie in: buffers, scratch memory, arrays of parameters. In elements.
 struct Region {
   void* data;
   int64_t size;
@@ -76,6 +78,12 @@ class Reader : public Numbers {
     void* const data = optional(size);
     if (data == nullptr && problem_.empty()) problem_ = "an operand is missing";
     return data;
+  }
+
+  // A weight [n, k]: its format, and the operands that it has.
+  WeightView weight(int64_t n, int64_t k) {
+    number("format", 0, std::variant_size_v<WeightView> - 1);
+    return DenseView{operand(n * k)};
   }
 
  private:

@@ -20,7 +20,7 @@ cudaError_t launch_gemm_of(const Params& p, int stages, const How& how) {
   constexpr int kTiles = kSplit == 1 ? kSharingX : 1;        // of a cluster
   const int width = p.gated ? S::kHalf : kN;                 // columns of y of a tile
   CUtensorMap weights, x;
-  const TileSource weight_tiles{p.weight, p.n, p.k, S::kHalf, kTileColumns};
+  const TileSource weight_tiles{p.weight.values, p.n, p.k, S::kHalf, kTileColumns};
   const TileSource x_tiles{p.x, p.m, p.k, S::kTokens / kTiles, kTileColumns};
   if (!encode_tensor_map(weight_tiles, kBfloat16, &weights) ||
       !encode_tensor_map(x_tiles, kBfloat16, &x)) {

@@ -70,7 +70,8 @@ struct Rows {
       int row = first + r;
       if (p.gated && r >= kHalf) row = p.columns + first + r - kHalf;
       row = min(row, p.n - 1);  // beyond the end: read anything, write nothing
-      pointers[r] = static_cast<const T*>(p.weight) + static_cast<int64_t>(row) * p.k;
+      pointers[r] =
+          static_cast<const T*>(p.weight.values) + static_cast<int64_t>(row) * p.k;
     }
   }
 

@@ -16,31 +16,35 @@ bool aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
+bool aligned(const WeightView& weight) {
+  return std::visit([](const DenseView& dense) { return aligned(dense.values); },
+                    weight);
+}
+
 template <typename T>
-ffi::Error run(gpu_stream stream, const Params& p, const MatmulConfig& config) {
+ffi::Error run(gpu_stream stream, const MatmulParams& p, const MatmulConfig& config) {
   if (std::holds_alternative<LibraryConfig>(config)) {
     int device = 0;
     cudaGetDevice(&device);
     const std::string problem = library_problem(device);
     if (!problem.empty()) return ffi::Error::Internal("matmul: " + problem);
   }
-  const How how{.stream = stream, .programmatic = false};
-  const cudaError_t error = launch_matmul<T>(p, config, how);
+  const cudaError_t error = launch_matmul<T>(p, config, {.stream = stream});
   if (error == cudaSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("matmul: ") + cudaGetErrorString(error));
 }
 
 ffi::Error handle(gpu_stream stream, const Attributes& attributes,
                   ffi::Span<const int64_t> config_numbers, ffi::AnyBuffer x,
-                  ffi::AnyBuffer weight, ffi::AnyBuffer bias, ffi::AnyBuffer residual,
-                  ffi::Result<ffi::AnyBuffer> y) {
+                  ffi::AnyBuffer bias, ffi::AnyBuffer residual,
+                  ffi::RemainingArgs weight, ffi::Result<ffi::AnyBuffer> y) {
   Numbers numbers(config_numbers);
   const MatmulConfig config = read_config(numbers);
   if (numbers.has_more())
     numbers.refuse("launch_config has more numbers than its kernel");
   if (!numbers.problem().empty()) return invalid("matmul: " + numbers.problem());
-  Params p{};
-  FDJAX_RETURN_IF_ERROR(read({attributes, x, weight, bias, residual, y}, &p));
+  MatmulParams p{};
+  FDJAX_RETURN_IF_ERROR(read({attributes, x, bias, residual, weight, y}, &p));
   if (p.m == 0 || p.columns == 0) return ffi::Error::Success();
   if (!aligned(p.x) || !aligned(p.weight) || !aligned(p.bias) || !aligned(p.residual) ||
       !aligned(p.y)) {
@@ -78,6 +82,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_matmul_gpu, fdjax::matmul::handle,
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .RemainingArgs()
                                   .Ret<xla::ffi::AnyBuffer>(),
                               {xla::ffi::Traits::kCmdBufferCompatible});

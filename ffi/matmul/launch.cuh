@@ -47,7 +47,8 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How&
   using S = Shape<kTiles, kM, kBoxes>;
   constexpr bool kBfloat16 = std::is_same_v<T, GpuFloats::bfloat16>;
   CUtensorMap weights, x;
-  const TileSource weight_tiles{p.weight, p.n, p.k, config.tile_rows, kTileColumns};
+  const TileSource weight_tiles{p.weight.values, p.n, p.k, config.tile_rows,
+                                kTileColumns};
   const TileSource x_tiles{p.x, p.m, p.k, kM, kTileColumns};
   const int shared_bytes = S::bytes(config.stages, config.tile_rows);
   if (!encode_tensor_map(weight_tiles, kBfloat16, &weights) ||

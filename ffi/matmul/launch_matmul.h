@@ -41,30 +41,55 @@ inline MatmulConfig read_config(Numbers& numbers) {
   }
 }
 
+// The same call as the kernels for one format of weights are given it.
+template <typename Weight>
+ParamsOf<Weight> with_weight(const MatmulParams& p, const Weight& weight) {
+  return {.x = p.x,
+          .weight = weight,
+          .bias = p.bias,
+          .residual = p.residual,
+          .y = p.y,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .columns = p.columns,
+          .gated = p.gated,
+          .float32 = p.float32,
+          .activation = p.activation};
+}
+
 template <typename T>
 class MatmulLauncher {
  public:
-  MatmulLauncher(const Params& p, const How& how) : p_(p), how_(how) {}
+  MatmulLauncher(const MatmulParams& p, const How& how) : p_(p), how_(how) {}
 
-  cudaError_t operator()(const GemvConfig&) const { return launch_gemv<T>(p_, how_); }
-  cudaError_t operator()(const FlatConfig& config) const {
-    return launch_flat<T>(p_, config, how_);
+  template <typename Weight>
+  cudaError_t operator()(const Weight& weight, const GemvConfig&) const {
+    return launch_gemv<T>(with_weight(p_, weight), how_);
   }
-  cudaError_t operator()(const GemmConfig& config) const {
-    return launch_gemm<T>(p_, config, how_);
+  template <typename Weight>
+  cudaError_t operator()(const Weight& weight, const FlatConfig& config) const {
+    return launch_flat<T>(with_weight(p_, weight), config, how_);
   }
-  cudaError_t operator()(const LibraryConfig& config) const {
-    return launch_library<T>(p_, config.candidate, how_.stream);
+  template <typename Weight>
+  cudaError_t operator()(const Weight& weight, const GemmConfig& config) const {
+    return launch_gemm<T>(with_weight(p_, weight), config, how_);
+  }
+  template <typename Weight>
+  cudaError_t operator()(const Weight& weight, const LibraryConfig& config) const {
+    return launch_library<T>(with_weight(p_, weight), config.candidate, how_.stream);
   }
 
  private:
-  const Params& p_;
+  const MatmulParams& p_;
   const How& how_;
 };
 
+// The one entry to all GEMMs: by the weight's format and the launch config.
 template <typename T>
-cudaError_t launch_matmul(const Params& p, const MatmulConfig& config, const How& how) {
-  return std::visit(MatmulLauncher<T>(p, how), config);
+cudaError_t launch_matmul(const MatmulParams& p, const MatmulConfig& config,
+                          const How& how) {
+  return std::visit(MatmulLauncher<T>(p, how), p.weight, config);
 }
 
 }  // namespace fdjax::matmul

@@ -191,10 +191,10 @@ cudaError_t launch_library(const Params& p, int candidate, cudaStream_t stream) 
   }
   const float one = 1.0f, beta = p.residual == nullptr ? 0.0f : 1.0f;
   const void* const added = p.residual == nullptr ? p.y : p.residual;
-  const int status = library().call.Matmul(handle, gemm.operation.get(), &one, p.weight,
-                                           gemm.weight.get(), p.x, gemm.x.get(), &beta,
-                                           added, gemm.y.get(), p.y, gemm.y.get(),
-                                           &algorithm, nullptr, 0, stream);
+  const int status = library().call.Matmul(
+      handle, gemm.operation.get(), &one, p.weight.values, gemm.weight.get(), p.x,
+      gemm.x.get(), &beta, added, gemm.y.get(), p.y, gemm.y.get(), &algorithm, nullptr,
+      0, stream);
   return status == kSuccess ? cudaSuccess : cudaErrorLaunchFailure;
 }
 

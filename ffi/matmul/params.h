@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "fdjax/weight.h"
 #include "matmul/limits.h"
 
 namespace fdjax::matmul {
@@ -16,9 +17,10 @@ enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu };
 // gate and up are the two halves of the columns of x * weight^T + bias. All matrices
 // are row-major without padding, in bfloat16 or float16 (a template parameter of the
 // kernels); sums are float32. Sizes are in elements.
-struct Params {
+template <typename Weight>
+struct ParamsOf {
   const void* x;         // [m, k]
-  const void* weight;    // [n, k]; gated: gate rows, then up rows
+  Weight weight;         // [n, k]; gated: gate rows, then up rows
   const void* bias;      // [n] or nullptr
   const void* residual;  // [m, columns] or nullptr; never with a gate
   void* y;               // [m, columns]
@@ -30,6 +32,9 @@ struct Params {
   bool float32;           // y is float32 instead of x's type
   Activation activation;  // of the gate; without one not read
 };
+
+using MatmulParams = ParamsOf<WeightView>;  // as handlers ask for it
+using Params = ParamsOf<DenseView>;         // as kernels for dense weights are given it
 
 // The launch config of the flat GEMM (flat.cuh). A block computes all tokens of
 // `tiles * tile_rows` rows of the weight. It walks along K in steps of 64 * boxes
@@ -55,7 +60,7 @@ struct How {
   cudaStream_t stream;
   // Programmatic dependent launch (pdl.cuh): the kernel may start before the one before
   // it in the stream has ended.
-  bool programmatic;
+  bool programmatic = false;
 };
 
 }  // namespace fdjax::matmul

@@ -9,7 +9,13 @@ from dataclasses import fields
 import pytest
 
 from fdjax.kernels.decode_attention.unified import SchemeAttributes
-from fdjax.kernels.layer_program.launches import CODES, Launch, Operand
+from fdjax.kernels.layer_program.launches import CODES, Launch
+from fdjax.kernels.layer_program.operands import (
+    ABSENT,
+    OFFSET_BITS,
+    Operand,
+    WeightOperand,
+)
 from fdjax.kernels.matmul.params import (
     KERNELS,
     FlatConfig,
@@ -20,6 +26,7 @@ from fdjax.kernels.matmul.params import (
     config_numbers,
 )
 from fdjax.kernels.paged import ScoreAttributes
+from fdjax.kernels.weight import FORMATS
 from tests.support.operations import ROOT
 
 FOLDER = ROOT / "ffi" / "layer_program"
@@ -49,7 +56,7 @@ NAMES_OF = {
 
 _READ = re.compile(
     r"(?:(?P<target>[\w.>-]+)\s*=\s*(?:\w+<[^>]*>\()?)?"
-    r"\breader_\.(?P<kind>number|integer|real|operand|optional)\("
+    r"\breader_\.(?P<kind>number|integer|real|operand|optional|weight)\("
     r'(?:"(?P<name>[^"]+)")?'
     r"|\b(?P<called>layer|read_scores|read_scheme|read_rows|read_config)\("
 )
@@ -101,9 +108,13 @@ def _kind(hint: object) -> str:
     if isinstance(hint, types.UnionType):
         assert set(typing.get_args(hint)) == {Operand, types.NoneType}
         return "optional"
-    return {int: "number", bool: "number", float: "real", Operand: "operand"}[
-        typing.cast(type, hint)
-    ]
+    return {
+        int: "number",
+        bool: "number",
+        float: "real",
+        Operand: "operand",
+        WeightOperand: "weight",
+    }[typing.cast(type, hint)]
 
 
 @pytest.mark.parametrize("launch", CODES, ids=lambda launch: launch.__name__)
@@ -122,6 +133,30 @@ def test_codes_are_in_the_same_order():
     assert enum is not None
     *codes, end = re.findall(r"k(\w+),", enum[1])
     assert end == "End" and codes == [launch.__name__ for launch in CODES]
+
+
+def test_an_absent_operand_is_the_same_number():
+    text = (FOLDER / "reader.h").read_text()
+    assert re.findall(r"kAbsent = (-?\d+);", text) == [str(ABSENT)]
+
+
+def test_views_of_weights_are_of_the_formats_in_their_order():
+    text = (ROOT / "ffi" / "include" / "fdjax" / "weight.h").read_text()
+    variant = re.search(r"WeightView = std::variant<([^>]*)>", text)
+    assert variant is not None
+    assert variant[1].split(", ") == [f"{one.__name__}View" for one in FORMATS]
+    for one in FORMATS:
+        view = re.search(rf"struct {one.__name__}View \{{([^}}]*)\}}", text)
+        assert view is not None
+        names = [field.name for field in fields(one)]
+        assert re.findall(r"void\* (\w+);", view[1]) == names
+
+
+def test_a_weight_is_read_as_it_is_written():
+    weight = WeightOperand(0, (Operand(5, 3),))
+    assert weight.numbers == (0, 5 << OFFSET_BITS | 3)
+    body = _body((FOLDER / "reader.h").read_text(), "weight")
+    assert re.findall(r"\b(number|operand)\(", body) == ["number", "operand"]
 
 
 LAUNCH_MATMUL = (ROOT / "ffi" / "matmul" / "launch_matmul.h").read_text()

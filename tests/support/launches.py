@@ -14,13 +14,14 @@ from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
 from fdjax.kernels.embedding import embedding
 from fdjax.kernels.layer_program import launches as do
 from fdjax.kernels.layer_program.call import Shared, Tokens
-from fdjax.kernels.layer_program.launches import Launch, Operand, Region
+from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import Memory
+from fdjax.kernels.layer_program.operands import Operand, Region, WeightOperand
 from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
 from fdjax.kernels.paged.definition import mixed, scores_of
 from fdjax.kernels.prefill_attention import PrefillAttention, prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
-from fdjax.kernels.weight import Dense
+from fdjax.kernels.weight import FORMATS, Dense
 from fdjax.notation import Array
 
 FUNCTIONS = tuple(ACTIVATIONS.values())
@@ -79,6 +80,11 @@ class Simulation:
     def read(self, operand: Operand | None, *shape: int) -> Any:
         return None if operand is None else jnp.array(self.view(operand, *shape))
 
+    def weight(self, weight: WeightOperand, n: int, k: int) -> Any:
+        assert FORMATS[weight.format] is Dense
+        (values,) = weight.arrays
+        return self.read(values, n, k)
+
     def _apart(self, *operands: tuple[Operand | None, int]) -> None:
         """What lies at the first, of so many elements, and at the others is apart."""
         (target, size), *others = operands
@@ -136,7 +142,7 @@ class Simulation:
         of_y = one.m * (one.n // 2 if one.gated else one.n)
         wide = one.wide, one.slice_rows * one.n
         self._apart((one.y, of_y), (one.x, one.m * one.k), wide)
-        y = self.read(one.x, one.m, one.k) @ self.read(one.weight, one.n, one.k).T
+        y = self.read(one.x, one.m, one.k) @ self.weight(one.weight, one.n, one.k).T
         if one.bias is not None:
             y = y + self.read(one.bias, one.n)
         columns = one.n

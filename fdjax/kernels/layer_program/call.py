@@ -118,7 +118,7 @@ def run(
         tokens: of the call.
         kv: keys and values; donate them, and they are updated in place. Where they are
             lent, their last pages are what the step needs besides.
-        weights: in the order that operands count them in.
+        weights: arrays of the parameters, in the order that operands count them in.
         decoding: attention of rows with one token, for each window; none: no such rows.
         prompts: attention of rows with any number, likewise.
         shared: what rows with one token share; their attention is over the rest.

@@ -4,14 +4,13 @@
 numbers, and where its operands lie.
 """
 
-import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention.unified import SchemeAttributes
+from fdjax.kernels.layer_program.operands import ABSENT, Operand, WeightOperand
 from fdjax.kernels.matmul.params import (
     FlatConfig,
     GemmConfig,
@@ -21,33 +20,6 @@ from fdjax.kernels.matmul.params import (
     config_numbers,
 )
 from fdjax.kernels.paged import ScoreAttributes
-
-OFFSET_BITS = ffi.limit("layer_program", "offset_bits")
-"""Of an operand: what stands above them says in which region it lies."""
-
-
-class Region(enum.IntEnum):
-    """What operands lie in; weights follow."""
-
-    FIRST = 0
-    SECOND = 1
-    THIRD = 2
-    SCRATCH = 3
-    HIDDEN = 4
-    WEIGHTS = 5
-
-
-@dataclass(frozen=True)
-class Operand:
-    """Where rows of activations, or a weight, begin.
-
-    Attributes:
-        region: a `Region`; `WEIGHTS + i` is the `i`-th weight.
-        offset: elements from the region's beginning.
-    """
-
-    region: int
-    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,7 +105,7 @@ class Linear:
     activation: int
     config: MatmulConfig
     x: Operand
-    weight: Operand
+    weight: WeightOperand
     bias: Operand | None
     residual: Operand | None
     y: Operand
@@ -274,9 +246,11 @@ def _fields(struct: Launch | ScoreAttributes | SchemeAttributes) -> Iterator[int
         value: object = getattr(struct, field.name)
         match value:
             case None:
-                yield -1
-            case Operand(region, offset):
-                yield region << OFFSET_BITS | offset
+                yield ABSENT
+            case Operand():
+                yield value.number
+            case WeightOperand():
+                yield from value.numbers
             case ScoreAttributes() | SchemeAttributes():
                 yield from _fields(value)
             case GemvConfig() | FlatConfig() | GemmConfig() | LibraryConfig():

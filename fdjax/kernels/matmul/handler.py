@@ -17,6 +17,7 @@ from fdjax.kernels.matmul.params import (
     MatmulConfig,
     config_numbers,
 )
+from fdjax.kernels.weight import format_of
 from fdjax.notation import Array, Float
 
 DTYPES = (jnp.bfloat16, jnp.float16)
@@ -29,10 +30,12 @@ class Attributes:
     Attributes:
         gated: the weight's rows are a gate's and as many `up` rows.
         activation: the gate's, by its place among `fdjax.kernels.activations`.
+        format: of the weight, by its place among `fdjax.kernels.weight.FORMATS`.
     """
 
     gated: bool
     activation: int
+    format: int
 
 
 def run(call: Matmul, config: MatmulConfig) -> Float[Array, "M columns"]:
@@ -51,10 +54,12 @@ def run(call: Matmul, config: MatmulConfig) -> Float[Array, "M columns"]:
     )
     return handler(
         call.x,
-        call.weight.values,
         ffi.or_empty(call.bias, 0, dtype=call.x.dtype),
         ffi.or_empty(call.residual, 0, columns, dtype=call.x.dtype),
-        attributes=ffi.attributes(Attributes(call.gated, activation)),
+        *jax.tree.leaves(call.weight),
+        attributes=ffi.attributes(
+            Attributes(call.gated, activation, format_of(call.weight))
+        ),
         launch_config=np.array(config_numbers(config), np.int64),
     )
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fdjax.kernels.paged import KVCache
-from fdjax.kernels.weight import Dense, Weight
+from fdjax.kernels.weight import FORMATS, Weight
 from fdjax.layers import Batch
 from fdjax.models.program.instructions import Linear, Program
 from fdjax.notation import Array, Float, Int32
@@ -43,6 +43,6 @@ class LayerProgram:
     def linear_shapes(self) -> tuple[tuple[int, int], ...]:
         """Of the weights that are multiplied by, each shape once."""
         paths = zip(self.program.body_parameters, self.parameters, strict=True)
-        shapes = {path: each.shape for path, each in paths if isinstance(each, Dense)}
+        shapes = {path: each.shape for path, each in paths if isinstance(each, FORMATS)}
         linear = (one for one in self.program.instructions if isinstance(one, Linear))
         return tuple(dict.fromkeys(shapes[one.weight] for one in linear))

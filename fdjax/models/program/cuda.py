@@ -18,7 +18,6 @@ from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.prefill_attention import handler as prefill_handler
-from fdjax.kernels.weight import Dense
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
 from fdjax.models.program.lower import Lowering, turns_in_attention, windows_of
@@ -29,7 +28,6 @@ from fdjax.models.program.views import (
     view_shapes,
     views_of,
 )
-from fdjax.notation import Array
 
 
 def run(call: LayerProgram) -> Ran:
@@ -42,7 +40,7 @@ def run(call: LayerProgram) -> Ran:
         memory,
         _tokens(call, one, views),
         call.kv,
-        [_values(each) for each in call.parameters],
+        jax.tree.leaves(call.parameters),
         *calls,
         views.shared,
         num_heads=one.num_heads,
@@ -83,11 +81,10 @@ def _calls(call: LayerProgram, views: Views) -> _Calls:
 
 def _lowered(call: LayerProgram, views: Views) -> tuple[tuple[Launch, ...], Memory]:
     """The launches, and what they need."""
-    shapes = (each.shape for each in call.parameters)
     lowering = Lowering(
         call.program,
         _rows(call, views),
-        dict(zip(call.program.body_parameters, shapes, strict=True)),
+        dict(zip(call.program.body_parameters, call.parameters, strict=True)),
         windows_of(call.program),
     )
     return lowering.launches(), lowering.memory
@@ -246,10 +243,6 @@ def _tokens(
         angles=turns,
         slopes=by_head(jnp.asarray(one.slopes) if one.slopes else None),
     )
-
-
-def _values(parameter: Any) -> Array:
-    return parameter.values if isinstance(parameter, Dense) else parameter
 
 
 IMPL = Impl(run, refuse, workspace=activation_bytes)

@@ -1,22 +1,28 @@
 """From a program to launches: each instruction as the kernels that compute it."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import jax
 
 from fdjax.kernels.activations import place as activation_place
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.embedding.cuda import handlers_scale
 from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program import launches as do
-from fdjax.kernels.layer_program.launches import Launch, Operand, Region
+from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import Memory
+from fdjax.kernels.layer_program.operands import Operand, Region, WeightOperand
 from fdjax.kernels.matmul.params import LibraryConfig, MatmulConfig
 from fdjax.kernels.paged import ScoreAttributes
+from fdjax.kernels.weight import FORMATS, Weight, format_of
 from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
 from fdjax.models.program.instructions import Program, Value
 from fdjax.models.program.views import Rows
+from fdjax.notation import Array
 
 SLICE_ROWS = 2048
 """Rows of which the library writes gate and up at a time, before they become one."""
@@ -29,22 +35,26 @@ class Lowering:
     Attributes:
         program: what is done.
         rows: of the call.
-        shapes: of the parameters that it reads, by path.
+        parameters: those that it reads, by path; shapes and types are enough.
         windows: those of its layers, each once, as handlers are told them.
     """
 
     program: Program
     rows: Rows
-    shapes: Mapping[str, tuple[int, ...]]
+    parameters: Mapping[str, Array | Weight]
     windows: Sequence[int]
     scratch: int = 0
     _buffers: Buffers = field(init=False)
-    _weights: dict[str, int] = field(init=False)
+    _arrays: dict[str, tuple[Operand, ...]] = field(init=False)
     _choose: Callable[..., MatmulConfig] = field(init=False)
 
     def __post_init__(self) -> None:
         self._buffers = assign(self.program)
-        self._weights = {path: index for index, path in enumerate(self.shapes)}
+        regions = itertools.count(Region.WEIGHTS)
+        self._arrays = {
+            path: tuple(Operand(next(regions)) for _ in jax.tree.leaves(each))
+            for path, each in self.parameters.items()
+        }
         # Layers have GEMMs of the same few shapes, and a choice looks for a file.
         self._choose = functools.cache(config.choose)
 
@@ -90,10 +100,10 @@ class Lowering:
             rows=self._rows(x),
             columns=x.columns,
             scale=float(handlers_scale(one.factor)),
-            num_vectors=self.shapes[one.weight][0],
-            num_positions=0 if table is None else self.shapes[table][0],
+            num_vectors=self.parameters[one.weight].shape[0],
+            num_positions=0 if table is None else self.parameters[table].shape[0],
             position_offset=one.position_offset,
-            table=self._weight(one.weight),
+            table=self._array(one.weight),
             positions=self._optional(table),
             out=self._at(x),
         )
@@ -108,7 +118,7 @@ class Lowering:
             scale_offset=float(one.scale_offset),
             x=self._at(x),
             delta=self._at(delta[0]) if delta else None,
-            scale=self._weight(one.scale),
+            scale=self._array(one.scale),
             bias=self._optional(one.bias),
             total=self._at(total[0]) if total else None,
             out=self._at(out),
@@ -125,16 +135,16 @@ class Lowering:
             epsilon=float(one.epsilon),
             scale_offset=float(one.scale_offset),
             x=self._at(x),
-            scale=self._weight(one.scale),
+            scale=self._array(one.scale),
             bias=self._optional(one.bias),
-            key_scale=self._weight(one.key_scale),
+            key_scale=self._array(one.key_scale),
             key_bias=self._optional(one.key_bias),
             out=self._out(one),
         )
 
     def _linear(self, one: instructions.Linear) -> Iterator[Launch]:
         x, *residual = one.reads
-        m, (n, k) = self._rows(x), self.shapes[one.weight]
+        m, (n, k) = self._rows(x), self.parameters[one.weight].shape
         gate, epilogue = one.gate, one.epilogue
         beside = one.writes[0].name == "qkv" and not self.rows.prompts
         matmul = self._choose(m, n, k, gated=gate is not None, beside_attention=beside)
@@ -250,11 +260,18 @@ class Lowering:
         (value,) = one.writes
         return self._at(value)
 
-    def _weight(self, path: str) -> Operand:
-        return Operand(Region.WEIGHTS + self._weights[path])
+    def _weight(self, path: str) -> WeightOperand:
+        weight = self.parameters[path]
+        assert isinstance(weight, FORMATS)
+        return WeightOperand(format_of(weight), self._arrays[path])
+
+    def _array(self, path: str) -> Operand:
+        """Of a parameter that is one array."""
+        (operand,) = self._arrays[path]
+        return operand
 
     def _optional(self, path: str | None) -> Operand | None:
-        return None if path is None else self._weight(path)
+        return None if path is None else self._array(path)
 
 
 def _scores(one: instructions.Attention) -> ScoreAttributes:
