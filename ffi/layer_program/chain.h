@@ -87,6 +87,11 @@ class Chain {
     }
   }
 
+  matmul::Activation read_activation() {
+    return static_cast<matmul::Activation>(
+        reader_.number("activation", 0, matmul::kLastActivation));
+  }
+
   cudaError_t embed() {
     embedding::Params p{};
     p.rows = reader_.number("rows", 0, tokens_.count);
@@ -155,7 +160,7 @@ class Chain {
     p.n = reader_.number("N", 1);
     p.k = reader_.number("K", 1);
     p.gated = reader_.number("gated", 0, 1) == 1;
-    p.activation = static_cast<matmul::Activation>(reader_.number("activation", 0, 3));
+    p.activation = read_activation();
     p.columns = p.gated ? p.n / 2 : p.n;
     const matmul::MatmulConfig config = matmul::read_config(reader_);
     const int64_t size = int64_t{p.m} * p.columns;
@@ -203,7 +208,7 @@ class Chain {
   cudaError_t activate() {
     ActivateParams p{};
     p.size = reader_.integer();
-    p.activation = static_cast<matmul::Activation>(reader_.number("activation", 0, 3));
+    p.activation = read_activation();
     p.y = reader_.operand(p.size);
     if (!is_right() || p.size <= 0) return cudaSuccess;
     return launch_activate<T>(stream_, p);

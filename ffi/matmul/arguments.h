@@ -88,7 +88,7 @@ inline ffi::Error read(const Arguments& a, MatmulParams* params) {
   const bool float32 = a.y->element_type() == ffi::DataType::F32;
   if (!float32)
     FDJAX_RETURN_IF_ERROR(check_dtype("y", a.y->element_type(), "x", dtype));
-  if (activation < 0 || activation > static_cast<int64_t>(Activation::kRelu)) {
+  if (activation < 0 || activation > kLastActivation) {
     return invalid("activation is " + std::to_string(activation));
   }
   if (gated && !is_absent(a.residual)) return invalid("a gated GEMM takes no residual");

@@ -68,10 +68,16 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How&
 
 template <typename T, int kTiles, int kBoxes>
 cudaError_t launch_flat_m(const Params& p, const FlatConfig& config, const How& how) {
-  if (p.m <= 8) return launch_flat_of<T, kTiles, 8, kBoxes>(p, config, how);
-  if (p.m <= 16) return launch_flat_of<T, kTiles, 16, kBoxes>(p, config, how);
-  if (p.m <= 32) return launch_flat_of<T, kTiles, 32, kBoxes>(p, config, how);
-  return launch_flat_of<T, kTiles, 64, kBoxes>(p, config, how);
+  if (p.m <= kPaddedTokens[0]) {
+    return launch_flat_of<T, kTiles, kPaddedTokens[0], kBoxes>(p, config, how);
+  }
+  if (p.m <= kPaddedTokens[1]) {
+    return launch_flat_of<T, kTiles, kPaddedTokens[1], kBoxes>(p, config, how);
+  }
+  if (p.m <= kPaddedTokens[2]) {
+    return launch_flat_of<T, kTiles, kPaddedTokens[2], kBoxes>(p, config, how);
+  }
+  return launch_flat_of<T, kTiles, kPaddedTokens[3], kBoxes>(p, config, how);
 }
 
 inline bool is_valid(const Params& p, const FlatConfig& config) {

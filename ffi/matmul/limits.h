@@ -20,6 +20,8 @@ inline constexpr int kMaxTileRows = 64;  // of weights: the M of wgmma
 inline constexpr int kTileRowMultiple = 8;
 inline constexpr int kMaxSplits = 8;
 inline constexpr int kMaxStages = 16;
+inline constexpr int kTileColumns = 64;                  // of K, in a stage
+inline constexpr int kPaddedTokens[] = {8, 16, 32, 64};  // FlatConfig pads M to one
 
 // The launches of gemm.cuh that are compiled: weight rows of a block, blocks that share
 // K.
@@ -40,6 +42,8 @@ inline constexpr Limit kLimits[] = {{"unit", kUnit},
                                     {"tile_row_multiple", kTileRowMultiple},
                                     {"max_splits", kMaxSplits},
                                     {"max_stages", kMaxStages},
+                                    {"tile_columns", kTileColumns},
+                                    {"padded_tokens", kPaddedTokens},
                                     {"gemms", kGemms}};
 
 }  // namespace fdjax::matmul

@@ -12,6 +12,7 @@ namespace fdjax::matmul {
 
 // In the order of fdjax/kernels/activations.py.
 enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu };
+inline constexpr int kLastActivation = static_cast<int>(Activation::kRelu);
 
 // y = x * weight^T + bias + residual; or, if gated, y = activation(gate) * up, where
 // gate and up are the two halves of the columns of x * weight^T + bias. All matrices

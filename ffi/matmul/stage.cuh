@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "fdjax/wgmma.cuh"
+#include "matmul/limits.h"
 
 namespace fdjax::matmul {
 
-inline constexpr int kTileColumns = 64;  // along K
 inline constexpr int kRowBytes = kTileColumns * 2;
 
 // Adds what a stage contributes, [64, 64] times [kN, 64]^T, to `sums`. What the stage

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 import pytest
 
+from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.decode_attention.unified import SchemeAttributes
 from fdjax.kernels.layer_program.launches import CODES, Launch
 from fdjax.kernels.layer_program.operands import (
@@ -58,7 +59,8 @@ _READ = re.compile(
     r"(?:(?P<target>[\w.>-]+)\s*=\s*(?:\w+<[^>]*>\()?)?"
     r"\breader_\.(?P<kind>number|integer|real|operand|optional|weight)\("
     r'(?:"(?P<name>[^"]+)")?'
-    r"|\b(?P<called>layer|read_scores|read_scheme|read_rows|read_config)\("
+    r"|\b(?P<called>layer|read_scores|read_scheme|read_rows|read_config"
+    r"|read_activation)\("
 )
 
 
@@ -133,6 +135,15 @@ def test_codes_are_in_the_same_order():
     assert enum is not None
     *codes, end = re.findall(r"k(\w+),", enum[1])
     assert end == "End" and codes == [launch.__name__ for launch in CODES]
+
+
+def test_activations_are_in_the_same_order():
+    text = (ROOT / "ffi" / "matmul" / "params.h").read_text()
+    enum = re.search(r"enum class Activation[^{]*\{([^}]*)\}", text)
+    assert enum is not None
+    names = re.findall(r"k(\w+)", enum[1])
+    assert names == [name.title().replace("_", "") for name in ACTIVATIONS]
+    assert f"kLastActivation = static_cast<int>(Activation::k{names[-1]})" in text
 
 
 def test_an_absent_operand_is_the_same_number():

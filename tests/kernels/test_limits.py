@@ -6,6 +6,8 @@ import pytest
 
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan import shape
+from fdjax.kernels.decode_attention import config as decode_config
+from fdjax.kernels.matmul import params
 from fdjax.kernels.paged import calls
 from fdjax.kernels.prefill_plan import tiles
 from fdjax.kernels.shared_prefix import groups, plan
@@ -32,11 +34,15 @@ def test_every_operation_with_a_handler_has_limits(limits: dict[str, Any]):
 
 # Arrays that Python makes, here or on a machine without the extension; handlers check
 # their shapes.
-SIZES = {
+SIZES: dict[tuple[str, str], int | tuple[int, ...]] = {
     ("attention_plan", "tile_tokens"): shape.TILE_TOKENS,
     ("attention_plan", "header"): shape.HEADER,
     ("attention_plan", "item"): shape.ITEM,
     ("decode_attention", "all_tokens"): calls.ALL_TOKENS,
+    ("decode_attention", "max_heads"): max(decode_config.HEADS),
+    ("decode_attention", "max_warps"): max(decode_config.WARPS),
+    ("matmul", "padded_tokens"): params.PADDED_M,
+    ("matmul", "tile_columns"): params.TILE_COLUMNS,
     ("prefill_attention", "tile_rows"): tiles.TILE_ROWS,
     ("prefill_attention", "tile_integers"): tiles.WORK,
     ("prefill_plan", "key_tile"): tiles.KEY_TILE,
@@ -50,7 +56,9 @@ SIZES = {
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize(("operation", "name"), SIZES)
 def test_sizes_are_those_of_the_handlers(operation: str, name: str):
-    assert ffi.limit(operation, name) == SIZES[operation, name]
+    size = SIZES[operation, name]
+    ask = ffi.limit if isinstance(size, int) else ffi.limits
+    assert ask(operation, name) == size
 
 
 @pytest.mark.usefixtures("limits")

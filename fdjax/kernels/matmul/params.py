@@ -16,7 +16,7 @@ MAX_GEMV_M = ffi.limit(NAME, "max_gemv_tokens")
 MAX_FLAT_M = ffi.limit(NAME, "max_flat_tokens")
 MAX_GEMM_M = ffi.limit(NAME, "max_gemm_tokens")
 PADDED_M = (8, 16, 32, 64)
-DEPTH = 64  # columns of a stage
+TILE_COLUMNS = 64  # of K, in a stage
 MAX_STAGES = ffi.limit(NAME, "max_stages")
 
 _ROWS = ffi.limit(NAME, "tile_row_multiple")
@@ -50,8 +50,9 @@ class FlatConfig:
     def shared_bytes(self, m: int) -> int:
         """Shared memory of a block (`Shape::bytes` in flat_ring.cuh)."""
         padded = padded_m(m)
-        stage = self.boxes * 128 * (self.tiles * self.tile_rows + padded)
-        ring = self.stages * stage + (64 - self.tile_rows) * 128
+        row_bytes = 2 * TILE_COLUMNS
+        stage = self.boxes * row_bytes * (self.tiles * self.tile_rows + padded)
+        ring = self.stages * stage + (64 - self.tile_rows) * row_bytes
         sums = self.boxes * padded * (self.tiles * 64 + 4) * 4
         return max(ring, sums) + 1024
 
@@ -98,7 +99,7 @@ class GemmConfig:
     @property
     def stage_bytes(self) -> int:
         """Of the ring."""
-        return (MAX_GEMM_M + self.rows) * DEPTH * 2
+        return (MAX_GEMM_M + self.rows) * TILE_COLUMNS * 2
 
 
 @dataclass(frozen=True)
