@@ -146,7 +146,7 @@ def measure(
 def launch_configs(call: DecodeAttention) -> list[LaunchConfig]:
     """Those of the Pallas kernel worth trying: one, two or three blocks at a time."""
     cache, tokens = call.kv.cache, call.max_tokens
-    shape = config.Call(
+    sizes = config.Sizes(
         call.q.shape[0],
         cache.num_kv_heads,
         8,
@@ -154,12 +154,12 @@ def launch_configs(call: DecodeAttention) -> list[LaunchConfig]:
         cache.page_size,
         tokens,
     )
-    chosen = config.heuristic(shape).splits
+    chosen = config.heuristic(sizes).splits
     splits = sorted({chosen, max(1, chosen // 2), min(2 * chosen, config.MAX_SPLITS)})
     rings = ((64, 2), (64, 3), (64, 6), (128, 3))
     tried = [LaunchConfig(*ring, split) for ring in rings for split in splits]
     most = max(1, tokens // config.TENSOR_CORE_ROWS)
-    return [c for c in tried if config.fits(shape, c) and c.splits <= most]
+    return [c for c in tried if config.fits(sizes, c) and c.splits <= most]
 
 
 def program_of(launch_config: LaunchConfig) -> Decode:

@@ -96,10 +96,10 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
     group = attention.num_heads // attention.num_kv_heads
     pages = -(-max(lengths) // page_size)
     warps = config.max_warps(attention.head_dim, group, page_size)
-    call = config.Call(rows, attention.num_kv_heads, pages * page_size, warps)
-    chosen = config.heuristic(call)
+    sizes = config.Sizes(rows, attention.num_kv_heads, pages * page_size, warps)
+    chosen = config.heuristic(sizes)
     shape = chosen.plan_shape(rows, attention.num_kv_heads)
-    plan = make_plan(lengths, shape, room=call.max_tokens, window=attention.window)
+    plan = make_plan(lengths, shape, room=sizes.max_tokens, window=attention.window)
     return Sharing(lengths, chosen, plan)
 
 

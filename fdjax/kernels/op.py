@@ -1,9 +1,11 @@
 """An operation, its implementations, and the one rule for choosing among them.
 
-The rule: an implementation forced by `Op.using` serves or raises `Unsupported`; else
-the first one, in the order given, whose `refuse` returns `None`; else the reference,
-with one warning per call signature when tracing for a GPU. An operation may order its
-implementations by the call (`order`). Every choice is logged at level DEBUG.
+The rule: an implementation that `Op.using` forces serves the call, or `Unsupported` is
+raised. Without one, the first implementation in the order given serves whose `refuse`
+returns `None`. Where all refuse, the reference serves; when a program for a GPU is
+traced, that is warned of once for each operation and shapes of arrays. An operation may
+order its implementations anew for each call (`order`). Every choice is logged at level
+DEBUG.
 
 Inside `batch_invariant()` only implementations whose `batch_invariant` is true are
 taken, in the order given; where none of them serves, the call raises `Unsupported`.
@@ -43,7 +45,7 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
 
 @contextmanager
 def recording() -> Generator[list[str]]:
-    """Inside a `with` block: the list gets the line of `Op.explain` for every choice.
+    """Inside a `with` block: what `Op.explain` says of every choice made, as a list.
 
     Choices are made when a call is traced: what jit or `jax.eval_shape` has traced
     before is not traced again, and leaves no line.
@@ -66,10 +68,10 @@ class Impl[C, R]:
             can; it reads the types and shapes of arrays, not what they hold.
         batch_invariant: whether a row's result has the same bits whatever the other
             rows are, how many there are, and how wide their page tables.
-        on_demand: whether it serves only where `Op.using` forces it, and inside
+        on_demand: whether it is tried only where `Op.using` forces it, and inside
             `batch_invariant()`.
-        workspace: bytes that a call needs beside its operands and results; `None` says
-            nothing of them.
+        workspace: of a call, the bytes of device memory that it needs beside operands
+            and results; `None`: they are not known, and count as 0.
     """
 
     run: Callable[[C], R]
@@ -90,8 +92,8 @@ class Op[C, R]:
         name: for messages.
         reference: the definition.
         impls: the other implementations, in order of preference.
-        order: names the implementations to try for a call, best first; what it leaves
-            out is not tried, but for the reference, which is always the last.
+        order: names the implementations to try for a call, best first. Those that it
+            leaves out are not tried; only the reference always serves at the end.
         source: names what chose the order, or the launch config, of a call (a table,
             a heuristic); `explain` puts it in parentheses.
         batch_invariant: whether the reference is batch-invariant, as in `Impl`.
@@ -179,9 +181,9 @@ class Op[C, R]:
         return None if name == REFERENCE else self._impls[name].run(call)
 
     def workspace_bytes(self, call: C) -> int:
-        """What a call needs beside operands and results, by what serves it.
+        """Bytes that the implementation which serves a call needs for it.
 
-        It is 0 where that says nothing.
+        They come on top of operands and results, and are 0 where it does not know.
 
         Raises:
             Unsupported: see `choice`.
@@ -208,7 +210,8 @@ class Op[C, R]:
 
     def _explanation(self, call: C, name: str, refusals: Mapping[str, str]) -> str:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
-        # `source` chose neither what is forced, nor the reference after all refused.
+        # What is forced was not chosen by `source`, nor was the reference where it is
+        # what is left after all have refused.
         free = self._forced_name() is None and not _invariant.value
         chosen = free and not (name == REFERENCE and refusals)
         source = f" ({self._source(call)})" if chosen and self._source else ""

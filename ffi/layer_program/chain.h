@@ -175,8 +175,8 @@ class Chain {
     if (p.gated && std::holds_alternative<matmul::LibraryConfig>(config)) {
       return gated_by_library(p, config, wide, slice);
     }
-    const matmul::How how{.stream = stream_, .programmatic = !first_};
-    return matmul::launch_matmul<T>(p, config, how);
+    const matmul::LaunchOptions options{.stream = stream_, .programmatic = !first_};
+    return matmul::launch_matmul<T>(p, config, options);
   }
 
   // The library writes gate and up columns, of `slice` rows at a time: the next ones

@@ -4,8 +4,8 @@
 namespace fdjax::matmul {
 
 template cudaError_t launch_gemm<GpuFloats::bfloat16>(const Params&, const GemmConfig&,
-                                                      const How&);
+                                                      const LaunchOptions&);
 template cudaError_t launch_gemm<GpuFloats::float16>(const Params&, const GemmConfig&,
-                                                     const How&);
+                                                     const LaunchOptions&);
 
 }  // namespace fdjax::matmul

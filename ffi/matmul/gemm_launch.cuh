@@ -13,7 +13,7 @@
 namespace fdjax::matmul {
 
 template <typename T, int kN, int kSplit>
-cudaError_t launch_gemm_of(const Params& p, int stages, const How& how) {
+cudaError_t launch_gemm_of(const Params& p, int stages, const LaunchOptions& options) {
   using S = GemmShape<kN>;
   constexpr bool kBfloat16 = std::is_same_v<T, GpuFloats::bfloat16>;
   constexpr int kBlocks = kSplit == 1 ? kSharingX : kSplit;  // of a cluster
@@ -26,24 +26,25 @@ cudaError_t launch_gemm_of(const Params& p, int stages, const How& how) {
       !encode_tensor_map(x_tiles, kBfloat16, &x)) {
     return cudaErrorInvalidValue;
   }
-  return launch({.stream = how.stream,
+  return launch({.stream = options.stream,
                  .grid = dim3(kBlocks, blocks_for(p.columns, width * kTiles)),
                  .threads = S::kThreads,
                  .shared_bytes = S::bytes(stages),
                  .cluster = kBlocks,
-                 .programmatic = how.programmatic},
+                 .programmatic = options.programmatic},
                 gemm<T, kN, kSplit>, weights, x, p, stages);
 }
 
 template <typename T>
-cudaError_t launch_gemm(const Params& p, const GemmConfig& config, const How& how) {
+cudaError_t launch_gemm(const Params& p, const GemmConfig& config,
+                        const LaunchOptions& options) {
   if (p.float32 || p.m > kMaxGemmTokens || config.stages < 2 ||
       config.stages > kMaxStages) {
     return cudaErrorInvalidValue;
   }
-#define FDJAX_LAUNCH(rows_, split_)                                 \
-  if (config.rows == rows_ && config.split == split_) {             \
-    return launch_gemm_of<T, rows_, split_>(p, config.stages, how); \
+#define FDJAX_LAUNCH(rows_, split_)                                     \
+  if (config.rows == rows_ && config.split == split_) {                 \
+    return launch_gemm_of<T, rows_, split_>(p, config.stages, options); \
   }
   FDJAX_GEMMS(FDJAX_LAUNCH)
 #undef FDJAX_LAUNCH

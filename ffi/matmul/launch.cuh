@@ -16,34 +16,35 @@
 namespace fdjax::matmul {
 
 template <typename T, int kM>
-cudaError_t launch_gemv_of(const Params& p, const How& how) {
+cudaError_t launch_gemv_of(const Params& p, const LaunchOptions& options) {
   constexpr int kRows = gemv_rows(kM);
-  return launch({.stream = how.stream,
+  return launch({.stream = options.stream,
                  .grid = dim3(blocks_for(p.columns, p.gated ? kRows / 2 : kRows)),
                  .threads = kGemvThreads,
-                 .programmatic = how.programmatic},
+                 .programmatic = options.programmatic},
                 gemv<T, kM, kRows>, p);
 }
 
 template <typename T>
-cudaError_t launch_gemv(const Params& p, const How& how) {
-  if (p.m == 1) return launch_gemv_of<T, 1>(p, how);
-  if (p.m == 2) return launch_gemv_of<T, 2>(p, how);
-  if (p.m <= kMaxGemvTokens) return launch_gemv_of<T, 4>(p, how);
+cudaError_t launch_gemv(const Params& p, const LaunchOptions& options) {
+  if (p.m == 1) return launch_gemv_of<T, 1>(p, options);
+  if (p.m == 2) return launch_gemv_of<T, 2>(p, options);
+  if (p.m <= kMaxGemvTokens) return launch_gemv_of<T, 4>(p, options);
   return cudaErrorInvalidValue;
 }
 
 template <typename T>
-cudaError_t launch_gate(const Params& p, const How& how) {
-  return launch({.stream = how.stream,
+cudaError_t launch_gate(const Params& p, const LaunchOptions& options) {
+  return launch({.stream = options.stream,
                  .grid = dim3(blocks_for(p.columns, kGateThreads * kGateColumns), p.m),
                  .threads = kGateThreads,
-                 .programmatic = how.programmatic},
+                 .programmatic = options.programmatic},
                 gate<T>, p);
 }
 
 template <typename T, int kTiles, int kM, int kBoxes>
-cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How& how) {
+cudaError_t launch_flat_of(const Params& p, const FlatConfig& config,
+                           const LaunchOptions& options) {
   using S = Shape<kTiles, kM, kBoxes>;
   constexpr bool kBfloat16 = std::is_same_v<T, GpuFloats::bfloat16>;
   CUtensorMap weights, x;
@@ -56,28 +57,29 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config, const How&
     return cudaErrorInvalidValue;
   }
   const int rows = kTiles * config.tile_rows / (p.gated ? 2 : 1);
-  return launch({.stream = how.stream,
+  return launch({.stream = options.stream,
                  .grid = dim3(config.splits, blocks_for(p.columns, rows)),
                  .threads = S::kThreads,
                  .shared_bytes = shared_bytes,
                  .cluster = config.splits,
-                 .programmatic = how.programmatic},
+                 .programmatic = options.programmatic},
                 flat<T, kTiles, kM, kBoxes>, weights, x, p,
                 kernel_config<S>(p, config));
 }
 
 template <typename T, int kTiles, int kBoxes>
-cudaError_t launch_flat_m(const Params& p, const FlatConfig& config, const How& how) {
+cudaError_t launch_flat_m(const Params& p, const FlatConfig& config,
+                          const LaunchOptions& options) {
   if (p.m <= kPaddedTokens[0]) {
-    return launch_flat_of<T, kTiles, kPaddedTokens[0], kBoxes>(p, config, how);
+    return launch_flat_of<T, kTiles, kPaddedTokens[0], kBoxes>(p, config, options);
   }
   if (p.m <= kPaddedTokens[1]) {
-    return launch_flat_of<T, kTiles, kPaddedTokens[1], kBoxes>(p, config, how);
+    return launch_flat_of<T, kTiles, kPaddedTokens[1], kBoxes>(p, config, options);
   }
   if (p.m <= kPaddedTokens[2]) {
-    return launch_flat_of<T, kTiles, kPaddedTokens[2], kBoxes>(p, config, how);
+    return launch_flat_of<T, kTiles, kPaddedTokens[2], kBoxes>(p, config, options);
   }
-  return launch_flat_of<T, kTiles, kPaddedTokens[3], kBoxes>(p, config, how);
+  return launch_flat_of<T, kTiles, kPaddedTokens[3], kBoxes>(p, config, options);
 }
 
 inline bool is_valid(const Params& p, const FlatConfig& config) {
@@ -93,14 +95,15 @@ inline bool is_valid(const Params& p, const FlatConfig& config) {
 }
 
 template <typename T>
-cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how) {
+cudaError_t launch_flat(const Params& p, const FlatConfig& config,
+                        const LaunchOptions& options) {
   if (!is_valid(p, config)) return cudaErrorInvalidValue;
   if (config.tiles == 1) {
-    return config.boxes == 1 ? launch_flat_m<T, 1, 1>(p, config, how)
-                             : launch_flat_m<T, 1, 2>(p, config, how);
+    return config.boxes == 1 ? launch_flat_m<T, 1, 1>(p, config, options)
+                             : launch_flat_m<T, 1, 2>(p, config, options);
   }
-  return config.boxes == 1 ? launch_flat_m<T, 2, 1>(p, config, how)
-                           : launch_flat_m<T, 2, 2>(p, config, how);
+  return config.boxes == 1 ? launch_flat_m<T, 2, 1>(p, config, options)
+                           : launch_flat_m<T, 2, 2>(p, config, options);
 }
 
 }  // namespace fdjax::matmul

@@ -8,19 +8,21 @@ namespace fdjax::matmul {
 
 // M from 1 to 4.
 template <typename T>
-cudaError_t launch_gemv(const Params& p, const How& how);
+cudaError_t launch_gemv(const Params& p, const LaunchOptions& options);
 
 // M from 1 to 64.
 template <typename T>
-cudaError_t launch_flat(const Params& p, const FlatConfig& config, const How& how);
+cudaError_t launch_flat(const Params& p, const FlatConfig& config,
+                        const LaunchOptions& options);
 
 // M from 1 to 128, y in 16 bits.
 template <typename T>
-cudaError_t launch_gemm(const Params& p, const GemmConfig& config, const How& how);
+cudaError_t launch_gemm(const Params& p, const GemmConfig& config,
+                        const LaunchOptions& options);
 
 // y = activation(gate) * up of x [m, n], which a GEMM has written: gate columns, then
 // up columns. `columns` is a multiple of 8, weight and k are not read.
 template <typename T>
-cudaError_t launch_gate(const Params& p, const How& how);
+cudaError_t launch_gate(const Params& p, const LaunchOptions& options);
 
 }  // namespace fdjax::matmul

@@ -61,35 +61,37 @@ ParamsOf<Weight> with_weight(const MatmulParams& p, const Weight& weight) {
 template <typename T>
 class MatmulLauncher {
  public:
-  MatmulLauncher(const MatmulParams& p, const How& how) : p_(p), how_(how) {}
+  MatmulLauncher(const MatmulParams& p, const LaunchOptions& options)
+      : p_(p), options_(options) {}
 
   template <typename Weight>
   cudaError_t operator()(const Weight& weight, const GemvConfig&) const {
-    return launch_gemv<T>(with_weight(p_, weight), how_);
+    return launch_gemv<T>(with_weight(p_, weight), options_);
   }
   template <typename Weight>
   cudaError_t operator()(const Weight& weight, const FlatConfig& config) const {
-    return launch_flat<T>(with_weight(p_, weight), config, how_);
+    return launch_flat<T>(with_weight(p_, weight), config, options_);
   }
   template <typename Weight>
   cudaError_t operator()(const Weight& weight, const GemmConfig& config) const {
-    return launch_gemm<T>(with_weight(p_, weight), config, how_);
+    return launch_gemm<T>(with_weight(p_, weight), config, options_);
   }
   template <typename Weight>
   cudaError_t operator()(const Weight& weight, const LibraryConfig& config) const {
-    return launch_library<T>(with_weight(p_, weight), config.candidate, how_.stream);
+    return launch_library<T>(with_weight(p_, weight), config.candidate,
+                             options_.stream);
   }
 
  private:
   const MatmulParams& p_;
-  const How& how_;
+  const LaunchOptions& options_;
 };
 
 // The one entry to all GEMMs: by the weight's format and the launch config.
 template <typename T>
 cudaError_t launch_matmul(const MatmulParams& p, const MatmulConfig& config,
-                          const How& how) {
-  return std::visit(MatmulLauncher<T>(p, how), p.weight, config);
+                          const LaunchOptions& options) {
+  return std::visit(MatmulLauncher<T>(p, options), p.weight, config);
 }
 
 }  // namespace fdjax::matmul

@@ -1,4 +1,4 @@
-// One call of matmul, as its GPU kernels get it, and their launch configs.
+// The arguments of matmul's GPU kernels, and their launch configs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,27 +37,27 @@ struct ParamsOf {
 using MatmulParams = ParamsOf<WeightView>;  // as handlers ask for it
 using Params = ParamsOf<DenseView>;         // as kernels for dense weights are given it
 
-// The launch config of the flat GEMM (flat.cuh). A block computes all tokens of
-// `tiles * tile_rows` rows of the weight. It walks along K in steps of 64 * boxes
-// columns, and a ring of stages in shared memory holds the next steps' operands.
+// The launch config of the flat GEMM (flat.cuh). A block multiplies `tiles * tile_rows`
+// rows of the weight by all tokens. It walks along K in steps of 64 * boxes columns;
+// a ring of stages in shared memory holds x and weights of the next steps.
 struct FlatConfig {
   int tiles;      // 1 or 2; gated: 2, one of gate rows and one of up rows
-  int boxes;      // 1 or 2: how often 64 columns of K a stage holds
+  int boxes;      // of 64 columns of K that a stage holds: 1 or 2
   int tile_rows;  // weight rows of a tile: a multiple of 8 up to 64
   int splits;     // blocks of a cluster, each with a part of K (split-K), up to 8
   int stages;     // of the ring: 1 to 16, as far as shared memory has room
 };
 
-// The launch config of gemm.cuh; gemm_launch.cuh lists the pairs of `rows` and `split`
-// that are compiled.
+// The launch config of the GEMM for up to 128 tokens (gemm.cuh); limits.h lists the
+// pairs of `rows` and `split` that are compiled.
 struct GemmConfig {
   int rows;    // weight rows of a block; gated: half of them are up rows
   int split;   // blocks of a cluster, each with a part of K (split-K); 1: all of K
   int stages;  // of the ring in shared memory, 64 columns of K each
 };
 
-// Where, and how early, a kernel is launched.
-struct How {
+// On which stream a kernel is launched, and whether it may start early.
+struct LaunchOptions {
   cudaStream_t stream;
   // Programmatic dependent launch (pdl.cuh): the kernel may start before the one before
   // it in the stream has ended.

@@ -172,14 +172,14 @@ def test_refuses_what_the_pallas_kernel_does_not_take(
 @pytest.mark.parametrize("kv_heads", [1, 2, 3, 8, 32])
 @pytest.mark.parametrize("tokens", [0, 16, 1024, 32_768])
 def test_the_heuristic_is_a_candidate(rows: int, kv_heads: int, tokens: int):
-    call = config.Call(rows, kv_heads, tokens)
-    assert config.heuristic(call) in set(config.candidates(call))
+    sizes = config.Sizes(rows, kv_heads, tokens)
+    assert config.heuristic(sizes) in set(config.candidates(sizes))
 
 
 @pytest.mark.parametrize("rows", range(1, 17))
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 8])
 def test_clusters_of_long_rows_run_at_once(rows: int, num_kv_heads: int):
-    chosen = config.heuristic(config.Call(rows, num_kv_heads, 32768))
+    chosen = config.heuristic(config.Sizes(rows, num_kv_heads, 32768))
     assert chosen.slots <= CLUSTERS.get(chosen.splits, NUM_SMS)
     assert chosen.slots * chosen.splits >= 117
 
@@ -196,7 +196,7 @@ def test_clusters_of_long_rows_run_at_once(rows: int, num_kv_heads: int):
 def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
     rows: int, tokens: int, expected: config.LaunchConfig
 ):
-    assert config.heuristic(config.Call(rows, 8, tokens)) == expected
+    assert config.heuristic(config.Sizes(rows, 8, tokens)) == expected
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_blocks_of_8_warps_at_most_are_cut_as_before(
     head_dim: int, group: int, page_size: int, warps: int
 ):
     assert config.max_warps(head_dim, group, page_size) == warps
-    splits = config.heuristic(config.Call(8, 8, 2048, warps)).splits
+    splits = config.heuristic(config.Sizes(8, 8, 2048, warps)).splits
     assert splits == (2 if warps == 16 else 3)
 
 

@@ -124,10 +124,10 @@ def test_every_launch_config_agrees(model: str, monkeypatch: pytest.MonkeyPatch)
     call = poisoned(cases.arguments(next(c for c in CI if c.name == model), seed=1))
     call = _with(call, unified=_gap(_highest(call)))
     heads = call.kv.cache.num_kv_heads
-    every = tuple(config.candidates(config.Call(1, heads, 1)))
+    every = tuple(config.candidates(config.Sizes(1, heads, 1)))
     step = 2 if model == "llama3_8b" else 5
     chosen = (
-        config.heuristic(config.Call(rows, heads, tokens))
+        config.heuristic(config.Sizes(rows, heads, tokens))
         for rows in (1, 2, 8, 16, 64, 256)
         for tokens in (128, 1088, 4096, 32_768)
     )

@@ -1,9 +1,10 @@
 """The launch config of the CUDA kernel for a call, from its static sizes alone.
 
 The kernel works off a plan (`fdjax.kernels.attention_plan`), which the GPU makes from
-the lengths of the rows: a list of items, each some key/value heads of a row or of a
-piece of one. A cluster of `splits` blocks takes one item after the other; the launch
-config says how many clusters there are, and how large.
+the lengths of the rows. A plan is a list of items; an item is the attention of some
+key/value heads over a row, or over a piece of a long row. Clusters of thread blocks
+take one item after the other. The launch config says how many clusters there are, how
+many blocks a cluster has, and how many warps a block.
 """
 
 import dataclasses
@@ -18,8 +19,9 @@ MAX_SPLITS = ffi.limit("decode_attention", "max_splits")
 # What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
-# Rows with room for so many tokens count as long, and take blocks of 16 warps; the
-# first where two such blocks for each row and key/value head fill the GPU's SMs.
+# Rows whose page tables have room for so many tokens count as long, and take blocks of
+# 16 warps. The lower bound holds where two such blocks for each row and key/value head
+# fill the GPU's SMs.
 LONG_TOKENS_IF_TWO_FILL = 1500
 LONG_TOKENS = 8192
 # Blocks of 8 warps that the grid has where two of them fit an SM. 264 would fit; but
@@ -33,12 +35,12 @@ class LaunchConfig:
     """How the CUDA kernel is launched.
 
     Attributes:
-        splits: blocks of a cluster, which share the tokens of an item of the plan and
+        splits: blocks of a cluster. They divide the tokens of an item among them, and
             add their partial results through distributed shared memory.
-        heads: key/value heads that an item has at most; they share the warps of a
-            block. 1 where there are several splits.
-        warps: of a block.
-        slots: clusters of the grid; the plan deals the items out to them.
+        heads: key/value heads of an item at most, among which the warps of a block are
+            divided. 1 where there are several splits.
+        warps: warps of a block.
+        slots: clusters of the grid, to which the plan deals out the items.
     """
 
     splits: int
@@ -64,7 +66,7 @@ class LaunchConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LaunchAttributes:
-    """A `LaunchConfig`, and what the plan has room for."""
+    """A `LaunchConfig` as handlers are told it, and what the plan has room for."""
 
     slots: int
     splits: int
@@ -75,8 +77,8 @@ class LaunchAttributes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """What the choice depends on; all of it is static under jit.
+class Sizes:
+    """The sizes of a call that its launch config depends on; static under jit.
 
     Attributes:
         rows: `B`.
@@ -98,10 +100,10 @@ class Call:
 
 
 def max_warps(head_dim: int, group: int, page_size: int) -> int:
-    """The most warps that a block of this kernel has; told more, it launches so many.
+    """The most warps that a block of this kernel has; for more it launches these.
 
     16 where 128 registers are enough for a thread (`Geometry` in tiles.cuh): where a
-    warp holds few numbers, and TMA loads the pages. Else 8.
+    warp holds few numbers, and TMA copies load the pages. Else 8.
 
     Args:
         head_dim: `D`.
@@ -113,38 +115,38 @@ def max_warps(head_dim: int, group: int, page_size: int) -> int:
     return 16 if few and page_size % TILE_TOKENS == 0 else 8
 
 
-def candidates(call: Call) -> Iterator[LaunchConfig]:
-    """Every launch config that can serve a call."""
+def candidates(sizes: Sizes) -> Iterator[LaunchConfig]:
+    """Every launch config that can serve a sizes."""
     for warps in WARPS:
         for heads in HEADS:
-            if call.num_kv_heads % heads == 0 and warps % heads == 0:
-                yield _config(call, 1, heads, warps)
+            if sizes.num_kv_heads % heads == 0 and warps % heads == 0:
+                yield _config(sizes, 1, heads, warps)
         for splits in range(2, MAX_SPLITS + 1):
-            yield _config(call, splits, 1, warps)
+            yield _config(sizes, splits, 1, warps)
 
 
-def heuristic(call: Call) -> LaunchConfig:
+def heuristic(sizes: Sizes) -> LaunchConfig:
     """The launch config by rule; the measurements are of an H200, which has 132 SMs.
 
     `8 x 1024` is 8 rows of 1,024 tokens with the heads of Llama-3-8B.
 
-    The rule knows no lengths: the plan cuts rows that are longer than others, and parts
-    heads where rows are few. Two blocks of 8 warps fit an SM. What matters most is
-    where clusters find room: all blocks of one run in one group of some 16 SMs, so
-    larger clusters leave more SMs idle (8 x 32768: 246 us with 2 splits, 258 with 3,
-    277 with 8).
+    The rule knows no lengths. It need not: the plan divides rows that are longer than
+    others into pieces, and where rows are few it gives their heads to different items.
+    Two blocks of 8 warps fit an SM. What matters most is that clusters find room: all
+    blocks of a cluster run in one group of some 16 SMs, so larger clusters leave more
+    SMs idle (8 x 32768: 246 us with 2 splits, 258 with 3, 277 with 8).
     """
-    if call.pairs >= BLOCKS_TWO_AN_SM:
+    if sizes.pairs >= BLOCKS_TWO_AN_SM:
         # Several heads in a block read whole slots: 256 x 1024 takes 246.9 us with 8,
         # 250.0 with 2.
-        heads = max(h for h in HEADS if call.num_kv_heads % h == 0)
-        return _config(call, 1, heads, 8)
-    two_fill = NUM_SMS // call.pairs == 2 and call.max_warps == 16
-    if call.max_tokens >= (LONG_TOKENS_IF_TWO_FILL if two_fill else LONG_TOKENS):
-        return _config(call, _long_splits(call.pairs), 1, 16)
-    wanted = -(-192 // call.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
-    useful = max(1, -(-call.max_tokens // (8 * TILE_TOKENS)))
-    return _config(call, min(wanted, useful, MAX_SPLITS), 1, 8)
+        heads = max(h for h in HEADS if sizes.num_kv_heads % h == 0)
+        return _config(sizes, 1, heads, 8)
+    two_fill = NUM_SMS // sizes.pairs == 2 and sizes.max_warps == 16
+    if sizes.max_tokens >= (LONG_TOKENS_IF_TWO_FILL if two_fill else LONG_TOKENS):
+        return _config(sizes, _long_splits(sizes.pairs), 1, 16)
+    wanted = -(-192 // sizes.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
+    useful = max(1, -(-sizes.max_tokens // (8 * TILE_TOKENS)))
+    return _config(sizes, min(wanted, useful, MAX_SPLITS), 1, 8)
 
 
 def _long_splits(pairs: int) -> int:
@@ -163,11 +165,14 @@ def _long_splits(pairs: int) -> int:
     return 2
 
 
-def _config(call: Call, splits: int, heads: int, warps: int) -> LaunchConfig:
-    """A launch config with as many slots as such clusters run at once, if known."""
-    two_fit = warps <= 8 and call.max_warps == 16
+def _config(sizes: Sizes, splits: int, heads: int, warps: int) -> LaunchConfig:
+    """A launch config with as many slots as clusters of that size run at once.
+
+    Where that is not known, one for each row and key/value head.
+    """
+    two_fit = warps <= 8 and sizes.max_warps == 16
     if splits == 1:
         slots = BLOCKS_TWO_AN_SM if two_fit else NUM_SMS
     else:
         slots = CLUSTERS.get(splits, 0) * (2 if two_fit else 1)
-    return LaunchConfig(splits, heads, warps, slots or call.pairs)
+    return LaunchConfig(splits, heads, warps, slots or sizes.pairs)

@@ -83,7 +83,7 @@ def attend(
         weights are relative to, in units of log 2, and their sum.
     """
     rows, num_heads, head_dim = call.q.shape
-    chosen = config.heuristic(config_call(call))
+    chosen = config.heuristic(sizes_of(call))
     shape = chosen.plan_shape(rows, call.kv.cache.num_kv_heads)
     floats = shape.record_floats(call.group, head_dim)
     about = (rows, num_heads, 2) if with_about else (0,)
@@ -105,12 +105,12 @@ def attend(
     return out, recomputed, about
 
 
-def config_call(call: DecodeAttention) -> config.Call:
+def sizes_of(call: DecodeAttention) -> config.Sizes:
     """What the choice of a launch config depends on."""
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
     warps = config.max_warps(head_dim, call.group, call.table_page_size)
-    return config.Call(rows, cache.num_kv_heads, call.max_tokens, warps)
+    return config.Sizes(rows, cache.num_kv_heads, call.max_tokens, warps)
 
 
 def plan_for(call: DecodeAttention, shape: PlanShape) -> Int32[Array, " _"]:

@@ -199,7 +199,7 @@ def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
         plans = jnp.zeros((1, 0), jnp.int32)
     else:
         first = calls[0]
-        config = decode_config.heuristic(decode_cuda.config_call(first))
+        config = decode_config.heuristic(decode_cuda.sizes_of(first))
         shape = config.plan_shape(first.pages.num_rows, kv.num_kv_heads)
         page_table, lengths = handlers_table(first), first.pages.lengths
         plans = jnp.stack([decode_cuda.plan_for(call, shape) for call in calls])

@@ -103,12 +103,12 @@ def attend_with_scores(
     return out.reshape(q.shape), counts
 
 
-def _sizes(q: Array, cache: KVCache, pages: PageView) -> config.Call:
+def _sizes(q: Array, cache: KVCache, pages: PageView) -> config.Sizes:
     rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = cache.page_size, cache.num_kv_heads
     columns = max(8, padded_group(num_heads // num_kv_heads, num_kv_heads))
     room = pages.width * page_size
-    return config.Call(rows, num_kv_heads, columns, head_dim, page_size, room)
+    return config.Sizes(rows, num_kv_heads, columns, head_dim, page_size, room)
 
 
 def padded_group(group: int, num_kv_heads: int) -> int:

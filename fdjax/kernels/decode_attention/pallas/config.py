@@ -28,7 +28,7 @@ class LaunchConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class Sizes:
     """What the choice depends on; all of it is static under jit.
 
     Attributes:
@@ -48,59 +48,59 @@ class Call:
     max_tokens: int
 
 
-def shared_bytes(call: Call, config: LaunchConfig) -> int:
+def shared_bytes(sizes: Sizes, config: LaunchConfig) -> int:
     """Shared memory of a block, in bytes; an upper bound.
 
     The ring, and beside it queries, weights, results, scratch of reductions, barriers
     and alignment.
     """
-    row = 2 * call.head_dim
+    row = 2 * sizes.head_dim
     ring = config.stages * config.tile_tokens * 2 * row
-    queries_and_results = 2 * call.columns * row
-    weights = 2 * 2 * call.columns * config.tile_tokens
-    scores = 2 * 4 * call.columns * (config.splits + 1)
+    queries_and_results = 2 * sizes.columns * row
+    weights = 2 * 2 * sizes.columns * config.tile_tokens
+    scores = 2 * 4 * sizes.columns * (config.splits + 1)
     return ring + queries_and_results + weights + scores + 8 * 1024
 
 
-def fits(call: Call, config: LaunchConfig) -> bool:
-    """Whether a launch config can serve a call."""
+def fits(sizes: Sizes, config: LaunchConfig) -> bool:
+    """Whether a launch config can serve a sizes."""
     return (
         config.tile_tokens % TENSOR_CORE_ROWS == 0
-        and config.tile_tokens % call.page_size == 0
-        and shared_bytes(call, config) <= SHARED_BYTES
+        and config.tile_tokens % sizes.page_size == 0
+        and shared_bytes(sizes, config) <= SHARED_BYTES
     )
 
 
-def refuse(call: Call) -> str | None:
+def refuse(sizes: Sizes) -> str | None:
     """Why no launch config can serve a call, or `None`."""
-    tile = max(TENSOR_CORE_ROWS, call.page_size)
-    if fits(call, LaunchConfig(tile, min(STAGES), 1)):
+    tile = max(TENSOR_CORE_ROWS, sizes.page_size)
+    if fits(sizes, LaunchConfig(tile, min(STAGES), 1)):
         return None
     return (
-        f"pages of {call.page_size} tokens and heads of {call.head_dim}: "
+        f"pages of {sizes.page_size} tokens and heads of {sizes.head_dim}: "
         f"{min(STAGES)} tiles do not fit in shared memory"
     )
 
 
-def candidates(call: Call) -> Iterator[LaunchConfig]:
-    """Every launch config that can serve a call."""
+def candidates(sizes: Sizes) -> Iterator[LaunchConfig]:
+    """Every launch config that can serve a sizes."""
     for tile in TILES:
         for stages in STAGES:
             for splits in range(1, MAX_SPLITS + 1):
                 config = LaunchConfig(tile, stages, splits)
-                if fits(call, config):
+                if fits(sizes, config):
                     yield config
 
 
-def heuristic(call: Call) -> LaunchConfig:
+def heuristic(sizes: Sizes) -> LaunchConfig:
     """A launch config by rule.
 
     Two or three blocks share an SM, so that one block's start and end hide
     behind the others' reading.
     """
-    tile = max(TENSOR_CORE_ROWS, call.page_size)
-    stages = next(s for s in (3, 2) if fits(call, LaunchConfig(tile, s, 1)))
-    pairs = max(1, call.rows * call.num_kv_heads)
-    tiles = max(1, -(-call.max_tokens // tile))
+    tile = max(TENSOR_CORE_ROWS, sizes.page_size)
+    stages = next(s for s in (3, 2) if fits(sizes, LaunchConfig(tile, s, 1)))
+    pairs = max(1, sizes.rows * sizes.num_kv_heads)
+    tiles = max(1, -(-sizes.max_tokens // tile))
     splits = min(-(-2 * NUM_SMS // pairs), tiles, MAX_SPLITS)
     return LaunchConfig(tile, stages, splits if pairs < 2 * NUM_SMS else 1)
