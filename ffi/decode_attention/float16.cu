@@ -5,6 +5,6 @@ namespace fdjax::decode_attention {
 
 template cudaError_t launch_decode_attention<GpuFloats::float16>(cudaStream_t,
                                                                  const Params&,
-                                                                 const Launch&);
+                                                                 const LaunchConfig&);
 
 }  // namespace fdjax::decode_attention

@@ -12,14 +12,14 @@
 
 namespace fdjax::decode_attention {
 
-// The launch config, which config.py chooses, and what the plan has room for.
-struct LaunchConfig {
+// A LaunchConfig as config.py chooses and sends it, with what the plan has room for.
+struct LaunchAttributes {
   int64_t slots, splits, heads, warps, max_items, max_pieces;
 };
 
 }  // namespace fdjax::decode_attention
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::decode_attention::LaunchConfig,
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::decode_attention::LaunchAttributes,
                                       StructMember<int64_t>("slots"),
                                       StructMember<int64_t>("splits"),
                                       StructMember<int64_t>("heads"),
@@ -64,7 +64,7 @@ inline ffi::Error check_power(const char* name, int64_t value, int64_t high) {
 }
 
 // `integers`: of a plan. `floats`: of the records.
-inline ffi::Error check_config(const LaunchConfig& config, const Dims& d,
+inline ffi::Error check_config(const LaunchAttributes& config, const Dims& d,
                                int64_t integers, int64_t floats) {
   FDJAX_RETURN_IF_ERROR(
       check_range("slots", config.slots, 1, attention_plan::kMaxSlots));
@@ -91,7 +91,7 @@ inline ffi::Error check_config(const LaunchConfig& config, const Dims& d,
   return check_range("floats of records", floats, needed, needed);
 }
 
-inline ffi::Error check_config(const LaunchConfig& config, const Dims& d,
+inline ffi::Error check_config(const LaunchAttributes& config, const Dims& d,
                                const ffi::Buffer<ffi::S32>& plan,
                                ffi::Result<ffi::Buffer<ffi::F32>> records) {
   Dim integers("integers of the plan");
@@ -99,11 +99,11 @@ inline ffi::Error check_config(const LaunchConfig& config, const Dims& d,
   return check_config(config, d, *integers, records->element_count());
 }
 
-inline Launch launch_of(const LaunchConfig& config, bool programmatic) {
-  return {.slots = static_cast<int>(config.slots),
-          .splits = static_cast<int>(config.splits),
-          .heads = static_cast<int>(config.heads),
-          .warps = static_cast<int>(config.warps),
+inline LaunchConfig config_of(const LaunchAttributes& told, bool programmatic) {
+  return {.slots = static_cast<int>(told.slots),
+          .splits = static_cast<int>(told.splits),
+          .heads = static_cast<int>(told.heads),
+          .warps = static_cast<int>(told.warps),
           .programmatic = programmatic};
 }
 

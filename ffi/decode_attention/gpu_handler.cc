@@ -7,7 +7,7 @@ namespace fdjax::decode_attention {
 struct GpuAttributes {
   Attributes attention;
   SchemeAttributes scheme;
-  LaunchConfig launch;
+  LaunchAttributes launch;
   bool by_slot;  // the page table has slots
 };
 
@@ -17,7 +17,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     fdjax::decode_attention::GpuAttributes,
     StructMember<fdjax::decode_attention::Attributes>("attention"),
     StructMember<fdjax::decode_attention::SchemeAttributes>("scheme"),
-    StructMember<fdjax::decode_attention::LaunchConfig>("launch"),
+    StructMember<fdjax::decode_attention::LaunchAttributes>("launch"),
     StructMember<bool>("by_slot"));
 
 namespace fdjax::decode_attention {
@@ -44,14 +44,14 @@ ffi::Error run(gpu_stream stream, const GpuAttributes& a, const Arguments& argum
   p.plan = counters_of(plan);
   p.records = records->typed_data();
   p.about = with_about ? about->typed_data() : nullptr;
-  const Launch how = launch_of(a.launch, /*programmatic=*/false);
+  const LaunchConfig config = config_of(a.launch, /*programmatic=*/false);
   cudaError_t error;
   switch (const ffi::DataType dtype = arguments.in.q.element_type()) {
     case ffi::DataType::BF16:
-      error = launch_decode_attention<GpuFloats::bfloat16>(stream, p, how);
+      error = launch_decode_attention<GpuFloats::bfloat16>(stream, p, config);
       break;
     case ffi::DataType::F16:
-      error = launch_decode_attention<GpuFloats::float16>(stream, p, how);
+      error = launch_decode_attention<GpuFloats::float16>(stream, p, config);
       break;
     default:
       return invalid("q has element type " + std::to_string(static_cast<int>(dtype)) +

@@ -43,30 +43,31 @@ bool encode_source(const Params& p, CUtensorMap* source) {
 // `warps`: of a block. Without clusters a block does all of an item: right, and slow at
 // small batches.
 template <typename G>
-fdjax::Launch launch_of(cudaStream_t stream, const Params& p, const Launch& how,
-                        int warps, int splits) {
+fdjax::Launch launch_of(cudaStream_t stream, const Params& p,
+                        const LaunchConfig& config, int warps, int splits) {
   using Sums = Exchange<G>;
-  const int heads = how.heads;
+  const int heads = config.heads;
   const int exchange_bytes = Sums::bytes(warps, heads, p.group, splits);
   return {.stream = stream,
-          .grid = dim3(splits, how.slots),
+          .grid = dim3(splits, config.slots),
           .threads = warps * kLanes,
           .shared_bytes = heads * (G::kQueryBytes + G::kNewestBytes) +
                           Sums::inbox_bytes(heads, p.group, splits) + kRingAlignment +
                           std::max(warps * G::kRingBytes, exchange_bytes),
           .cluster = splits,
-          .programmatic = how.programmatic};
+          .programmatic = config.programmatic};
 }
 
 template <typename G>
-cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& how) {
+cudaError_t launch_geometry(cudaStream_t stream, const Params& p,
+                            const LaunchConfig& config) {
   using Sums = Exchange<G>;
   const bool is_hopper = has_clusters(kernel<G>);
-  const int splits = is_hopper ? how.splits : 1, heads = how.heads;
+  const int splits = is_hopper ? config.splits : 1, heads = config.heads;
   Params all = in_units_of_log2(p);
   all.block = {.heads = heads,
                .inbox_bytes = Sums::inbox_bytes(heads, p.group, splits),
-               .slots = how.slots,
+               .slots = config.slots,
                .items_at = attention_plan::items_at(p.rows, p.kv_heads),
                .splits = Divisor(splits),
                .group = Divisor(p.group),
@@ -74,31 +75,31 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p, const Launch& 
   if constexpr (G::kHeadDim % kLineElements == 0) {
     CUtensorMap source;
     if (is_hopper && encode_source<G>(p, &source)) {
-      const int warps = std::min(how.warps, G::kMaxWarps);
-      return fdjax::launch(launch_of<G>(stream, p, how, warps, splits), tma_kernel<G>,
-                           all, source);
+      const int warps = std::min(config.warps, G::kMaxWarps);
+      return fdjax::launch(launch_of<G>(stream, p, config, warps, splits),
+                           tma_kernel<G>, all, source);
     }
   }
-  const int warps = std::min(how.warps, kMaxCopyingWarps);
-  return fdjax::launch(launch_of<G>(stream, p, how, warps, splits), kernel<G>, all);
+  const int warps = std::min(config.warps, kMaxCopyingWarps);
+  return fdjax::launch(launch_of<G>(stream, p, config, warps, splits), kernel<G>, all);
 }
 
 // Groups of more than 8 heads have sizes 64 and 128: no model has others, and each of
 // these kernels takes 3 to 5 s to compile.
 template <typename T>
 cudaError_t dispatch_small_group(cudaStream_t stream, const Params& p,
-                                 const Launch& how) {
+                                 const LaunchConfig& config) {
   switch (p.head_dim) {
     case 64:
-      return launch_geometry<Geometry<T, 64, 8>>(stream, p, how);
+      return launch_geometry<Geometry<T, 64, 8>>(stream, p, config);
     case 80:
-      return launch_geometry<Geometry<T, 80, 8>>(stream, p, how);
+      return launch_geometry<Geometry<T, 80, 8>>(stream, p, config);
     case 96:
-      return launch_geometry<Geometry<T, 96, 8>>(stream, p, how);
+      return launch_geometry<Geometry<T, 96, 8>>(stream, p, config);
     case 128:
-      return launch_geometry<Geometry<T, 128, 8>>(stream, p, how);
+      return launch_geometry<Geometry<T, 128, 8>>(stream, p, config);
     case 256:
-      return launch_geometry<Geometry<T, 256, 8>>(stream, p, how);
+      return launch_geometry<Geometry<T, 256, 8>>(stream, p, config);
     default:
       return cudaErrorInvalidValue;
   }
@@ -106,12 +107,12 @@ cudaError_t dispatch_small_group(cudaStream_t stream, const Params& p,
 
 template <typename T>
 cudaError_t dispatch_large_group(cudaStream_t stream, const Params& p,
-                                 const Launch& how) {
+                                 const LaunchConfig& config) {
   switch (p.head_dim) {
     case 64:
-      return launch_geometry<Geometry<T, 64, 16>>(stream, p, how);
+      return launch_geometry<Geometry<T, 64, 16>>(stream, p, config);
     case 128:
-      return launch_geometry<Geometry<T, 128, 16>>(stream, p, how);
+      return launch_geometry<Geometry<T, 128, 16>>(stream, p, config);
     default:
       return cudaErrorInvalidValue;
   }
@@ -119,9 +120,9 @@ cudaError_t dispatch_large_group(cudaStream_t stream, const Params& p,
 
 template <typename T>
 cudaError_t launch_decode_attention(cudaStream_t stream, const Params& p,
-                                    const Launch& how) {
-  return p.group <= kMaxGroup ? dispatch_small_group<T>(stream, p, how)
-                              : dispatch_large_group<T>(stream, p, how);
+                                    const LaunchConfig& config) {
+  return p.group <= kMaxGroup ? dispatch_small_group<T>(stream, p, config)
+                              : dispatch_large_group<T>(stream, p, config);
 }
 
 }  // namespace fdjax::decode_attention

@@ -13,6 +13,6 @@ namespace fdjax::decode_attention {
 // halves counted.
 template <typename T>
 cudaError_t launch_decode_attention(cudaStream_t stream, const Params& p,
-                                    const Launch& how);
+                                    const LaunchConfig& config);
 
 }  // namespace fdjax::decode_attention

@@ -115,8 +115,8 @@ inline Params in_units_of_log2(Params p) {
   return p;
 }
 
-// How the kernel is launched: the launch config, which config.py chooses, and when.
-struct Launch {
+// The launch config, which config.py chooses, and when the kernel may start.
+struct LaunchConfig {
   int slots;      // clusters of the grid, those of the plan
   int splits;     // blocks of a cluster along its tokens, up to 8
   int heads;      // key/value heads of a block at most: a power of two; 1 with splits

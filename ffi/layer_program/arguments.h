@@ -21,7 +21,7 @@ struct Attributes {
   int64_t q_heads;
   bool interleaved;
   bool by_slot;  // rows with one token have slots in their page table
-  decode_attention::LaunchConfig launch;  // of rows with one token
+  decode_attention::LaunchAttributes launch;  // of rows with one token
 };
 
 }  // namespace fdjax::layer_program
@@ -29,7 +29,7 @@ struct Attributes {
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     fdjax::layer_program::Attributes, StructMember<int64_t>("q_heads"),
     StructMember<bool>("interleaved"), StructMember<bool>("by_slot"),
-    StructMember<fdjax::decode_attention::LaunchConfig>("launch"));
+    StructMember<fdjax::decode_attention::LaunchAttributes>("launch"));
 
 namespace fdjax::layer_program {
 

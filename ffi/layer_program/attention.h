@@ -19,7 +19,7 @@ struct Tokens {
 // What all launches of attention have in common. Parameters are those of layer 0.
 struct Attention {
   decode_attention::Params decode;  // of rows with one token
-  decode_attention::Launch decode_launch;
+  decode_attention::LaunchConfig decode_config;
   prefill_attention::Params prefill;  // of rows with any number
   prefill_attention::Params shared;   // of prefixes that those rows share
   prefill_attention::Joining joining;
@@ -74,10 +74,10 @@ class AttentionChain {
     p.newest.qkv = rotates ? p.q : nullptr;
     p.recomputed += index * p.rows * p.kv_heads;
     p.about = shares ? attention_.about : nullptr;
-    decode_attention::Launch how = attention_.decode_launch;
+    decode_attention::LaunchConfig config = attention_.decode_config;
     // Without `rotates` the predecessors have written pages.
-    how.programmatic = rotates;
-    return decode_attention::launch_decode_attention<T>(stream_, p, how);
+    config.programmatic = rotates;
+    return decode_attention::launch_decode_attention<T>(stream_, p, config);
   }
 
   cudaError_t prefill() {

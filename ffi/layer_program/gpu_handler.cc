@@ -104,7 +104,7 @@ Attention attention_of(const Attributes& a, const Operands& in, const Results& o
   const decode_attention::Dims& kv = d.decoding;
   const bool shares = !is_absent(in.shared.order);
   return {.decode = decode_of(a, in, out, d),
-          .decode_launch = decode_attention::launch_of(a.launch, /*programmatic=*/true),
+          .decode_config = decode_attention::config_of(a.launch, /*programmatic=*/true),
           .prefill = prefill_of(in, out, d),
           .shared = shares ? shared_of(in, out, d) : prefill_attention::Params{},
           .joining = shares ? joining_of(in, out, d) : prefill_attention::Joining{},

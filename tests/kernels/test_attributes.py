@@ -31,7 +31,7 @@ STRUCTS: dict[str, type[Any]] = {
     "decode_attention::Attributes": AttentionAttributes,
     "decode_attention::GpuAttributes": decode_cuda.Attributes,
     "decode_attention::HostAttributes": decode_cpu.Attributes,
-    "decode_attention::LaunchConfig": LaunchAttributes,
+    "decode_attention::LaunchAttributes": LaunchAttributes,
     "decode_attention::SchemeAttributes": SchemeAttributes,
     "decode_attention::Scores": ScoreAttributes,
     "embedding::Attributes": embedding_cuda.Attributes,
