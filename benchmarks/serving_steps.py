@@ -8,10 +8,10 @@ import numpy as np
 
 from fdjax import LLM, SamplingParams
 from fdjax.engine.engine import Engine
-from fdjax.engine.executor import AnyLaunch
+from fdjax.engine.executor import AnyAwaited
 from fdjax.engine.request import Increment
-from fdjax.engine.results import Launch
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.results import AwaitedTokens
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 
 
 def prompts_of(llm: LLM, count: int, tokens: int) -> list[list[int]]:
@@ -40,21 +40,23 @@ def mixed_step(llm: LLM, *, rows: int, inputs: int, tokens: int) -> dict[str, An
     (prompt,) = prompts_of(llm, 1, tokens + 1)
     sequence = engine.add(engine.request(rows, prompt, greedy(1)))
     scheduler.admit()
-    chunk = Chunk(sequence, 0, tokens)  # the prompt never ends: it is computed again
+    chunk = PromptChunk(
+        sequence, 0, tokens
+    )  # the prompt never ends: it is computed again
 
-    def ms(launch: Callable[[], Launch]) -> float:
+    def ms(launch: Callable[[], AwaitedTokens]) -> float:
         launch().wait()
         begin = time.perf_counter()
         last = [launch() for _ in range(count)][-1]
         last.wait()
         return (time.perf_counter() - begin) / count * 1e3
 
-    def call(decoding: bool, chunks: list[Chunk]) -> Launch:
+    def call(decoding: bool, chunks: list[PromptChunk]) -> AwaitedTokens:
         sequences = scheduler.reserve(1) if decoding else []
         if not chunks:
             return executor.decode(sequences)
         (launch,) = executor.extend(sequences, chunks)
-        assert isinstance(launch, Launch)
+        assert isinstance(launch, AwaitedTokens)
         return launch
 
     decode = ms(lambda: call(True, []))
@@ -125,7 +127,7 @@ def _decode(engine: Engine, launches: int) -> tuple[float, float, int]:
         engine.step()
     read, waited, made = engine.executor.read, 0.0, 0
 
-    def timed_read(launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
+    def timed_read(launch: AnyAwaited) -> list[tuple[EngineSequence, Increment]]:
         nonlocal waited
         start = time.perf_counter()
         launch.wait()

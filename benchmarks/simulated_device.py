@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.budget import TokenBudget
-from fdjax.engine.executor import AnyLaunch, Executor
+from fdjax.engine.executor import AnyAwaited, Executor
 from fdjax.engine.pace import Pace
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.request import Increment
-from fdjax.engine.results import Launch
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.results import AwaitedTokens
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.stopping import FinishReason
@@ -57,7 +57,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Running(Launch):
+class Running(AwaitedTokens):
     """A launch that ends at a known time."""
 
     end_s: float = 0.0
@@ -96,8 +96,8 @@ class Device(Executor):
         self._free_s = 0.0
 
     def extend(
-        self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
-    ) -> list[AnyLaunch]:
+        self, sequences: Sequence[EngineSequence], chunks: Sequence[PromptChunk]
+    ) -> list[AnyAwaited]:
         """A step of both."""
         count = len(sequences) + sum(chunk.size for chunk in chunks)
         padded, _ = self._buckets.call_shape(count, len(chunks))
@@ -107,12 +107,14 @@ class Device(Executor):
         more = padded - len(sequences)
         return [self._launch([*sequences, *done], len(sequences), more, pairs, timed)]
 
-    def decode(self, sequences: Sequence[EngineSequence], **options: Any) -> Launch:
+    def decode(
+        self, sequences: Sequence[EngineSequence], **options: Any
+    ) -> AwaitedTokens:
         """A step of rows that decode."""
         del options
         return self._launch(sequences, len(sequences), 0, 0.0, None)
 
-    def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
+    def read(self, launch: AnyAwaited) -> list[tuple[EngineSequence, Increment]]:
         """Lets the time pass until it has ended."""
         assert isinstance(launch, Running)
         waited = not launch.is_ready
@@ -140,7 +142,7 @@ class Device(Executor):
         tokens: int,
         pairs: float,
         timed: Any,
-    ) -> Launch:
+    ) -> AwaitedTokens:
         costs = self._costs
         self.clock.now += costs.host / 1e3
         whole_ms = costs.step + costs.row * rows

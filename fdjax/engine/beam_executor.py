@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fdjax.engine.awaited_beams import AwaitedBeams, AwaitedSearch
 from fdjax.engine.beam_batches import batches, kind_of, largest_power
-from fdjax.engine.beam_launch import BeamLaunch, Launched
 from fdjax.engine.beam_preparation import BeamPreparation
 from fdjax.engine.beam_programs import Alike, Kind
 from fdjax.engine.beam_tables import BeamTables
@@ -54,7 +54,7 @@ class BeamExecutor:
 
     def begin(
         self, sequence: EngineSequence, logits: Float[Array, "A V"], place: int
-    ) -> BeamLaunch:
+    ) -> AwaitedBeams:
         """Chooses first tokens, from the logits of the prompt's last.
 
         Args:
@@ -102,7 +102,7 @@ class BeamExecutor:
 
     def step(
         self, searches: Sequence[EngineSequence], kv: KVCache
-    ) -> tuple[KVCache, BeamLaunch]:
+    ) -> tuple[KVCache, AwaitedBeams]:
         """Feeds beams' tokens and chooses the next; `kv` is donated.
 
         Args:
@@ -170,14 +170,14 @@ class BeamExecutor:
 
     def _launched(
         self, searches: Sequence[EngineSequence], step: Packed[BeamStep]
-    ) -> BeamLaunch:
-        launched: list[Launched] = []
+    ) -> AwaitedBeams:
+        launched: list[AwaitedSearch] = []
         first = 0
         for one in searches:
             ends = stop_ids(one.request.params, self._config.eos_token_ids)
-            launched.append(Launched(one, first, ends))
+            launched.append(AwaitedSearch(one, first, ends))
             first += one.search.params.num_beam_groups
-        return BeamLaunch(tuple(launched), step).start_copy()
+        return AwaitedBeams(tuple(launched), step).start_copy()
 
 
 def _rules_and_runs(searches: Sequence[EngineSequence]) -> tuple[Any, Any]:

@@ -7,20 +7,20 @@ import jax
 import numpy as np
 
 from fdjax.engine.allowed import masks_of, padded_masks
+from fdjax.engine.awaited_beams import AwaitedBeams
 from fdjax.engine.beam_executor import BeamExecutor
-from fdjax.engine.beam_launch import BeamLaunch
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.device_table import DeviceTable
 from fdjax.engine.kv_calls import KVCalls
 from fdjax.engine.pace import Pace
-from fdjax.engine.pooled_prompt import PooledLaunch
+from fdjax.engine.pooled_prompt import AwaitedStates
 from fdjax.engine.programs import Programs
 from fdjax.engine.request import Increment
-from fdjax.engine.results import Launch
+from fdjax.engine.results import AwaitedTokens
 from fdjax.engine.row_tokens import pages_of, row_tokens, rows_of
 from fdjax.engine.scored_prompt import Piece
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.states import States, kept
 from fdjax.engine.workspace import tunes_gemms
@@ -30,7 +30,7 @@ from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 
-type AnyLaunch = Launch | BeamLaunch | PooledLaunch
+type AnyAwaited = AwaitedTokens | AwaitedBeams | AwaitedStates
 
 
 class Executor:
@@ -107,8 +107,8 @@ class Executor:
         self.progress = dataclasses.replace(self.progress, sampling=sampling)
 
     def extend(
-        self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
-    ) -> list[AnyLaunch]:
+        self, sequences: Sequence[EngineSequence], chunks: Sequence[PromptChunk]
+    ) -> list[AnyAwaited]:
         """Computes chunks of prompts, and a step of sequences that decode beside them.
 
         Args:
@@ -126,7 +126,7 @@ class Executor:
             self._continued(sequences, others) if sequences or others else []
         )
 
-    def pool(self, chunks: Sequence[Chunk]) -> AnyLaunch:
+    def pool(self, chunks: Sequence[PromptChunk]) -> AnyAwaited:
         """Computes chunks of sequences that are pooled."""
         self.pace.prefilled()
         kv, launch = self._calls.pool(self.kv, chunks)
@@ -134,8 +134,8 @@ class Executor:
         return launch
 
     def _continued(
-        self, sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
-    ) -> list[AnyLaunch]:
+        self, sequences: Sequence[EngineSequence], chunks: Sequence[PromptChunk]
+    ) -> list[AnyAwaited]:
         for chunk in chunks:
             if (scores := chunk.sequence.scored) is not None and scores.num_missing:
                 stop = min(chunk.stop, chunk.sequence.num_prompt - 1)
@@ -181,11 +181,11 @@ class Executor:
             if sequence.row is not None
         )
         searches = ((row, one) for row, one in done if one.group is not None)
-        launches: list[AnyLaunch] = [
+        launches: list[AnyAwaited] = [
             self.beams.begin(one, self.programs.logits(hidden, row), 0)
             for row, one in searches
         ]
-        launch = Launch(sampled, tuple(columns), timed=timed).start_copy()
+        launch = AwaitedTokens(sampled, tuple(columns), timed=timed).start_copy()
         return [launch, *launches]
 
     def score(self, sequence: EngineSequence, start: int, stop: int) -> list[Piece]:
@@ -213,7 +213,7 @@ class Executor:
         *,
         prefixes: SharedPrefixes | None = None,
         width: int | None = None,
-    ) -> Launch:
+    ) -> AwaitedTokens:
         """Runs decode steps of the rows; finds out what is not told.
 
         Args:
@@ -252,16 +252,16 @@ class Executor:
         )
         columns = tuple(zip(sequences, rows, strict=True))
         launched = self.pace.launched(int(steps.max()), began_s)
-        return Launch(sampled, columns, launched).start_copy()
+        return AwaitedTokens(sampled, columns, launched).start_copy()
 
-    def search(self, searches: Sequence[EngineSequence]) -> BeamLaunch:
+    def search(self, searches: Sequence[EngineSequence]) -> AwaitedBeams:
         """Runs a step of beam searches: a batch of `BeamExecutor.batches`."""
         self.pace.prefilled()
         kv, launch = self.beams.step(searches, self.kv)
         self._keep(kv)
         return launch
 
-    def read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
+    def read(self, launch: AnyAwaited) -> list[tuple[EngineSequence, Increment]]:
         """Waits for a launch's tokens, and learns how long that takes."""
         waited = not launch.is_ready
         increments = list(launch.read())

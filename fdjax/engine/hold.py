@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fdjax.engine.awaited import Awaited
 from fdjax.engine.budget import Timed, TokenBudget
-from fdjax.engine.results import Launch
+from fdjax.engine.results import AwaitedTokens
 
 # Of the time that a call should take, what is kept for calls that are faster; of what
 # the host needs for a launch, how often that is kept; and seconds in any case.
@@ -41,12 +41,12 @@ class Hold:
             unread: what was launched and not read.
         """
         match unread:
-            case [Launch(timed=Timed() as timed) as launch]:
+            case [AwaitedTokens(timed=Timed() as timed) as launch]:
                 return self._while_running(launch, timed)
             case _:
                 return 0.0
 
-    def _while_running(self, launch: Launch, timed: Timed) -> float:
+    def _while_running(self, launch: AwaitedTokens, timed: Timed) -> float:
         watched, self._watched = self._watched, launch
         if launch.is_ready:
             # Nobody will wait for it: what it took would not be learnt, and whoever

@@ -8,10 +8,10 @@ import numpy as np
 from fdjax.engine.awaited import copy_ahead
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
 from fdjax.engine.packing import packed, scored
-from fdjax.engine.pooled_prompt import PooledLaunch
+from fdjax.engine.pooled_prompt import AwaitedStates
 from fdjax.engine.programs import Programs
 from fdjax.engine.scored_prompt import Piece
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.kernels.paged import KVCache
 from fdjax.memory.kv import KVLayout
 
@@ -34,8 +34,8 @@ class KVCalls:
         self._buckets = buckets
 
     def pool(
-        self, kv: KVCache, chunks: Sequence[Chunk]
-    ) -> tuple[KVCache, PooledLaunch]:
+        self, kv: KVCache, chunks: Sequence[PromptChunk]
+    ) -> tuple[KVCache, AwaitedStates]:
         """Computes chunks of sequences that are pooled."""
         operands = packed(chunks, self._buckets, self._layout, self._buckets.pooled)
         states, kv = self._programs.pool(kv, *operands)
@@ -44,7 +44,7 @@ class KVCalls:
             if chunk.sequence.pooled is not None:
                 chunk.sequence.pooled.add(states, row)
         done = [chunk.sequence for chunk in chunks if chunk.is_last]
-        return kv, PooledLaunch(states, done)
+        return kv, AwaitedStates(states, done)
 
     def score(
         self, kv: KVCache, sequence: EngineSequence, start: int, stop: int

@@ -7,13 +7,16 @@ import numpy as np
 
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.page_table import page_table
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.memory.kv import KVLayout
 from fdjax.notation import Array, Int32
 
 
 def packed(
-    chunks: Sequence[Chunk], buckets: Buckets, layout: KVLayout, sizes: tuple[int, ...]
+    chunks: Sequence[PromptChunk],
+    buckets: Buckets,
+    layout: KVLayout,
+    sizes: tuple[int, ...],
 ) -> tuple[
     Int32[Array, " T"], Int32[Array, " A"], Int32[Array, "A W"], Int32[Array, " A"]
 ]:

@@ -4,8 +4,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from fdjax.engine.beam_launch import BeamLaunch
-from fdjax.engine.executor import AnyLaunch, Executor
+from fdjax.engine.awaited_beams import AwaitedBeams
+from fdjax.engine.executor import AnyAwaited, Executor
 from fdjax.engine.hold import Hold
 from fdjax.engine.parking import Parking
 from fdjax.engine.request import Increment
@@ -34,7 +34,7 @@ class Pipeline:
         self._scheduler = scheduler
         self._executor = executor
         self._parking = parking
-        self._unread: deque[AnyLaunch] = deque()
+        self._unread: deque[AnyAwaited] = deque()
         self._hold = Hold(executor.budget)
 
     @property
@@ -177,7 +177,7 @@ class Pipeline:
             self._put_back_lacking()  # another kind of call may come next
         # A search that was put back begins anew: what it has on the way is nobody's.
         self._unread = deque(
-            launch.of_seated() if isinstance(launch, BeamLaunch) else launch
+            launch.of_seated() if isinstance(launch, AwaitedBeams) else launch
             for launch in self._unread
         )
 
@@ -225,7 +225,7 @@ class Pipeline:
         if moves:
             self._executor.move(moves)
 
-    def _read(self, launch: AnyLaunch) -> list[tuple[EngineSequence, Increment]]:
+    def _read(self, launch: AnyAwaited) -> list[tuple[EngineSequence, Increment]]:
         increments = self._executor.read(launch)
         self._scheduler.beams.give_back_dead(self._scheduler.pool)
         for sequence, increment in increments:

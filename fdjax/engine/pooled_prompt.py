@@ -57,8 +57,8 @@ class PooledPrompt:
 
 
 @dataclass(frozen=True)
-class PooledLaunch(Awaited):
-    """States on their way from the device, as `Launch` is for tokens.
+class AwaitedStates(Awaited):
+    """States on their way from the device, as `AwaitedTokens` is for tokens.
 
     Attributes:
         states: of prompts.

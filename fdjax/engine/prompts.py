@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from fdjax.engine.buckets import USUAL_TOKENS, Buckets
 from fdjax.engine.policy import PrefillOrder
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.engine.turns import in_turn
 
 
@@ -56,7 +56,7 @@ class Prompts(Collection[EngineSequence]):
 
     def chunks(
         self, room: int, *, num_decoding: int = 0, crowded: bool = False
-    ) -> list[Chunk]:
+    ) -> list[PromptChunk]:
         """What the next call computes, in turn: whole prompts, or parts.
 
         It is larger than usual for a long prompt that is first in turn, which is so
@@ -111,8 +111,10 @@ class Prompts(Collection[EngineSequence]):
             room -= more
         return sizes
 
-    def _take(self, sequence: EngineSequence, size: int) -> Chunk:
-        chunk = Chunk(sequence, sequence.num_prefilled, sequence.num_prefilled + size)
+    def _take(self, sequence: EngineSequence, size: int) -> PromptChunk:
+        chunk = PromptChunk(
+            sequence, sequence.num_prefilled, sequence.num_prefilled + size
+        )
         self._num_computed += size
         sequence.num_prefilled = chunk.stop
         if chunk.is_last:

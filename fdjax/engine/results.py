@@ -17,7 +17,7 @@ from fdjax.generate.stopping import FinishReason
 
 
 @dataclass(frozen=True)
-class Launch(Awaited):
+class AwaitedTokens(Awaited):
     """Tokens on their way from the device.
 
     Attributes:

@@ -6,7 +6,7 @@ from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
 from fdjax.engine.group import Group
 from fdjax.engine.request import Request
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.memory.pages import PagePool
 
@@ -101,7 +101,7 @@ class Room:
             return 0
         return self._pages("decode", smallest_fitting(self._buckets.rows, num_rows))
 
-    def of_call(self, num_decoding: int, chunks: Sequence[Chunk]) -> int:
+    def of_call(self, num_decoding: int, chunks: Sequence[PromptChunk]) -> int:
         """Pages that the programs borrow of a call with prompts.
 
         Args:
@@ -161,7 +161,7 @@ class Room:
         self.num_promised += count - sequence.num_promised
         sequence.num_promised = count
 
-    def take(self, chunk: Chunk) -> None:
+    def take(self, chunk: PromptChunk) -> None:
         """Gives a sequence the pages of a chunk that were promised."""
         sequence, needed = chunk.sequence, -(-chunk.stop // self._page_size)
         count = max(needed - len(sequence.pages), 0)

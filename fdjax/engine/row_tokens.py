@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.generate.row_pages import RowPages
 from fdjax.generate.rows import RowTokens
 
 
 def rows_of(
-    sequences: Sequence[EngineSequence], chunks: Sequence[Chunk], num_rows: int
+    sequences: Sequence[EngineSequence], chunks: Sequence[PromptChunk], num_rows: int
 ) -> list[int]:
     """The row of each chunk in a call.
 
@@ -31,7 +31,9 @@ def rows_of(
 
 
 def pages_of(
-    sequences: Sequence[EngineSequence], chunks: Sequence[Chunk], rows: Sequence[int]
+    sequences: Sequence[EngineSequence],
+    chunks: Sequence[PromptChunk],
+    rows: Sequence[int],
 ) -> dict[int, list[int]]:
     """The pages of the rows of a call: that decode, and `rows` of chunks."""
     pages = {one.row: one.pages for one in sequences if one.row is not None}
@@ -41,7 +43,7 @@ def pages_of(
 
 def row_tokens(
     sequences: Sequence[EngineSequence],
-    chunks: Sequence[Chunk],
+    chunks: Sequence[PromptChunk],
     rows: Sequence[int],
     *,
     changes: np.ndarray,

@@ -13,7 +13,7 @@ from fdjax.engine.prefixes import Prefixes
 from fdjax.engine.prompts import Prompts
 from fdjax.engine.room import Room
 from fdjax.engine.rows import FreeRows
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.engine.turns import in_turn
 from fdjax.engine.waiting import WaitingSequences
 from fdjax.generate.stopping import FinishReason
@@ -133,7 +133,7 @@ class Scheduler:
 
     def chunks(
         self, room: int, *, num_decoding: int = 0, crowded: bool = False
-    ) -> list[Chunk]:
+    ) -> list[PromptChunk]:
         """See `Prompts.chunks`."""
         chunks = self.prompts.chunks(room, num_decoding=num_decoding, crowded=crowded)
         for chunk in chunks:

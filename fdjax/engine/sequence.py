@@ -232,7 +232,7 @@ def make_sequence(
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PromptChunk:
     """Tokens that one prefill call computes: `sequence.tokens[start:stop]`."""
 
     sequence: EngineSequence

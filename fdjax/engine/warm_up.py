@@ -17,7 +17,7 @@ from fdjax.engine.executor import Executor
 from fdjax.engine.kv_calls import MOVE_SIZES
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan, serving_plan
@@ -117,12 +117,12 @@ def _compile_ahead(
 def _extend(executor: Executor, tokens: int) -> _Call:
     """A call of so many tokens, whose prompt is not complete."""
     sequence = _sequence(tokens + 1, row=0)
-    return lambda: executor.extend([], [Chunk(sequence, 0, tokens)])
+    return lambda: executor.extend([], [PromptChunk(sequence, 0, tokens)])
 
 
 def _pool(executor: Executor, buckets: Buckets, tokens: int) -> _Call:
     sequence = _sequence(tokens + 1, row=buckets.rows[-1])
-    return lambda: executor.pool([Chunk(sequence, 0, tokens)])
+    return lambda: executor.pool([PromptChunk(sequence, 0, tokens)])
 
 
 def _move(executor: Executor, layout: KVLayout, size: int) -> _Call:

@@ -14,7 +14,7 @@ from fdjax.engine.engine import Engine
 from fdjax.engine.limits import Load, QueueLimits
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment
-from fdjax.engine.results import Launch
+from fdjax.engine.results import AwaitedTokens
 from fdjax.engine.sequence import EngineSequence
 from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
 from tests.support.soak import is_idle, soak
@@ -204,7 +204,7 @@ def test_putting_one_back_waits_for_nothing(
     reads: list[int] = []
     read, step = small._pipeline._read, small._pipeline.step
 
-    def counted(launch: Launch) -> list[tuple[EngineSequence, Increment]]:
+    def counted(launch: AwaitedTokens) -> list[tuple[EngineSequence, Increment]]:
         reads[-1] += 1
         return read(launch)
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.simulated_device import SAMPLED, Clock, Running
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.hold import Hold
-from fdjax.engine.results import Launch
+from fdjax.engine.results import AwaitedTokens
 
 SIZES = (16, 256, 1024)
 
@@ -66,9 +66,9 @@ def test_it_does_not_wait_where_it_does_not_know():
     assert device.hold.seconds([Running(SAMPLED, (), end_s=math.inf)]) == 0.0, (
         "of decode steps"
     )
-    assert device.hold.seconds([Launch(SAMPLED, (), timed=launch.timed)]) == 0.0, (
-        "ended"
-    )
+    assert (
+        device.hold.seconds([AwaitedTokens(SAMPLED, (), timed=launch.timed)]) == 0.0
+    ), "ended"
     device.run(256, waited=False)
     launch = device.launch(1024)
     assert device.hold.seconds([launch]) == 0.0, "it began some time before"

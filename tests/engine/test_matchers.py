@@ -10,7 +10,7 @@ import pytest
 
 from fdjax import RequestError, SamplingParams, StructuredOutputs
 from fdjax.engine.engine import Engine
-from fdjax.engine.results import Launch
+from fdjax.engine.results import AwaitedTokens
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.stopping import FinishReason
 from tests.support.engines import GREEDY, shallow_model, tiny_engine
@@ -106,7 +106,7 @@ def launches(
     """The sequences of each decode call there will be."""
     decode, sequences_of = engine.executor.decode, list[set[EngineSequence]]()
 
-    def watched(sequences: Sequence[EngineSequence]) -> Launch:
+    def watched(sequences: Sequence[EngineSequence]) -> AwaitedTokens:
         sequences_of.append(set(sequences))
         return decode(sequences)
 

@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from fdjax.engine.engine import Engine
-from fdjax.engine.executor import AnyLaunch
+from fdjax.engine.executor import AnyAwaited
 from fdjax.engine.policy import StepPolicy
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 from tests.support.host_reads import no_host_reads
 from tests.support.soak import STYLES, is_idle, soak
@@ -44,8 +44,8 @@ def watched(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     extend = engine.executor.extend
 
     def noted(
-        sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
-    ) -> list[AnyLaunch]:
+        sequences: Sequence[EngineSequence], chunks: Sequence[PromptChunk]
+    ) -> list[AnyAwaited]:
         calls.append(
             (set(sequences), [(chunk.sequence, chunk.size) for chunk in chunks])
         )

@@ -10,7 +10,7 @@ from fdjax.engine.checked_request import make_request
 from fdjax.engine.origin import Origin
 from fdjax.engine.policy import PrefillOrder, StepPolicy
 from fdjax.engine.scheduler import Scheduler
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.memory.pages import PagePool
 from fdjax.memory.prefix import PrefixKeys
 
@@ -89,7 +89,7 @@ class Desk:
         return self.scheduler.pool.num_free - self.scheduler.room.num_promised
 
 
-def spans(chunks: Sequence[Chunk]) -> list[tuple[int, int, int]]:
+def spans(chunks: Sequence[PromptChunk]) -> list[tuple[int, int, int]]:
     return [(chunk.sequence.request.index, chunk.start, chunk.stop) for chunk in chunks]
 
 

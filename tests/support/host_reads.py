@@ -10,7 +10,7 @@ from jax._src.array import ArrayImpl
 from jax._src.lib import guard_lib
 
 from fdjax.engine.engine import Engine
-from fdjax.engine.results import Launch
+from fdjax.engine.results import AwaitedTokens
 from fdjax.generate.softmax_counts import SoftmaxCounts
 
 # All other ways lead through these: int(), tolist(), `if x`, repr, device_get and
@@ -29,7 +29,7 @@ class _Guard:
 
     def __init__(self) -> None:
         self.stepping = False
-        self.newest: Launch | None = None
+        self.newest: AwaitedTokens | None = None
         self._asked = False
 
     def refuse(self, way: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -68,10 +68,12 @@ class _Guard:
 
         return noted
 
-    def start_copy(self, start: Callable[[Launch], Any]) -> Callable[[Launch], Any]:
+    def start_copy(
+        self, start: Callable[[AwaitedTokens], Any]
+    ) -> Callable[[AwaitedTokens], Any]:
         """`start`, the last of which is the newest launch."""
 
-        def noted(launch: Launch) -> Any:
+        def noted(launch: AwaitedTokens) -> Any:
             self.newest = launch
             return start(launch)
 
@@ -111,9 +113,15 @@ def no_host_reads() -> Generator[None]:
         copy = _copy_to_host_async(ArrayImpl.copy_to_host_async)
         patch.setattr(ArrayImpl, "copy_to_host_async", copy)
         patch.setattr(Engine, "step", guard.step(Engine.step))
-        patch.setattr(Launch, "start_copy", guard.start_copy(Launch.start_copy))
-        patch.setattr(Launch, "read", guard.ask(Launch.read, in_step=True))
-        patch.setattr(Launch, "wait", guard.ask(Launch.wait, in_step=False))
+        patch.setattr(
+            AwaitedTokens, "start_copy", guard.start_copy(AwaitedTokens.start_copy)
+        )
+        patch.setattr(
+            AwaitedTokens, "read", guard.ask(AwaitedTokens.read, in_step=True)
+        )
+        patch.setattr(
+            AwaitedTokens, "wait", guard.ask(AwaitedTokens.wait, in_step=False)
+        )
         counts = guard.ask(SoftmaxCounts.read, in_step=False)
         patch.setattr(SoftmaxCounts, "read", counts)
         yield

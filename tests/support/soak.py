@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fdjax.engine.engine import Engine
-from fdjax.engine.executor import AnyLaunch
+from fdjax.engine.executor import AnyAwaited
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Found, Increment, Request
 from fdjax.engine.runs import Runs
-from fdjax.engine.sequence import Chunk, EngineSequence
+from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from tests.support.engines import GREEDY
@@ -98,8 +98,8 @@ def soak(
     extend = engine.executor.extend
 
     def counted(
-        sequences: Sequence[EngineSequence], chunks: Sequence[Chunk]
-    ) -> list[AnyLaunch]:
+        sequences: Sequence[EngineSequence], chunks: Sequence[PromptChunk]
+    ) -> list[AnyAwaited]:
         done.num_mixed += bool(sequences) and bool(chunks)
         return extend(sequences, chunks)
 

@@ -1,4 +1,4 @@
-"""`BeamLaunch`: a step of beam searches on its way from the device."""
+"""`AwaitedBeams`: a step of beam searches on its way from the device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from fdjax.generate.stopping import FinishReason
 
 
 @dataclass(frozen=True)
-class Launched:
+class AwaitedSearch:
     """A search of a launch.
 
     Attributes:
@@ -31,15 +31,15 @@ class Launched:
 
 
 @dataclass(frozen=True)
-class BeamLaunch(Awaited):
-    """A step of searches on its way from the device, as `Launch` is for rows.
+class AwaitedBeams(Awaited):
+    """A step of searches on its way from the device, as `AwaitedTokens` is for rows.
 
     Attributes:
         searches: those of the call.
         step: what it says of all.
     """
 
-    searches: tuple[Launched, ...]
+    searches: tuple[AwaitedSearch, ...]
     step: Packed[BeamStep]
 
     steps = timed = None
@@ -49,7 +49,7 @@ class BeamLaunch(Awaited):
         """The step."""
         return self.step
 
-    def of_seated(self) -> "BeamLaunch":
+    def of_seated(self) -> "AwaitedBeams":
         """Without the searches that have no rows any more: nobody waits for theirs."""
         seated = (one for one in self.searches if one.sequence.row is not None)
         return replace(self, searches=tuple(seated))
@@ -63,7 +63,7 @@ class BeamLaunch(Awaited):
 
 
 def _read(
-    one: Launched, group: Group, step: BeamStep
+    one: AwaitedSearch, group: Group, step: BeamStep
 ) -> Iterator[tuple[EngineSequence, Increment]]:
     sequence, index = one.sequence, one.sequence.request.index
     where = step, one.first, one.stop_ids
