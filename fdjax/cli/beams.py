@@ -9,7 +9,7 @@ import typer
 
 from fdjax.cli import progress
 from fdjax.cli.errors import FAILED, show_error
-from fdjax.cli.results import Result, empty_results, logprobs_by_token
+from fdjax.cli.results import Continuation, empty_results, logprobs_by_token
 from fdjax.cli.writer import TextWriter, emit
 from fdjax.errors import RequestError
 
@@ -149,7 +149,7 @@ def _show_best(index: int, best: "BeamSequence") -> None:
 
 def _best(
     llm: "LLM", prompts: "Sequence[Prompt]", outputs: "Sequence[BeamSearchOutput]"
-) -> list[Result]:
+) -> list[Continuation]:
     results = empty_results(llm, prompts, [0] * len(prompts))
     for result, output in zip(results, outputs, strict=True):
         result.finish_reason = "error"

@@ -21,7 +21,7 @@ from fdjax.cli.options import (
     command,
 )
 from fdjax.cli.prompts import gather
-from fdjax.cli.results import Result, Stopwatch, empty_results
+from fdjax.cli.results import Continuation, Stopwatch, empty_results
 from fdjax.cli.writer import TextWriter, emit
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _params(
 
 
 def _write_text(
-    results: Sequence[Result], chunks: "Iterator[Chunk]", watch: Stopwatch
+    results: Sequence[Continuation], chunks: "Iterator[Chunk]", watch: Stopwatch
 ) -> None:
     writer = TextWriter(results)
     try:
@@ -129,7 +129,7 @@ def _write_text(
 
 
 def _write_json(
-    results: Sequence[Result],
+    results: Sequence[Continuation],
     chunks: "Iterator[Chunk]",
     watch: Stopwatch,
     *,
@@ -145,7 +145,7 @@ def _write_json(
         emit(line + "\n")
 
 
-def _tell_failures(results: Sequence[Result]) -> None:
+def _tell_failures(results: Sequence[Continuation]) -> None:
     errors = {result.error for result in results if result.error is not None}
     for error in sorted(errors):
         show_error(error)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Result:
+class Continuation:
     """One prompt's continuation, as `--json` writes it.
 
     Attributes:
@@ -69,15 +69,15 @@ def logprobs_by_token(
 
 def empty_results(
     llm: "LLM", prompts: Sequence[Prompt], seeds: Sequence[int]
-) -> list[Result]:
+) -> list[Continuation]:
     """A result for each prompt, before its first token."""
-    results: list[Result] = []
+    results: list[Continuation] = []
     for prompt, seed in zip(prompts, seeds, strict=True):
         text = prompt if isinstance(prompt, str) else None
         if text is not None and llm.tokenizer is not None:
-            results.append(Result(text, llm.tokenizer.encode(text), seed))
+            results.append(Continuation(text, llm.tokenizer.encode(text), seed))
         else:
-            results.append(Result(text, [int(token) for token in prompt], seed))
+            results.append(Continuation(text, [int(token) for token in prompt], seed))
     return results
 
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from fdjax.cli.results import Result
+from fdjax.cli.results import Continuation
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -35,7 +35,7 @@ class TextWriter:
         results: one a prompt, which someone else fills.
     """
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    def __init__(self, results: Sequence[Continuation]) -> None:
         self._results = results
         self._current = 0
         self._shown: int | None = None
@@ -56,7 +56,7 @@ class TextWriter:
         """Leaves the cursor at the beginning of a line."""
         self._end_line()
 
-    def _show(self, result: Result) -> None:
+    def _show(self, result: Continuation) -> None:
         text = _text(result)
         if self._shown is None:
             if not text and result.finish_reason is None:
@@ -66,7 +66,7 @@ class TextWriter:
         self._write(text[self._shown :])
         self._shown = len(text)
 
-    def _begin(self, result: Result) -> None:
+    def _begin(self, result: Continuation) -> None:
         if len(self._results) > 1:
             gap = "\n" if self._current else ""
             self._write(f"{gap}=== {self._current + 1}/{len(self._results)} ===\n")
@@ -88,7 +88,7 @@ class TextWriter:
             self._write("\n")
 
 
-def _text(result: Result) -> str:
+def _text(result: Continuation) -> str:
     """The text, or the token ids of a model without a tokenizer."""
     if result.text is not None:
         return result.text

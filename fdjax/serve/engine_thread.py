@@ -22,7 +22,7 @@ from fdjax.errors import EngineDeadError
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.claims import Claim, Claims
 from fdjax.serve.serving_engine import ServingEngine
-from fdjax.serve.tickets import Call, Ticket, post
+from fdjax.serve.tickets import Submission, Ticket, post
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -93,15 +93,15 @@ class EngineThread:
 
     def add(
         self,
-        calls: Sequence[Call],
+        submissions: Sequence[Submission],
         tickets: Sequence[Ticket],
         origin: Origin,
         claim: Claim,
     ) -> Future[list[Request]]:
-        """Lets the engine take all of some calls, or none.
+        """Lets the engine take all of some submissions, or none.
 
         Args:
-            calls: the prompts of one request.
+            submissions: the prompts of one request.
             tickets: one for each sample of the first prompt, then of the next; of a
                 beam search one, which has those of its other outputs.
             origin: of them all.
@@ -121,7 +121,7 @@ class EngineThread:
                 future.set_exception(self._dead())
                 return
             try:
-                future.set_result(self._add(calls, tickets, origin))
+                future.set_result(self._add(submissions, tickets, origin))
             except Exception as error:  # the caller's, who waits for it
                 future.set_exception(error)
 
@@ -190,11 +190,21 @@ class EngineThread:
                 self._commands.get_nowait()()
 
     def _add(
-        self, calls: Sequence[Call], tickets: Sequence[Ticket], origin: Origin
+        self,
+        submissions: Sequence[Submission],
+        tickets: Sequence[Ticket],
+        origin: Origin,
     ) -> list[Request]:
-        tokens = sum(len(call.prompt) * len(call.samples) for call in calls)
+        tokens = sum(
+            len(submission.prompt) * len(submission.samples)
+            for submission in submissions
+        )
         self._engine.check_queue(Load(1, len(tickets), tokens), origin)
-        requests = [request for call in calls for request in self._requests(call)]
+        requests = [
+            request
+            for submission in submissions
+            for request in self._requests(submission)
+        ]
         try:
             for request, ticket in zip(requests, tickets, strict=True):
                 ticket.sequence = self._engine.add(request, origin)
@@ -204,12 +214,14 @@ class EngineThread:
             raise
         return requests
 
-    def _requests(self, call: Call) -> list[Request]:
+    def _requests(self, submission: Submission) -> list[Request]:
         """Of each sample; the prompt is checked, and kept, once."""
-        first, *others = call.samples
-        request = self._engine.request(call.index, call.prompt, first, call.grammar)
-        if call.programs is not None:
-            request = dataclasses.replace(request, programs=call.programs)
+        first, *others = submission.samples
+        request = self._engine.request(
+            submission.index, submission.prompt, first, submission.grammar
+        )
+        if submission.programs is not None:
+            request = dataclasses.replace(request, programs=submission.programs)
         samples = (one for one in others if isinstance(one, SamplingParams))
         return [request, *map(request.sampled, samples)]
 

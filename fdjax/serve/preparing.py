@@ -10,7 +10,7 @@ from fdjax.engine.request import Request
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.serve.lanes import Lanes, finished
 from fdjax.serve.serving_engine import ServingEngine
-from fdjax.serve.tickets import Call
+from fdjax.serve.tickets import Submission
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -29,36 +29,38 @@ class Preparing:
         self._engine = engine
         self._lanes = Lanes("fdjax-searches", quick=1, slow=1)
 
-    async def calls(self, calls: Sequence[Call], owner: str = "") -> list[Call]:
+    async def submissions(
+        self, submissions: Sequence[Submission], owner: str = ""
+    ) -> list[Submission]:
         """The same, with the programs of those that are beam searches.
 
         Args:
-            calls: of one request.
+            submissions: of one request.
             owner: whose it is.
 
         Raises:
             RequestError: the engine would refuse it.
             EngineDeadError: this was closed.
         """
-        return [await self._prepared(call, owner) for call in calls]
+        return [await self._prepared(submission, owner) for submission in submissions]
 
     def close(self) -> None:
         """Begins nothing more."""
         self._lanes.close()
 
-    async def _prepared(self, call: Call, owner: str) -> Call:
-        (params, *_) = call.samples
+    async def _prepared(self, submission: Submission, owner: str) -> Submission:
+        (params, *_) = submission.samples
         if not isinstance(params, BeamSearchParams):
-            return call
-        kept = functools.partial(self._request, call, only_kept=True)
+            return submission
+        kept = functools.partial(self._request, submission, only_kept=True)
         request = await finished(self._lanes.quick, kept, owner=owner)
         if request is None:
-            compiling = functools.partial(self._request, call, only_kept=False)
+            compiling = functools.partial(self._request, submission, only_kept=False)
             request = await finished(self._lanes.slow, compiling, owner=owner)
         if request is None:
-            return call
+            return submission
         self._prepare_batches(request, owner)
-        return dataclasses.replace(call, programs=request.programs)
+        return dataclasses.replace(submission, programs=request.programs)
 
     def _prepare_batches(self, request: Request, owner: str) -> None:
         """Compiles behind, what lets the search take steps with those like it."""
@@ -75,7 +77,9 @@ class Preparing:
         with contextlib.suppress(RuntimeError):  # closed: nobody needs them
             self._lanes.slow.submit(compile_some, owner=owner)
 
-    def _request(self, call: Call, *, only_kept: bool) -> Request | None:
-        (params, *_) = call.samples
-        request = self._engine.request(call.index, call.prompt, params, call.grammar)
+    def _request(self, submission: Submission, *, only_kept: bool) -> Request | None:
+        (params, *_) = submission.samples
+        request = self._engine.request(
+            submission.index, submission.prompt, params, submission.grammar
+        )
         return self._engine.prepare(request, only_kept=only_kept)

@@ -19,7 +19,7 @@ from fdjax.serve.prompts import (
     token_ids_of,
 )
 from fdjax.serve.texts import Texts
-from fdjax.serve.tickets import Call
+from fdjax.serve.tickets import Submission
 from fdjax.serve.tokenizer import Tokenizer
 
 
@@ -44,9 +44,9 @@ class Reading:
         if grammars is not None:
             grammars.prepare()
 
-    async def calls(
+    async def submissions(
         self, prompts: Sequence[CutPrompt], params: AnyParams, owner: str = ""
-    ) -> list[Call]:
+    ) -> list[Submission]:
         """Of prompts that share parameters, and an owner.
 
         Raises:
@@ -55,7 +55,9 @@ class Reading:
         params = await self._with_words(params)
         grammar, samples = await self._grammar(params, owner), params.samples()
         return [
-            Call(index, token_ids, samples, self._judging(token_ids, params, grammar))
+            Submission(
+                index, token_ids, samples, self._judging(token_ids, params, grammar)
+            )
             for index, token_ids in enumerate(await self._encode(prompts, owner))
         ]
 

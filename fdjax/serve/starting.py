@@ -15,7 +15,7 @@ from fdjax.serve.preparing import Preparing
 from fdjax.serve.prompts import CutPrompt
 from fdjax.serve.reading import Reading
 from fdjax.serve.stream import Stream
-from fdjax.serve.tickets import Call, Ticket
+from fdjax.serve.tickets import Submission, Ticket
 from fdjax.serve.tokenizer import Tokenizer
 from fdjax.serve.turns.reader import TurnReader
 
@@ -74,30 +74,30 @@ class Starting:
         """
         n = num_outputs(params)
         with self.room(len(prompts), params, origin) as claim:
-            calls = await self._reading.calls(prompts, params, origin.owner)
-            calls = await self._preparing.calls(calls, origin.owner)
-            num_tokens = sum(len(call.prompt) for call in calls)
+            submissions = await self._reading.submissions(prompts, params, origin.owner)
+            submissions = await self._preparing.submissions(submissions, origin.owner)
+            num_tokens = sum(len(submission.prompt) for submission in submissions)
             with charge(num_tokens) if charge else contextlib.nullcontext():
                 return await self._streams(
-                    calls, n, origin, claim, deadline_s, make_reader
+                    submissions, n, origin, claim, deadline_s, make_reader
                 )
 
     async def _streams(
         self,
-        calls: Sequence[Call],
+        submissions: Sequence[Submission],
         n: int,
         origin: Origin,
         claim: Claim,
         deadline_s: float | None,
         make_reader: Callable[[], TurnReader] | None,
     ) -> list[Stream]:
-        """Those of `n` samples of each call, once the engine has them."""
-        loop, of_sequence = asyncio.get_running_loop(), n // len(calls[0].samples)
-        tickets = [Ticket(loop) for _ in calls for _ in range(n)]
+        """Those of `n` samples of each submission, once the engine has them."""
+        loop, of_sequence = asyncio.get_running_loop(), n // len(submissions[0].samples)
+        tickets = [Ticket(loop) for _ in submissions for _ in range(n)]
         owners = _owners(tickets, of_sequence)
         try:
             taken = await asyncio.wrap_future(
-                self._thread.add(calls, owners, origin, claim)
+                self._thread.add(submissions, owners, origin, claim)
             )
             requests = [request for request in taken for _ in range(of_sequence)]
             return [

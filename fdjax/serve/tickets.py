@@ -13,7 +13,7 @@ from fdjax.generate.any_params import AnyParams
 
 
 @dataclass(frozen=True)
-class Call:
+class Submission:
     """A prompt on its way to the engine.
 
     Attributes:

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from fdjax.cli.results import Result, Stopwatch
+from fdjax.cli.results import Continuation, Stopwatch
 from fdjax.cli.writer import TextWriter, emit
 from fdjax.serve.outputs import Chunk
 
 
-def results(count: int) -> list[Result]:
-    return [Result(prompt, [1], seed=0, text="") for prompt in "AB"[:count]]
+def results(count: int) -> list[Continuation]:
+    return [Continuation(prompt, [1], seed=0, text="") for prompt in "AB"[:count]]
 
 
 def test_later_prompts_wait_for_earlier_ones(capsys: pytest.CaptureFixture[str]):

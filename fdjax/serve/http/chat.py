@@ -23,7 +23,7 @@ from fdjax.serve.http.server import Server
 from fdjax.serve.http.taken import ahead
 from fdjax.serve.http.tenants import owner_of
 from fdjax.serve.http.turn_shapes import delta_of, message_of
-from fdjax.serve.http.whole import Result
+from fdjax.serve.http.whole import WholeSample
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.turns import thinking
 from fdjax.serve.turns.reader import TurnReader
@@ -45,7 +45,7 @@ class _Chat:
         self._turns = turns  # that read the answer
         self._has_called = [False] * count
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
+    def choice(self, index: int, result: WholeSample) -> dict[str, Any]:
         message = {"role": "assistant", "content": result.text}
         reason: str | None = result.finish_reason
         if self._turns is not None:

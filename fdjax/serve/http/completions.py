@@ -13,7 +13,7 @@ from fdjax.serve.http.json_aside import AsideRoute
 from fdjax.serve.http.logprobs import TokenTexts, completion_logprobs
 from fdjax.serve.http.schemas import CompletionBody
 from fdjax.serve.http.server import Server
-from fdjax.serve.http.whole import Result
+from fdjax.serve.http.whole import WholeSample
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.stream import Stream
 from fdjax.serve.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class _Completions:
         self._prompts = prompts
         self._offsets = [0] * len(echoes)
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
+    def choice(self, index: int, result: WholeSample) -> dict[str, Any]:
         return {
             "index": index,
             "text": self._echoes[index] + result.text,

@@ -18,7 +18,7 @@ from fdjax.serve.http.told import prompt_ids, prompt_logprobs
 from fdjax.serve.http.whole import (
     Columns,
     Lists,
-    Result,
+    WholeSample,
     opening_event,
     whole_answer,
 )
@@ -44,7 +44,7 @@ class Format(Protocol):
     texts: TokenTexts
     is_of_prompts: bool
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
+    def choice(self, index: int, result: WholeSample) -> dict[str, Any]:
         """One sample of a whole answer, without log-probabilities."""
         ...
 
@@ -93,7 +93,7 @@ class Generation:
 
     async def answer(self) -> Response:
         """The whole answer."""
-        results = [Result() for _ in self.taken.streams]
+        results = [WholeSample() for _ in self.taken.streams]
         scores: dict[int, list[bytes]] = {}
         async with contextlib.aclosing(self.taken.chunks()) as chunks:
             async for index, chunk in chunks:
@@ -110,11 +110,13 @@ class Generation:
         prompts = [await self._of_prompt(first, scores.get(first)) for first in firsts]
         return self._written(results, prompts)
 
-    def _written(self, results: Sequence[Result], prompts: Sequence[Lists]) -> Response:
+    def _written(
+        self, results: Sequence[WholeSample], prompts: Sequence[Lists]
+    ) -> Response:
         """An answer of all samples, and what is told of their prompts."""
         places = [self._placed(prompt) for prompt in prompts]
 
-        def lists(index: int, result: Result) -> Lists:
+        def lists(index: int, result: WholeSample) -> Lists:
             ids: Lists = {"token_ids": result.token_ids} if self.tells_ids else {}
             return {**places[index // self.taken.n][0], **ids}
 

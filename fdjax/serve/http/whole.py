@@ -28,7 +28,7 @@ type Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass
-class Result:
+class WholeSample:
     """All that came of one sample, as far as it came.
 
     Attributes:
