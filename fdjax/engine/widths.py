@@ -28,7 +28,7 @@ def widths_by_rows(
     def launch_config(rows: int, width: int) -> decode_config.LaunchConfig:
         tokens = width * layout.page_size
         return decode_config.heuristic(
-            decode_config.Call(rows, config.num_kv_heads, tokens, warps)
+            decode_config.Sizes(rows, config.num_kv_heads, tokens, warps)
         )
 
     return {

@@ -30,6 +30,9 @@ enum class Code : int64_t {
   kGather,
   kScatter,
   kShare,
+  kFork,
+  kBack,
+  kJoin,
   kEnd,
 };
 

@@ -197,9 +197,13 @@ class Lowering:
         # Rows that decode have a token each among those of others.
         columns = one.num_heads * one.head_dim
         rows = self._scratch(self.rows.decoding * columns)
+        # Theirs is bound by memory, and that of prompts by arithmetic.
+        yield do.Fork()
         yield do.Gather(True, columns, self.rows.tokens, mixed, rows)
-        yield prefill
         yield self._decode(one, rows, rows, rotates=False)
+        yield do.Back()
+        yield prefill
+        yield do.Join()
         yield do.Scatter(True, columns, self.rows.tokens, rows, mixed)
 
     def _shared_attention(
