@@ -188,6 +188,8 @@ def test_a_platform_that_is_not_there():
     )
     assert done.returncode == 1, done.stderr
     assert "unset JAX_PLATFORMS, which is 'cuda'" in " ".join(done.stdout.split())
+    assert "serves everything" not in done.stdout, "nothing is served"
+    assert "Operations of" not in done.stdout
 
 
 def test_status_1_where_something_is_broken(

@@ -17,12 +17,12 @@ def show(findings: Findings, step: Step) -> None:
     Raises:
         BrokenPipeError: who read stdout has gone.
     """
+    told = [] if findings.device is None else _told(findings)
     print_all(
         pairs("Versions", findings.versions),
         pairs("\nDevice", _device_lines(findings)),
         pairs("\nExtension", _extension_lines(findings.extension)),
-        _operations(findings.operations, findings.model),
-        _refusals(findings.operations),
+        *told,
         pairs("\nExtras", _extra_lines(findings.extras)),
         pairs("\nKept", {one.what: _kept_line(one) for one in findings.kept}),
         pairs("\nNext", {"broken" if step.broken else "ready": step.text}),
@@ -65,6 +65,12 @@ def _extension_lines(extension: Extension) -> dict[str, str]:
     else:
         lines["built for"] = ", ".join(extension.gpu_architectures)
     return lines | {"built against": f"jaxlib {extension.jaxlib}"}
+
+
+def _told(findings: Findings) -> list[Table]:
+    """What serves the operations; nothing does where there is no device."""
+    operations = findings.operations
+    return [_operations(operations, findings.model), _refusals(operations)]
 
 
 def _operations(operations: list[Operation], model: str) -> Table:
