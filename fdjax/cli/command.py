@@ -16,7 +16,6 @@ _TLS = "TLS is for a proxy in front: docs/tutorials/nginx.md"
 _OF_THE_SERVER: Mapping[str, str] = {
     "api_server_count": "one process serves; leave it out",
     "block_size": "pages have 16 tokens; leave it out",
-    "chat_template": "the template is that of the model's folder; put it there",
     "disable_log_requests": _LOGGED,
     "disable_uvicorn_access_log": _LOGGED,
     "enable_log_requests": _LOGGED,
@@ -31,6 +30,12 @@ _OF_THE_SERVER: Mapping[str, str] = {
     "ssl_keyfile": _TLS,
 }
 """Options of `vllm serve` that are not there, and what to do instead."""
+_SHORT: Mapping[str, str] = {
+    "-dp": "--data-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-tp": "--tensor-parallel-size",
+}
+"""What some of them are also called."""
 
 
 class Command(TyperCommand):
@@ -54,7 +59,8 @@ class Command(TyperCommand):
     def _unknown(self, args: list[str]) -> list[str]:
         known = {name for each in self.params for name in each.opts}
         known.update(name for each in self.params for name in each.secondary_opts)
-        written = [arg.partition("=")[0] for arg in args if arg.startswith("--")]
+        given = [arg.partition("=")[0] for arg in args]
+        written = [one for one in given if one.startswith("--") or one in _SHORT]
         return [option for option in written if option not in {*known, "--help"}]
 
 
@@ -73,7 +79,12 @@ def _folding(kind: "type[RegexHighlighter]") -> Any:
 def _remedy(option: str) -> str | None:
     from fdjax.serve.vllm_words import ONLY
 
-    name = option.removeprefix("--").removeprefix("no-").replace("-", "_")
+    name = (
+        _SHORT.get(option, option)
+        .removeprefix("--")
+        .removeprefix("no-")
+        .replace("-", "_")
+    )
     if name in _OF_THE_SERVER:
         return _OF_THE_SERVER[name]
     return ONLY[name].remedy if name in ONLY else None

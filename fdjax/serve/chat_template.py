@@ -42,6 +42,40 @@ class ChatText:
     plain: bool
 
 
+def chat_end(
+    last: Mapping[str, Any],
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+) -> ChatEnd:
+    """Where a chat's text ends, in the words of `transformers`.
+
+    Args:
+        last: message of the chat.
+        add_generation_prompt: an answer begins behind it; by default, unless it goes
+            on.
+        continue_final_message: it goes on, and is a text of the assistant's.
+
+    Raises:
+        RequestError: both are true, or the message cannot go on.
+    """
+    if not continue_final_message:
+        return "closed" if add_generation_prompt is False else "begun"
+    name, calls = "continue_final_message", last.get("tool_calls")
+    if add_generation_prompt:
+        raise RequestError(
+            f"{name} is true, and so is add_generation_prompt, which begins a new "
+            "message; set one of them to false"
+        )
+    if last["role"] != "assistant" or calls:
+        raise RequestError(
+            f"{name} is true, but the last of the messages is of the role "
+            f"{last['role']}{' with tool_calls' if calls else ''}; let a text of the "
+            f"assistant be the last, or leave {name} out"
+        )
+    return "open"
+
+
 class ChatTemplate:
     """The template in a model's folder; any thread may use it.
 

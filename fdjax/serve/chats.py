@@ -8,7 +8,7 @@ from typing import Any, cast
 from fdjax.errors import RequestError
 from fdjax.generate.checks import shown
 from fdjax.generate.structured import check_depth
-from fdjax.serve.chat_template import ChatTemplate, Message
+from fdjax.serve.chat_template import ChatEnd, ChatTemplate, Message, chat_end
 from fdjax.serve.prompts import TokensPrompt
 from fdjax.serve.tokenizer import Tokenizer, tokenised
 
@@ -35,6 +35,9 @@ class Chats:
         messages: Chat | Sequence[Chat],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
     ) -> list[TokensPrompt]:
         """One prompt a chat, up to where the answer begins.
 
@@ -42,16 +45,29 @@ class Chats:
             messages: of one chat, or of several.
             tools: that the model is told of, as OpenAI's API describes them.
             options: more that the template may look at.
+            add_generation_prompt: see `chat_end`, as for the next.
+            continue_final_message: see above.
 
         Raises:
-            RequestError: they are no messages or tools, the model has no tokenizer, or
-                its template refuses them.
+            RequestError: they are no messages or tools, the model has no tokenizer, its
+                template refuses them, or the last message cannot go on.
         """
         chats = _chats(messages)
         read = [_messages(chat, index) for index, chat in enumerate(chats)]
         told = _tools(tools)
         check_depth("chat_template_kwargs", options)
-        return [self._prompt(chat, told, options) for chat in read]
+        ends: list[ChatEnd] = [
+            chat_end(
+                chat[-1],
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+            for chat in read
+        ]
+        return [
+            self._prompt(chat, told, options, end)
+            for chat, end in zip(read, ends, strict=True)
+        ]
 
     @functools.cached_property
     def _template(self) -> ChatTemplate:
@@ -62,6 +78,7 @@ class Chats:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any] | None,
+        end: ChatEnd,
     ) -> TokensPrompt:
         if self._tokenizer is None:
             raise RequestError("the model has no tokenizer, and so no chat")
@@ -70,7 +87,7 @@ class Chats:
                 f"there are {len(tools)} tools, but the model has no chat template to "
                 "be told of them by; leave them out"
             )
-        chat = self._template.render(messages, tools, options)
+        chat = self._template.render(messages, tools, options, end)
         encode = self._tokenizer.encode_plain if chat.plain else self._tokenizer.encode
         token_ids = tokenised(encode, chat.text, "a chat")
         return {"prompt_token_ids": token_ids, "prompt": chat.text}

@@ -203,8 +203,7 @@ class LLM(Vectors):
         """
         samples = self._prepare(prompts, sampling_params)
         shown = progress if use_tqdm is None else use_tqdm
-        count = len(samples)
-        with generating(count) if shown else contextlib.nullcontext() as report:
+        with generating(len(samples)) if shown else contextlib.nullcontext() as report:
             for chunk in self._offline.run(samples):
                 if report is not None:
                     report(len(chunk.token_ids), chunk.finish_reason is not None)
@@ -217,6 +216,8 @@ class LLM(Vectors):
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
         progress: bool = False,
         use_tqdm: bool | None = None,
     ) -> list[Output]:
@@ -231,6 +232,9 @@ class LLM(Vectors):
             tools: that the template tells the model of, as OpenAI's API describes
                 them. Calls are text, as the model writes them.
             chat_template_kwargs: more that the template may look at.
+            add_generation_prompt: an answer begins behind the last message; by default,
+                unless that one goes on.
+            continue_final_message: it does; it is a text of the assistant's.
             progress: see `generate`.
             use_tqdm: see above.
 
@@ -240,10 +244,15 @@ class LLM(Vectors):
         Raises:
             RequestError: the template refuses the messages; else see `generate`.
         """
-        prompts = self._chats.prompts(messages, tools, chat_template_kwargs)
-        return self.generate(
-            prompts, sampling_params, progress=progress, use_tqdm=use_tqdm
+        prompts = self._chats.prompts(
+            messages,
+            tools,
+            chat_template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
         )
+        shown = progress if use_tqdm is None else use_tqdm
+        return self.generate(prompts, sampling_params, progress=shown)
 
     def stream(
         self,

@@ -16,6 +16,7 @@ from fdjax.engine.policy import StepPolicy
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
 from fdjax.generate.beam_params import MAX_BEAMS
+from fdjax.generate.checks import shown
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.plan import MemoryPlan, plan_memory
@@ -184,6 +185,10 @@ def _read(
     overrides: Mapping[str, Any] | None,
 ) -> tuple[pathlib.Path, dict[str, Any]]:
     """The model's folder and its fields; a lone configuration file is enough."""
+    if not isinstance(overrides, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]  (vLLM's may be a function)
+        raise ConfigError(
+            f"hf_overrides is {shown(overrides)}; give a mapping of fields to values"
+        )
     path = pathlib.Path(model).expanduser()
     if path.suffix == ".json" and path.is_file():
         return path.parent, {**_read_file(path), **(overrides or {})}

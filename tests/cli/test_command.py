@@ -22,6 +22,8 @@ def test_help_cuts_no_name(command: str):
     ("option", "remedy"),
     [
         ("--tensor-parallel-size=2", "one device computes"),
+        ("-tp=2", "one device computes"),
+        ("--chat-template=a.jinja", "the model's folder; put it there"),
         ("--enforce-eager", "compiles every step"),
         ("--no-enable-prefix-caching", "always on"),
         ("--ssl-keyfile=key.pem", "proxy"),

@@ -82,7 +82,7 @@ def test_tools_calls_and_options_reach_the_template(monkeypatch: pytest.MonkeyPa
         {"role": "tool", "content": "Sunny.", "tool_call_id": "a"},
     ]
     chats.prompts(messages, [WEATHER], {"enable_thinking": False})
-    turns, tools, options = template.given
+    turns, tools, options, _ = template.given
     assert turns[1] == messages[1] | {"content": ""}
     assert turns[2] == messages[2]
     assert (tools, options) == ([WEATHER], {"enable_thinking": False})
@@ -99,6 +99,42 @@ def test_tools_calls_and_options_reach_the_template(monkeypatch: pytest.MonkeyPa
 def test_tools_that_nobody_can_be_told_of(tools: Any, message: str):
     with pytest.raises(RequestError, match=message):
         Chats(TALES, TOKENIZER).prompts([USER], tools)
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ({}, "begun"),
+        ({"add_generation_prompt": True}, "begun"),
+        ({"add_generation_prompt": False}, "closed"),
+        ({"continue_final_message": True}, "open"),
+        ({"continue_final_message": True, "add_generation_prompt": False}, "open"),
+    ],
+)
+def test_where_the_prompt_ends(
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], end: str
+):
+    chats, template = Chats(TALES, TOKENIZER), Template()
+    monkeypatch.setitem(chats.__dict__, "_template", template)
+    chats.prompts([USER, THEN], **words)
+    assert template.given[3] == end
+
+
+@pytest.mark.parametrize(
+    ("chat", "words", "message"),
+    [
+        ([USER], {}, "the last of the messages is of the role user;"),
+        ([USER, THEN | {"tool_calls": []}], {"add_generation_prompt": True}, "is true"),
+        (
+            [USER, {"role": "assistant", "tool_calls": [{}]}],
+            {},
+            "of the role assistant with tool_calls;",
+        ),
+    ],
+)
+def test_what_cannot_go_on(chat: Any, words: dict[str, Any], message: str):
+    with pytest.raises(RequestError, match=message):
+        Chats(TALES, TOKENIZER).prompts([chat], continue_final_message=True, **words)
 
 
 def test_without_a_tokenizer_there_is_no_chat():

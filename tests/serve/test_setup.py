@@ -104,6 +104,9 @@ def test_both_files_name_what_ends_a_text(tmp_path: pathlib.Path):
 def test_an_override_reaches_the_model():
     settings = Settings.of(SHIPPED, hf_overrides={"num_hidden_layers": 2})
     assert settings.config.num_layers == 2
+    for model in (SHIPPED, resolve(SHIPPED) / "config.json"):
+        with pytest.raises(ConfigError, match=r"hf_overrides is <.*; give a mapping"):
+            Settings.of(model, hf_overrides=lambda config: config)  # pyright: ignore[reportArgumentType]  (as vLLM takes it)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.structured import StructuredOutputs
-from fdjax.serve.chat_template import ChatEnd
+from fdjax.serve.chat_template import ChatEnd, chat_end
 from fdjax.serve.http.beams import beam_params, given_fields, refuse_beams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.fields import (
@@ -239,31 +240,21 @@ class ChatBody(SamplingBody):
 
     @model_validator(mode="after")
     def _continues_an_answer(self) -> Self:
-        if not self.continue_final_message:
-            return self
-        name, last = "continue_final_message", self.messages[-1]
-        if self.add_generation_prompt:
-            raise ApiError(
-                f"{name} is true, and so is add_generation_prompt, which begins a new "
-                "message; set one of them to false",
-                param=name,
-            )
-        if last.role != "assistant" or last.tool_calls:
-            calls = " with tool_calls" if last.tool_calls else ""
-            raise ApiError(
-                f"{name} is true, but the last of the messages is of the role "
-                f"{last.role}{calls}; let a text of the assistant be the last, or "
-                f"leave {name} out",
-                param=name,
-            )
+        try:
+            _ = self.end
+        except RequestError as error:
+            raise ApiError(str(error), param="continue_final_message") from None
         return self
 
     @property
     def end(self) -> ChatEnd:
         """Where the prompt ends."""
-        if self.continue_final_message:
-            return "open"
-        return "closed" if self.add_generation_prompt is False else "begun"
+        last = self.messages[-1]
+        return chat_end(
+            {"role": last.role, "tool_calls": last.tool_calls},
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+        )
 
     @property
     def continued(self) -> str | None:
