@@ -1,5 +1,6 @@
 """`/v1/completions`: texts continued."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ class _Completions:
         self._body = body
         self._echoes = echoes
         self._prompts = prompts
-        self._offsets = [0] * len(echoes)
+        self._offsets = [len(echo) for echo in echoes]
 
     def choice(self, index: int, result: WholeSample) -> dict[str, Any]:
         return {
@@ -77,18 +78,25 @@ class _Completions:
         if chunk.logprobs is None or num_top is None:
             return None
         token_ids, entries = chunk.token_ids, chunk.logprobs
+        is_shown = self._body.skip_special_tokens is False
+        *offsets, end = self._places(token_ids, self._offsets[index], is_shown)
+        self._offsets[index] = end
         if chunk.prompt_logprobs is not None and self._body.echo:
-            token_ids = [*self._prompts[index], *token_ids]
+            prompt = self._prompts[index]
+            token_ids = [*prompt, *token_ids]
             entries = [*chunk.prompt_logprobs, *entries]
-        logprobs = completion_logprobs(
-            self.texts,
-            token_ids,
-            entries,
-            num_top=num_top,
-            offset=self._offsets[index],
+            *before, end = self._places(prompt, 0, is_shown=False)
+            # A tokenizer may strip what the first token begins with.
+            more = end - len(self._echoes[index])
+            offsets = [*(max(0, place - more) for place in before), *offsets]
+        return completion_logprobs(
+            self.texts, token_ids, entries, num_top=num_top, offsets=offsets
         )
-        self._offsets[index] += sum(map(len, logprobs["tokens"]))
-        return logprobs
+
+    def _places(self, tokens: Sequence[int], begin: int, is_shown: bool) -> list[int]:
+        """Where tokens begin in a text, and where the last one ends."""
+        widths = [self.texts.width(token, is_shown=is_shown) for token in tokens]
+        return [*itertools.accumulate(widths, initial=begin)]
 
 
 def router(server: Server, texts: TokenTexts) -> APIRouter:

@@ -28,6 +28,19 @@ class TokenTexts:
             return f"token_id:{token_id}"
         return self._tokenizer.piece(token_id)
 
+    def width(self, token_id: int, *, is_shown: bool) -> int:
+        """Characters that a token adds to a text.
+
+        Args:
+            token_id: the token.
+            is_shown: special tokens are; else they add none.
+        """
+        if is_shown or self._tokenizer is None:
+            return len(self.of(token_id))
+        # Two, because some tokenizers strip a text's start.
+        is_special = not self._tokenizer.decode([token_id, token_id])
+        return 0 if is_special else len(self.of(token_id))
+
 
 def completion_logprobs(
     texts: TokenTexts,
@@ -35,7 +48,7 @@ def completion_logprobs(
     logprobs: Sequence[Logprob | None],
     *,
     num_top: int,
-    offset: int,
+    offsets: Sequence[int],
 ) -> dict[str, list[Any]]:
     """The shape of `/v1/completions`.
 
@@ -44,21 +57,16 @@ def completion_logprobs(
         token_ids: the tokens.
         logprobs: one each; `None` for a prompt's first token.
         num_top: how many of the most likely tokens are told; there may be more.
-        offset: characters of the text before them.
+        offsets: characters of the text before each.
     """
-    tokens = [texts.of(token) for token in token_ids]
-    offsets: list[int] = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
     return {
-        "tokens": tokens,
+        "tokens": [texts.of(token) for token in token_ids],
         "token_logprobs": [one and _finite(one.logprob) for one in logprobs],
         "top_logprobs": [
             one and _top(texts, token, one, num_top)
             for token, one in zip(token_ids, logprobs, strict=True)
         ],
-        "text_offset": offsets,
+        "text_offset": list(offsets),
     }
 
 

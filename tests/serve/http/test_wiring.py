@@ -72,7 +72,11 @@ async def test_an_echo_has_the_log_probabilities_of_its_prompt(
     close = pytest.approx([one and one.logprob for one in told], abs=1e-4)
     assert logprobs["token_logprobs"][1:] == close
     assert {len(top) for top in logprobs["top_logprobs"][1:]} <= {2, 3}
-    assert len(logprobs["tokens"]) == len(logprobs["text_offset"]) == len(told) + 1
+    assert len(logprobs["tokens"]) == len(told) + 1
+    (first, *tokens), (begin, *offsets) = logprobs["tokens"], logprobs["text_offset"]
+    assert (first, begin) == ("<s>", 0), "the text does not have it"
+    for token, offset in zip(tokens, offsets, strict=True):
+        assert whole["text"][offset:].startswith(token)
     response = await serving[0].post("/v1/completions", json=body | {"stream": True})
     events = [json.loads(line[6:]) for line in response.text.split("\n\n")[:-2]]
     choices = [event["choices"][0] for event in events]
