@@ -152,6 +152,11 @@ def test_chat_with_tools(
     messages.append({"role": "tool", "content": "85 degrees", "tool_call_id": "a1"})
     (answer,) = llm.chat(messages, params, tools=tools)
     assert "tool: 85 degrees" in (answer.prompt or "")
+    messages.append({"role": "assistant", "content": "It is"})
+    (answer,) = llm.chat(
+        messages, params, add_generation_prompt=False, continue_final_message=True
+    )
+    assert (answer.prompt or "").endswith("assistant: It is")
 
 
 def test_logprobs_and_stops(llm: LLM):
