@@ -82,13 +82,17 @@ def plan_memory(
     if fitting < needed:
         short = needed * page_cost - left
         is_wide = jnp.dtype(layout.dtype).itemsize > 2
+        lower = (
+            "take a smaller model or a larger device"
+            if weight_bytes >= budget_bytes
+            else "lower max_model_len or max_num_seqs"
+        )
         raise MemoryBudgetError(
             f"the model does not fit: weights take {gib(weight_bytes)}, workspace "
             f"{gib(workspace_bytes)}, and one sequence of {max_model_len} tokens "
             f"{_beside(least_step_pages)}{gib(needed * page_cost)}, together "
-            f"{gib(short)} more than the budget of {gib(budget_bytes)}; lower "
-            "max_model_len or max_num_seqs, or raise memory_fraction"
-            f"{', or take bfloat16' if is_wide else ''}"
+            f"{gib(short)} more than the budget of {gib(budget_bytes)}; {lower}, or "
+            f"raise memory_fraction{', or take bfloat16' if is_wide else ''}"
         )
     wanted = layout.pages_for(wanted_tokens) + step_pages
     num_pages = min(fitting, max(needed, wanted))

@@ -90,8 +90,13 @@ def test_no_more_pages_than_wanted():
 
 
 def test_a_budget_below_the_weights_is_refused():
-    with pytest.raises(MemoryBudgetError, match="does not fit"):
-        planned(WEIGHTS // 2)
+    """Shorter or fewer sequences would not help."""
+    for budget in (WEIGHTS // 2, WEIGHTS):
+        with pytest.raises(MemoryBudgetError, match="; take a smaller model") as caught:
+            planned(budget)
+        assert "lower max_model_len" not in str(caught.value)
+    with pytest.raises(MemoryBudgetError, match="; lower max_model_len"):
+        planned(WEIGHTS + 1)
 
 
 def test_a_narrower_type_is_advised_only_where_there_is_one():
