@@ -78,8 +78,7 @@ class Chain {
       case Code::kFork:
         return fork();
       case Code::kBack:
-        use(main_);
-        return cudaSuccess;
+        return back();
       case Code::kJoin:
         return join();
       case Code::kEnd:
@@ -99,6 +98,11 @@ class Chain {
     if (error != cudaSuccess) return error;
     use(aside_->stream());
     return aside_->fork(main_);
+  }
+
+  cudaError_t back() {
+    use(main_);
+    return cudaSuccess;
   }
 
   cudaError_t join() {

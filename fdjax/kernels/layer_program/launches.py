@@ -209,7 +209,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Fork:
-    """What follows, up to `Back`, goes into a second stream, and waits for all before."""
+    """What follows, up to `Back`, goes into a second stream, behind all before."""
 
 
 @dataclass(frozen=True)

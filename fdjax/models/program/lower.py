@@ -197,9 +197,9 @@ class Lowering:
         # Rows that decode have a token each among those of others.
         columns = one.num_heads * one.head_dim
         rows = self._scratch(self.rows.decoding * columns)
+        yield do.Gather(True, columns, self.rows.tokens, mixed, rows)
         # Theirs is bound by memory, and that of prompts by arithmetic.
         yield do.Fork()
-        yield do.Gather(True, columns, self.rows.tokens, mixed, rows)
         yield self._decode(one, rows, rows, rotates=False)
         yield do.Back()
         yield prefill
