@@ -4,6 +4,28 @@ import heapq
 import itertools
 from dataclasses import dataclass, field
 
+# Of so many turns of an owner's work that comes back, those that are not in the order
+# of rank and coming.
+_TURNS = 8
+_OF_THE_LAST = (0, 4)
+_OF_THE_FIRST_OF_ALL = 2
+
+
+@dataclass(order=True)
+class _Waiting[T]:
+    """Work that waits; the least is next.
+
+    Attributes:
+        rank: see `FairOrder.add`, as for what has no line here.
+        place: in the order of being added.
+    """
+
+    rank: float
+    since: float
+    place: int
+    size: float = field(compare=False)
+    work: T = field(compare=False)
+
 
 @dataclass
 class _Owner[T]:
@@ -13,14 +35,35 @@ class _Owner[T]:
         used: seconds of its work, or of whoever was served when it came back.
         reached: how much of each of its works that wait would be done by now, if they
             were done at the same time, a part of each in turn.
-        waiting: its work, least rank first, then in the order of coming; and its size.
+        turns: how many that come back were taken.
+        waiting: its work, a heap.
     """
 
     used: float = 0.0
     reached: float = 0.0
-    waiting: list[tuple[float, int, float, T]] = field(
-        default_factory=list[tuple[float, int, float, T]]
-    )
+    turns: int = 0
+    waiting: list[_Waiting[T]] = field(default_factory=list[_Waiting[T]])
+
+    def take(self) -> _Waiting[T]:
+        """Its next work, which then waits no more."""
+        least = self.waiting[0]
+        self.reached += least.size / len(self.waiting)
+        taken = self._out_of_order(least) if least.since else least
+        if taken is least:
+            return heapq.heappop(self.waiting)
+        self.waiting.remove(taken)
+        heapq.heapify(self.waiting)
+        return taken
+
+    def _out_of_order(self, least: _Waiting[T]) -> _Waiting[T]:
+        """What is next of work that comes back, of which that is the least."""
+        turn, self.turns = self.turns % _TURNS, self.turns + 1
+        if turn in _OF_THE_LAST:
+            equal = (one for one in self.waiting if one.rank == least.rank)
+            return max(equal, key=lambda one: one.since)
+        if turn == _OF_THE_FIRST_OF_ALL:
+            return min(self.waiting, key=lambda one: one.since)
+        return least
 
 
 class FairOrder[T]:
@@ -28,6 +71,13 @@ class FairOrder[T]:
 
     Who comes back has as little as who is served just then, and no more to spare:
     nobody saves up. Where nobody waits, what was used is forgotten.
+
+    Work of unknown length is given for a short time first, and where that was not
+    enough, again with a rank for a longer one. Every fourth turn of an owner's is then
+    of the last that came of least rank, so that a crowd of long works does not hold up
+    a shorter one that comes after it; the others are in the order of coming, whatever
+    comes later; and every eighth is of the first of all, so that no rank waits for
+    ever.
     """
 
     def __init__(self) -> None:
@@ -45,6 +95,7 @@ class FairOrder[T]:
         *,
         owner: str = "",
         rank: float = 0.0,
+        since: float = 0.0,
         size: float | None = None,
     ) -> None:
         """Lets work wait.
@@ -53,6 +104,8 @@ class FairOrder[T]:
             work: any.
             owner: whose.
             rank: before more of it: seconds that this work has had, or may have.
+            since: when it came at first, in seconds, for work that comes back; 0 for
+                other work, which is in the order of being added.
             size: in place of a rank, how much work it is: next is what would be done
                 first if all of the owner's were done at the same time. So short work
                 goes before long, which has its turn however much of it comes later.
@@ -62,7 +115,7 @@ class FairOrder[T]:
             of.used = max(of.used, self._now)
         if size is not None:
             rank = of.reached + size
-        entry = rank, next(self._places), size or 0.0, work
+        entry = _Waiting(rank, since, next(self._places), size or 0.0, work)
         heapq.heappush(of.waiting, entry)
         self._size += 1
 
@@ -70,13 +123,11 @@ class FairOrder[T]:
         """The owner and the work that is next; there must be some."""
         name, of = min(
             ((name, of) for name, of in self._owners.items() if of.waiting),
-            key=lambda one: (one[1].used, one[1].waiting[0][1]),
+            key=lambda one: (one[1].used, one[1].waiting[0].place),
         )
         self._now = of.used
-        of.reached += of.waiting[0][2] / len(of.waiting)
-        _, _, _, work = heapq.heappop(of.waiting)
         self._size -= 1
-        return name, work
+        return name, of.take().work
 
     def spend(self, owner: str, seconds: float) -> None:
         """Counts what work has used that is done."""

@@ -5,7 +5,6 @@ and a chain of 4,000 rules overflows its stack, which ends the process it runs i
 """
 
 import hashlib
-import re
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -17,9 +16,10 @@ from fdjax.serve.forks import ExhaustedError, Forks, answer_calls
 if TYPE_CHECKING:
     from llguidance import LLParserLimits
 
-TRIAL_SECONDS = (0.03, 0.1, 0.35, 0.6)
+TRIAL_SECONDS = (0.03, 0.35, 0.6)
 """Of processor, one trial after the other: nearly all grammars take less than the
-first. Whoever takes more goes behind those that may take less."""
+first. One between would let those that hardly need more go before others, and would
+have to be waited for by all that need much more."""
 SECONDS = TRIAL_SECONDS[-1]
 """Of processor: no grammar may take more."""
 _TOO_MUCH = (
@@ -36,10 +36,6 @@ _MAX_REMEMBERED = 4096
 _GBNF, _DONE = "gbnf\n", "done\n"
 
 type _Key = tuple[bytes, float]
-
-
-class AlikeError(Exception):
-    """One of the same form took longer; see `GrammarTrial.check`."""
 
 
 def limits() -> "LLParserLimits":
@@ -60,65 +56,53 @@ def readable(error: str) -> str:
 class GrammarTrial:
     """Compiles grammars elsewhere first; any thread may use it.
 
-    A grammar that is tried already is waited for, and one that was tried is known. Of
-    those that took too long the form is remembered too: who sends many has seldom
-    written each of them anew.
+    A grammar that is tried already is waited for, and one that was tried is known.
     """
 
     def __init__(self) -> None:
         self._forks = Forks(__name__)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Future[str | None]] = OrderedDict()
-        self._took_more: OrderedDict[bytes, float] = OrderedDict()
 
     def start(self) -> None:
         """Starts ahead what `check` would start, and does not wait for it."""
         self._forks.start()
 
-    def check(
-        self, grammar: str, *, cpu_seconds: float = SECONDS, alike: bool = True
-    ) -> None:
+    def check(self, grammar: str, *, cpu_seconds: float = SECONDS) -> None:
         """Compiles a grammar, unless it is known what comes of it.
 
         Args:
             grammar: in llguidance's own format.
             cpu_seconds: that it may take, up to `SECONDS`.
-            alike: whether to try it also where one of its form took more.
 
         Raises:
-            AlikeError: not `alike`, and it is probably not done in time.
             RequestError: it is wrong, or takes too much time, memory or stack.
             ExhaustedError: it takes more than `cpu_seconds`, but more may be given.
             RuntimeError: it could not be tried; the next call tries again.
         """
-        if error := self._answer(grammar, cpu_seconds, alike=alike):
+        if error := self._answer(grammar, cpu_seconds):
             raise RequestError(error)
 
-    def lark(
-        self, gbnf: str, *, cpu_seconds: float = SECONDS, alike: bool = True
-    ) -> str:
+    def lark(self, gbnf: str, *, cpu_seconds: float = SECONDS) -> str:
         """A grammar in GBNF as one in Lark: what rewrites it takes its time, too.
 
         Args:
             gbnf: the grammar.
             cpu_seconds: see `check`.
-            alike: see there.
 
         Raises:
             RequestError: it cannot be read, or takes too much time or memory.
-            AlikeError, ExhaustedError, RuntimeError: see `check`.
+            ExhaustedError, RuntimeError: see `check`.
         """
         question = _GBNF + gbnf
-        answer = self._answer(question, cpu_seconds, alike=alike)
+        answer = self._answer(question, cpu_seconds)
         with self._lock:  # only what took too much is worth the room
             self._known.pop(_key(question, cpu_seconds), None)
         if not answer.startswith(_DONE):
             raise RequestError(answer)
         return answer.removeprefix(_DONE)
 
-    def _answer(self, question: str, cpu_seconds: float, *, alike: bool) -> str:
-        if not alike and self._is_like_longer(question, cpu_seconds):
-            raise AlikeError
+    def _answer(self, question: str, cpu_seconds: float) -> str:
         answer = self._outcome(question, cpu_seconds).result()
         if answer is not None:
             return answer
@@ -149,31 +133,11 @@ class GrammarTrial:
         try:
             return self._forks.call(grammar, cpu_seconds=cpu_seconds)
         except ExhaustedError:
-            self._remember(_form(grammar), cpu_seconds)
             return None
-
-    def _is_like_longer(self, grammar: str, cpu_seconds: float) -> bool:
-        """Whether it is not known itself, and one of its form took more than that."""
-        with self._lock:
-            if _key(grammar, cpu_seconds) in self._known:
-                return False
-            return self._took_more.get(_form(grammar), 0.0) >= cpu_seconds
-
-    def _remember(self, form: bytes, cpu_seconds: float) -> None:
-        with self._lock:
-            before = self._took_more.pop(form, 0.0)
-            self._took_more[form] = max(before, cpu_seconds)
-            if len(self._took_more) > _MAX_REMEMBERED:
-                self._took_more.popitem(last=False)
 
 
 def _key(grammar: str, cpu_seconds: float) -> _Key:
     return hashlib.sha256(grammar.encode()).digest(), cpu_seconds
-
-
-def _form(grammar: str) -> bytes:
-    """What is left of it without its words and numbers."""
-    return hashlib.sha256(re.sub(r"[\w\s]+", "a", grammar).encode()).digest()
 
 
 def _main() -> None:

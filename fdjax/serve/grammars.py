@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from fdjax.serve.forks import ExhaustedError
 from fdjax.serve.grammar_trial import (
     SECONDS,
     TRIAL_SECONDS,
-    AlikeError,
     GrammarTrial,
     limits,
     readable,
@@ -78,48 +78,33 @@ class Grammars:
     ) -> TokenGrammar | None:
         """`compile` for tasks of asyncio; quick grammars do not wait for slow ones.
 
-        Of those that wait, the owner's are next whose have used least, and of these
-        those that have been tried for the shortest time. Of those tried longer, last
-        are those of whose form one took longer than they may.
+        Those that take longer than the first trial wait in the order of `FairOrder`
+        for the next one.
 
         Args:
             params: of the request.
             owner: whose request it is.
         """
-        first, *others = TRIAL_SECONDS
-        try:
+        since = time.monotonic()
+        for seconds in TRIAL_SECONDS:
             compiling = functools.partial(
-                self.compile, params, cpu_seconds=first, owner=owner
+                self.compile, params, cpu_seconds=seconds, owner=owner
             )
-            quick = self._compiling.quick.submit(compiling, owner=owner, rank=first)
-            return await asyncio.wrap_future(quick)
-        except ExhaustedError:
-            for seconds in others:
-                with contextlib.suppress(ExhaustedError):
-                    return await self._tried_longer(params, seconds, owner)
+            if seconds == TRIAL_SECONDS[0]:
+                future = self._compiling.quick.submit(compiling, owner=owner)
+            else:
+                future = self._compiling.slow.submit(
+                    compiling, owner=owner, rank=seconds, since=since
+                )
+            with contextlib.suppress(ExhaustedError):
+                return await asyncio.wrap_future(future)
         raise AssertionError("the last trial says what is wrong")
-
-    async def _tried_longer(
-        self, params: SamplingParams, seconds: float, owner: str
-    ) -> TokenGrammar | None:
-        """`compile` in its turn, which is a late one for what is like others."""
-        compiling = functools.partial(
-            self.compile, params, cpu_seconds=seconds, owner=owner
-        )
-        submit = functools.partial(self._compiling.slow.submit, owner=owner)
-        alone = functools.partial(compiling, alike=False)
-        try:
-            return await asyncio.wrap_future(submit(alone, rank=seconds))
-        except AlikeError:
-            late = submit(compiling, rank=seconds + SECONDS)
-            return await asyncio.wrap_future(late)
 
     def compile(
         self,
         params: SamplingParams,
         *,
         cpu_seconds: float = SECONDS,
-        alike: bool = True,
         owner: str = "",
     ) -> TokenGrammar | None:
         """The grammar that a request asks for, if it asks for one.
@@ -127,22 +112,21 @@ class Grammars:
         Args:
             params: of the request.
             cpu_seconds: see `GrammarTrial.check`.
-            alike: see there.
             owner: whose request it is; those of one share the time for masks.
 
         Raises:
             RequestError: it is wrong or takes too much, or the model has no tokenizer.
-            AlikeError, ExhaustedError: see `GrammarTrial.check`.
+            ExhaustedError: see `GrammarTrial.check`.
         """
         wanted = params.structured_outputs
         if wanted is None:
             return None
         try:
             if (grammar := wanted.grammar) is not None and "::=" in grammar:
-                lark = self._trial.lark(grammar, cpu_seconds=cpu_seconds, alike=alike)
+                lark = self._trial.lark(grammar, cpu_seconds=cpu_seconds)
                 wanted = dataclasses.replace(wanted, grammar=lark)
             text = self._following(_source(wanted), wanted.after)
-            self._trial.check(_without_ids(text), cpu_seconds=cpu_seconds, alike=alike)
+            self._trial.check(_without_ids(text), cpu_seconds=cpu_seconds)
             return self._compiled(text, params, owner)
         except ValueError as error:
             raise RequestError(f"{FIELD}: {error}") from error

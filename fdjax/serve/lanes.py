@@ -33,6 +33,7 @@ class FairThreads:
         *,
         owner: str = "",
         rank: float = 0.0,
+        since: float = 0.0,
         size: float | None = None,
     ) -> Future[T]:
         """Has work done; whoever cancels it in time has it not.
@@ -41,6 +42,7 @@ class FairThreads:
             work: of no arguments.
             owner: see `FairOrder.add`, as for the others.
             rank: as above.
+            since: as above.
             size: as above.
 
         Raises:
@@ -49,7 +51,9 @@ class FairThreads:
         future = Future[T]()
         with self._lock:  # a thread takes what is next, which need not be this
             self._pool.submit(self._do_next)
-            self._order.add((future, work), owner=owner, rank=rank, size=size)
+            self._order.add(
+                (future, work), owner=owner, rank=rank, since=since, size=size
+            )
         return future
 
     def close(self, *, wait: bool = False) -> None:

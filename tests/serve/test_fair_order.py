@@ -1,84 +1,51 @@
 """Whose work is next: counted, with work that takes time by the book."""
 
-from dataclasses import dataclass
-
-import pytest
-
 from fdjax.serve.fair_order import FairOrder
-from fdjax.serve.grammar_trial import TRIAL_SECONDS
 
 HOSTILE = 60
 
 
-@dataclass
-class Grammar:
-    """One that takes so many seconds to compile."""
-
-    name: str
-    seconds: float
-    trial: int = 0
-
-
-@dataclass
-class Thread:
-    """One thread of trials: what takes longer than its trial waits for the next one."""
-
-    order: FairOrder[Grammar]
-    num_trials: int = 0
-    seconds: float = 0.0
-
-    def add(self, owner: str, grammar: Grammar) -> None:
-        rank = TRIAL_SECONDS[grammar.trial]
-        self.order.add(grammar, owner=owner, rank=rank)
-
-    def until(self, name: str) -> None:
-        """Tries grammars until this one is compiled."""
-        while True:
-            owner, grammar = self.order.pop()
-            may = TRIAL_SECONDS[grammar.trial]
-            self.num_trials += 1
-            self.seconds += min(may, grammar.seconds)
-            self.order.spend(owner, min(may, grammar.seconds))
-            if grammar.seconds <= may:
-                if grammar.name == name:
-                    return
-            elif grammar.trial + 1 < len(TRIAL_SECONDS):
-                grammar.trial += 1
-                self.add(owner, grammar)
-
-
-@pytest.fixture
-def thread() -> Thread:
-    thread = Thread(FairOrder())
-    for number in range(HOSTILE):
-        thread.add("hostile", Grammar(f"hostile {number}", 20.0))
-    return thread
-
-
-def test_another_owners_is_served_at_once(thread: Thread):
+def test_another_owners_is_served_at_once():
     """However many were there before, and however long they have been tried."""
+    order = FairOrder[str]()
+    for number in range(HOSTILE):
+        order.add("hostile", owner="hostile", rank=0.35, since=1.0 + number)
     for _ in range(3 * HOSTILE):
-        owner, grammar = thread.order.pop()
-        thread.order.spend(owner, TRIAL_SECONDS[grammar.trial])
-        grammar.trial = min(grammar.trial + 1, len(TRIAL_SECONDS) - 1)
-        thread.add(owner, grammar)
-    thread.add("innocent", Grammar("innocent", 0.3))
-    thread.until("innocent")
-    assert thread.num_trials <= 2 * len(TRIAL_SECONDS)
+        owner, work = order.pop()
+        order.spend(owner, 0.6)
+        order.add(work, owner=owner, rank=0.6, since=1.0)
+    order.add("innocent", owner="innocent", rank=0.35, since=1.0 + HOSTILE)
+    assert "innocent" in [order.pop()[1] for _ in range(2)]
 
 
-def test_the_same_owners_goes_before_those_that_have_been_tried_longer(thread: Thread):
-    thread.add("hostile", Grammar("innocent", 0.3))
-    thread.until("innocent")
-    assert thread.num_trials == 3 * (HOSTILE + 1), "nobody's last trial came before"
-    assert thread.seconds == pytest.approx(HOSTILE * (0.03 + 0.1 + 0.35) + 0.43)
+def test_every_fourth_turn_is_of_the_last_that_came():
+    order = FairOrder[int]()
+    for number in range(9):
+        order.add(number, rank=0.35, since=1.0 + number)
+    assert [order.pop()[1] for _ in range(9)] == [8, 0, 1, 2, 7, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.09])
-def test_who_takes_little_waits_little(thread: Thread, seconds: float):
-    thread.add("hostile", Grammar("innocent", seconds))
-    thread.until("innocent")
-    assert thread.seconds < HOSTILE * 0.13 + 0.13
+def test_who_comes_back_is_as_old_as_before():
+    order = FairOrder[str]()
+    order.add("new", rank=0.35, since=3.0)
+    order.add("old", rank=0.35, since=1.0)
+    order.add("newest", rank=0.35, since=4.0)
+    order.add("came back", rank=0.35, since=2.0)
+    done = [order.pop()[1] for _ in range(4)]
+    assert done == ["newest", "old", "came back", "new"]
+
+
+def test_no_rank_waits_for_ever():
+    """However much comes that may take less."""
+    order = FairOrder[str]()
+    order.add("long", rank=0.6, since=1.0)
+    for number in range(HOSTILE):
+        order.add("short", rank=0.35, since=2.0 + number)
+    done = list[str]()
+    while "long" not in done:
+        done.append(order.pop()[1])
+        order.add("short", rank=0.35, since=100.0 + len(done))
+    assert len(done) == 3
 
 
 def test_nobody_saves_up_by_staying_away():

@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 from fdjax.errors import RequestError
 from fdjax.serve import grammar_trial
 from fdjax.serve.forks import ExhaustedError
-from fdjax.serve.grammar_trial import TRIAL_SECONDS, AlikeError, GrammarTrial
+from fdjax.serve.grammar_trial import TRIAL_SECONDS, GrammarTrial
 
 GOOD = LLMatcher.grammar_from_regex("a+")
 STALLS = LLMatcher.grammar_from_json_schema('{"type": "integer", "multipleOf": 999983}')
@@ -121,24 +121,6 @@ def test_the_same_at_once_is_tried_once(counted: GrammarTrial, forks: Counting):
         forks.free.set()
         assert [check.result(30) for check in checks] == [None] * 4
     assert len(forks.asked) == 1
-
-
-def test_forms_of_what_took_too_long_are_remembered(
-    counted: GrammarTrial, forks: Counting
-):
-    short, long, _ = TRIAL_SECONDS[:3]
-    forks.answers["a 'huge' 1"] = ExhaustedError()
-    counted.check("a 'other' 2", cpu_seconds=short, alike=False)
-    with pytest.raises(ExhaustedError):
-        counted.check("a 'huge' 1", cpu_seconds=long, alike=False)
-    for seconds in (short, long):
-        with pytest.raises(AlikeError):
-            counted.check("b 'more'  3", cpu_seconds=seconds, alike=False)
-    assert len(forks.asked) == 2, "they were not tried"
-    counted.check("b 'more'  3", cpu_seconds=short)
-    counted.check("b 'more'  3", alike=False)  # may take more than that one might
-    counted.check("a 'other' 2", cpu_seconds=short, alike=False)  # known itself
-    counted.check("a 'of' 'another form'", cpu_seconds=short, alike=False)
 
 
 def chained(count: int) -> str:
