@@ -4,11 +4,11 @@ import heapq
 import itertools
 from dataclasses import dataclass, field
 
-# Of so many turns of an owner's work that comes back, those that are not in the order
-# of rank and coming.
+# Of so many turns of an owner's work that comes back, those of the last that came, and
+# the one of the first.
 _TURNS = 8
 _OF_THE_LAST = (0, 4)
-_OF_THE_FIRST_OF_ALL = 2
+_OF_THE_FIRST = 2
 
 
 @dataclass(order=True)
@@ -59,9 +59,8 @@ class _Owner[T]:
         """What is next of work that comes back, of which that is the least."""
         turn, self.turns = self.turns % _TURNS, self.turns + 1
         if turn in _OF_THE_LAST:
-            equal = (one for one in self.waiting if one.rank == least.rank)
-            return max(equal, key=lambda one: one.since)
-        if turn == _OF_THE_FIRST_OF_ALL:
+            return max(self.waiting, key=lambda one: one.since)
+        if turn == _OF_THE_FIRST:
             return min(self.waiting, key=lambda one: one.since)
         return least
 
@@ -73,11 +72,10 @@ class FairOrder[T]:
     nobody saves up. Where nobody waits, what was used is forgotten.
 
     Work of unknown length is given for a short time first, and where that was not
-    enough, again with a rank for a longer one. Every fourth turn of an owner's is then
-    of the last that came of least rank, so that a crowd of long works does not hold up
-    a shorter one that comes after it; the others are in the order of coming, whatever
-    comes later; and every eighth is of the first of all, so that no rank waits for
-    ever.
+    enough, again with a rank for a longer one. Of an owner's turns every fourth is then
+    of the last that came, whatever its rank, so that a crowd of long works does not
+    hold up one that comes after it; every eighth is of the first that came, so that
+    nothing waits for ever; and the others are of least rank, in the order of coming.
     """
 
     def __init__(self) -> None:

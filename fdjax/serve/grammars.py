@@ -78,8 +78,7 @@ class Grammars:
     ) -> TokenGrammar | None:
         """`compile` for tasks of asyncio; quick grammars do not wait for slow ones.
 
-        Those that take longer than the first trial wait in the order of `FairOrder`
-        for the next one.
+        They wait in the order of `FairOrder` for each of their trials.
 
         Args:
             params: of the request.
@@ -90,12 +89,9 @@ class Grammars:
             compiling = functools.partial(
                 self.compile, params, cpu_seconds=seconds, owner=owner
             )
-            if seconds == TRIAL_SECONDS[0]:
-                future = self._compiling.quick.submit(compiling, owner=owner)
-            else:
-                future = self._compiling.slow.submit(
-                    compiling, owner=owner, rank=seconds, since=since
-                )
+            is_first = seconds == TRIAL_SECONDS[0]
+            lane = self._compiling.quick if is_first else self._compiling.slow
+            future = lane.submit(compiling, owner=owner, rank=seconds, since=since)
             with contextlib.suppress(ExhaustedError):
                 return await asyncio.wrap_future(future)
         raise AssertionError("the last trial says what is wrong")
