@@ -40,9 +40,6 @@ class AttentionChain {
                  const Attention& attention)
       : stream_(stream), reader_(reader), tokens_(tokens), attention_(attention) {}
 
-  // What follows is launched into the stream.
-  void use(cudaStream_t stream) { stream_ = stream; }
-
   cudaError_t rotate() {
     rope_kv_write::Params p = attention_.rotate;
     p.kv = static_cast<char*>(p.kv) + layer() * attention_.layer_bytes;

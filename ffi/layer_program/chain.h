@@ -13,7 +13,6 @@
 
 #include "add_norm/launch.h"
 #include "embedding/launch.h"
-#include "layer_program/aside.h"
 #include "layer_program/attention.h"
 #include "layer_program/launch.h"
 #include "layer_program/reader.h"
@@ -26,8 +25,7 @@ class Chain {
  public:
   Chain(cudaStream_t stream, Reader reader, const Tokens& tokens,
         const Attention& attention)
-      : main_(stream),
-        stream_(stream),
+      : stream_(stream),
         reader_(std::move(reader)),
         tokens_(tokens),
         attention_(attention),
@@ -36,14 +34,12 @@ class Chain {
   // Launches all; says what keeps it from that, or nothing.
   std::string run() {
     for (int index = 0; reader_.has_more(); ++index) {
-      const Code code = reader_.code();
-      const cudaError_t error = launch(code);
+      const cudaError_t error = launch(reader_.code());
       if (!reader_.problem().empty()) return reader_.problem();
       if (error != cudaSuccess) {
         return "launch " + std::to_string(index) + ": " + cudaGetErrorString(error);
       }
-      // Who waits for two streams may not start before either has ended.
-      first_ = code == Code::kJoin;
+      first_ = false;
     }
     return "";
   }
@@ -75,39 +71,10 @@ class Chain {
         return move_rows(/*scatters=*/true);
       case Code::kShare:
         return attend_.share();
-      case Code::kFork:
-        return fork();
-      case Code::kBack:
-        return back();
-      case Code::kJoin:
-        return join();
       case Code::kEnd:
         break;
     }
     return cudaErrorInvalidValue;
-  }
-
-  // What follows is launched into the stream.
-  void use(cudaStream_t stream) {
-    stream_ = stream;
-    attend_.use(stream);
-  }
-
-  cudaError_t fork() {
-    const cudaError_t error = Aside::of_thread(&aside_);
-    if (error != cudaSuccess) return error;
-    use(aside_->stream());
-    return aside_->fork(main_);
-  }
-
-  cudaError_t back() {
-    use(main_);
-    return cudaSuccess;
-  }
-
-  cudaError_t join() {
-    if (aside_ == nullptr || stream_ != main_) return cudaErrorInvalidValue;
-    return aside_->join(main_);
   }
 
   bool is_right() const { return reader_.problem().empty(); }
@@ -278,9 +245,7 @@ class Chain {
     return scatters ? launch_scatter<T>(stream_, p) : launch_gather<T>(stream_, p);
   }
 
-  const cudaStream_t main_;
-  cudaStream_t stream_;  // of the next launch
-  Aside* aside_ = nullptr;
+  cudaStream_t stream_;
   Reader reader_;
   const Tokens& tokens_;
   const Attention& attention_;

@@ -30,9 +30,6 @@ enum class Code : int64_t {
   kGather,
   kScatter,
   kShare,
-  kFork,
-  kBack,
-  kJoin,
   kEnd,
 };
 

@@ -65,32 +65,11 @@ class Simulation:
         self.recomputed = np.zeros((kv.num_layers, rows), np.int32)
 
     def run(self) -> tuple[Array, KVCache, Array]:
-        """All launches; the results of the call.
-
-        What is in a second stream is done as late as it may be.
-        """
-        aside: list[Launch] = []
-        target: list[Launch] | None = None
+        """All launches; the results of the call."""
         for launch in self.launches:
-            match launch:
-                case do.Fork():
-                    target = aside
-                case do.Back():
-                    target = None
-                case do.Join():
-                    self._do(aside)
-                    aside.clear()
-                case _ if target is not None:
-                    target.append(launch)
-                case _:
-                    self._do([launch])
-        assert not aside and target is None
+            getattr(self, type(launch).__name__.lower())(launch)
         hidden = self.regions[Region.HIDDEN].reshape(-1, self.hidden_size)
         return jnp.asarray(hidden), self.kv, jnp.asarray(self.recomputed)
-
-    def _do(self, launches: Sequence[Launch]) -> None:
-        for launch in launches:
-            getattr(self, type(launch).__name__.lower())(launch)
 
     def view(self, operand: Operand, *shape: int) -> np.ndarray:
         size = int(np.prod(shape))

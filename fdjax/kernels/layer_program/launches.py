@@ -207,21 +207,6 @@ class Share:
     out: Operand
 
 
-@dataclass(frozen=True)
-class Fork:
-    """What follows, up to `Back`, goes into a second stream, behind all before."""
-
-
-@dataclass(frozen=True)
-class Back:
-    """What follows goes into the first stream again, beside what is in the second."""
-
-
-@dataclass(frozen=True)
-class Join:
-    """What follows waits for the second stream, too."""
-
-
 type Launch = (
     Embed
     | Norm
@@ -235,15 +220,12 @@ type Launch = (
     | Gather
     | Scatter
     | Share
-    | Fork
-    | Back
-    | Join
 )
 
 # In the order of the enum Code of reader.h.
 CODES: tuple[type[Launch], ...] = (
     *(Embed, Norm, HeadNorm, Linear, Activate, Rotate, Decode, Prefill, Sum, Gather),
-    *(Scatter, Share, Fork, Back, Join),
+    *(Scatter, Share),
 )
 
 

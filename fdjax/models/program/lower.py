@@ -198,12 +198,8 @@ class Lowering:
         columns = one.num_heads * one.head_dim
         rows = self._scratch(self.rows.decoding * columns)
         yield do.Gather(True, columns, self.rows.tokens, mixed, rows)
-        # Theirs is bound by memory, and that of prompts by arithmetic.
-        yield do.Fork()
-        yield self._decode(one, rows, rows, rotates=False)
-        yield do.Back()
         yield prefill
-        yield do.Join()
+        yield self._decode(one, rows, rows, rotates=False)
         yield do.Scatter(True, columns, self.rows.tokens, rows, mixed)
 
     def _shared_attention(
