@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import jax
 
 from fdjax.engine.awaited import Awaited
-from fdjax.engine.group import Group
 from fdjax.engine.request import Found, Increment
 from fdjax.engine.results import ending
+from fdjax.engine.search import Search
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamStep
 from fdjax.generate.packed import Packed, unpacked
@@ -63,7 +63,7 @@ class AwaitedBeams(Awaited):
 
 
 def _read(
-    one: AwaitedSearch, group: Group, step: BeamStep
+    one: AwaitedSearch, group: Search, step: BeamStep
 ) -> Iterator[tuple[EngineSequence, Increment]]:
     sequence, index = one.sequence, one.sequence.request.index
     where = step, one.first, one.stop_ids

@@ -12,8 +12,8 @@ from fdjax.engine.beam_preparation import BeamPreparation
 from fdjax.engine.beam_programs import Alike, Kind
 from fdjax.engine.beam_tables import BeamTables
 from fdjax.engine.buckets import Buckets
-from fdjax.engine.group import Group
 from fdjax.engine.programs import Programs
+from fdjax.engine.search import Search
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_run import BeamStep
 from fdjax.generate.beam_state import stop_ids
@@ -157,7 +157,7 @@ class BeamExecutor:
         return True
 
     def _run(
-        self, groups: Sequence[Group], kind: Kind, operands: tuple[Any, ...]
+        self, groups: Sequence[Search], kind: Kind, operands: tuple[Any, ...]
     ) -> Any:
         """Runs a program, which is compiled now if none of the groups has it."""
         beams = self._programs.beams

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets, smallest_fitting
-from fdjax.engine.group import Group
 from fdjax.engine.request import Request
+from fdjax.engine.search import Search
 from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.memory.pages import PagePool
@@ -78,7 +78,7 @@ class Room:
             pages.append(self.of_search(request.beams))
         return max(pages)
 
-    def of_searches(self, groups: Iterable[Group], *, count: int = 1) -> int:
+    def of_searches(self, groups: Iterable[Search], *, count: int = 1) -> int:
         """Pages that the largest step borrows, if each is of so many searches.
 
         Args:

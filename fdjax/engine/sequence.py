@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fdjax.engine.beam_programs import Prepared
-from fdjax.engine.group import Group
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.origin import Origin
 from fdjax.engine.pooled_prompt import PooledPrompt
 from fdjax.engine.request import Request
 from fdjax.engine.scored_prompt import ScoredPrompt
+from fdjax.engine.search import Search
 from fdjax.generate.masks import num_words
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.prefix import PrefixKeys
@@ -68,7 +68,7 @@ class EngineSequence:
     num_prefilled: int = 0
     num_launched: int = 0
     num_remembered: int = 0
-    group: Group | None = None
+    group: Search | None = None
     matcher: Matcher | None = None
     held: bool = False
     ended: bool = False
@@ -109,7 +109,7 @@ class EngineSequence:
         return self._goes_on and self.group is None and not self.held
 
     @property
-    def search(self) -> Group:
+    def search(self) -> Search:
         """`group`, of a sequence that is known to be a beam search."""
         assert self.group is not None
         return self.group
@@ -218,7 +218,7 @@ def make_sequence(
         matcher = request.matcher()
     else:
         words = num_words(config.embedding.vocab_size)
-        group = Group(
+        group = Search(
             request.limited_beams,
             page_size,
             words,

@@ -1,4 +1,4 @@
-"""`Group`: the beams of one request, as the host knows them."""
+"""`Search`: the beams of one request, as the host knows them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from fdjax.generate.stopping import FinishReason
 
 
 @dataclass(eq=False)
-class Group:
+class Search:
     """A search that is under way, or waits.
 
     One that is put back begins anew: its steps are computed again from the prompt, and
