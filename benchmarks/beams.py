@@ -59,8 +59,8 @@ def engine_run(engine: Engine) -> Run:
 
 
 def _has_begun(sequence: EngineSequence) -> bool:
-    if sequence.group is not None:
-        return bool(len(sequence.group.traces[0]))
+    if sequence.is_search:
+        return bool(len(sequence.search.traces[0]))
     return len(sequence.tokens) > sequence.num_prompt
 
 

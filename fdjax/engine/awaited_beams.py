@@ -58,8 +58,8 @@ class AwaitedBeams(Awaited):
         """Waits for it; something comes of the last one, or of all if asked for."""
         step = unpacked(jax.device_get(self.step))
         for one in self.searches:
-            if not one.sequence.ended and one.sequence.group is not None:
-                yield from _read(one, one.sequence.group, step)
+            if not one.sequence.ended:
+                yield from _read(one, one.sequence.search, step)
 
 
 def _read(

@@ -21,12 +21,12 @@ class BeamSearches:
 
     def add(self, sequence: EngineSequence) -> None:
         """Takes a sequence that runs now, if it is one."""
-        if sequence.group is not None:
+        if sequence.is_search:
             self._sequences.append(sequence)
 
     def remove(self, sequence: EngineSequence) -> None:
         """Forgets a sequence that runs no more."""
-        if sequence.group is not None:
+        if sequence.is_search:
             self._sequences.remove(sequence)
 
     def settle(self, *, wait: bool) -> list[tuple[EngineSequence, FinishReason]]:

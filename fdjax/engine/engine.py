@@ -19,7 +19,7 @@ from fdjax.engine.policy import StepPolicy
 from fdjax.engine.request import Increment, Request
 from fdjax.engine.room import largest_borrowed
 from fdjax.engine.scheduler import Scheduler
-from fdjax.engine.sequence import EngineSequence, make_sequence
+from fdjax.engine.sequence import EngineSequence, make_group, make_sequence
 from fdjax.engine.sleeping import Sleeping
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
@@ -106,21 +106,41 @@ class Engine(Intake):
         self._pipeline = Pipeline(self.scheduler, self.executor, self._parking)
 
     def add(self, request: Request, origin: Origin | None = None) -> EngineSequence:
-        """Queues a request that `check_queue` has let wait; `step` does the rest.
+        """As `add_samples`, for a request of one sample, or a beam search."""
+        (sequence,) = self.add_samples([request], origin)
+        return sequence
+
+    def add_samples(
+        self, requests: Sequence[Request], origin: Origin | None = None
+    ) -> list[EngineSequence]:
+        """Queues what `check_queue` has let wait, all or none; `step` does the rest.
 
         Args:
-            request: of `request`.
-            origin: of the sequence; one of its own by default.
+            requests: of one prompt, which is computed once: the first of `request`, the
+                others that one's `sampled`.
+            origin: of the sequences; each has its own by default.
 
         Raises:
             RequestError: it is a beam search wider than its tenant may hold rows.
         """
-        origin = origin or Origin()
-        self.scheduler.shares.check_rows(origin, request.num_rows)
-        seed = self._seeds.getrandbits(64)
-        sequence = make_sequence(request, origin, seed, self.plan.layout, self.config)
-        self.scheduler.add(sequence)
-        return sequence
+        first, count = requests[0], len(requests)
+        if origin is not None:
+            self.scheduler.shares.check_rows(origin, first.num_rows)
+        layout = self.plan.layout
+        group = make_group(first, layout, self.config, count=count)
+        sequences = [
+            make_sequence(
+                request,
+                origin or Origin(),
+                self._seeds.getrandbits(64),
+                layout.page_size,
+                group,
+            )
+            for request in requests
+        ]
+        for sequence in sequences:
+            self.scheduler.add(sequence)
+        return sequences
 
     def abort(self, sequence: EngineSequence) -> None:
         """Ends a sequence; its row and pages are free at once."""

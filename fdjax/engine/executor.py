@@ -166,7 +166,7 @@ class Executor:
         done = [
             (row, c.sequence) for row, c in zip(rows, chunks, strict=True) if c.is_last
         ]
-        arrived = [sequence for _, sequence in done if sequence.group is None]
+        arrived = [sequence for _, sequence in done if not sequence.is_search]
         self.rules, self.progress, sampled = self.programs.sample(
             hidden,
             call.decodes,
@@ -180,7 +180,7 @@ class Executor:
             for sequence in [*sequences, *arrived]
             if sequence.row is not None
         )
-        searches = ((row, one) for row, one in done if one.group is not None)
+        searches = ((row, one) for row, one in done if one.is_search)
         launches: list[AnyAwaited] = [
             self.beams.begin(one, self.programs.logits(hidden, row), 0)
             for row, one in searches

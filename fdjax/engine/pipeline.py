@@ -81,7 +81,7 @@ class Pipeline:
             rows = (
                 sequence.request.params
                 for sequence in running
-                if sequence.group is None
+                if not sequence.is_search
             )
             self._executor.use(serving_plan(rows))
 
@@ -229,7 +229,7 @@ class Pipeline:
         increments = self._executor.read(launch)
         self._scheduler.beams.give_back_dead(self._scheduler.pool)
         for sequence, increment in increments:
-            if sequence.group is None:  # whose pages hold the prompt alone
+            if not sequence.is_search:  # whose pages hold the prompt alone
                 sequence.tokens += increment.token_ids
                 if sequence.row is not None:
                     self._scheduler.prefixes.remember(sequence)

@@ -37,11 +37,16 @@ class Prefixes:
             `None` where the next page is being computed by another sequence: it is
             worth waiting for.
         """
-        if not (self._caching and sequence.reads_cache):
+        if not sequence.reads_cache:
             return []
+        if sequence.group.is_coming:
+            return None
+        found = list(sequence.group.prompt)
+        if not self._caching:
+            return found
         sequence.keys.extend(sequence.tokens)
-        found: list[int] = []
-        for key in sequence.keys.keys[: (len(sequence.tokens) - 1) // self._page_size]:
+        last = (len(sequence.tokens) - 1) // self._page_size
+        for key in sequence.keys.keys[len(found) : last]:
             page = self._pool.find(key)
             if page is None:
                 return None if key in self._coming else found
@@ -52,8 +57,16 @@ class Prefixes:
         """Notes what a sequence that was let in has found, and will compute."""
         for key in sequence.keys.keys[num_found:]:
             self._coming.setdefault(key, sequence)
-        self.num_queried_tokens += len(sequence.tokens) if self._caching else 0
-        self.num_cached_tokens += sequence.num_prefilled
+        if self._caching:
+            self.num_queried_tokens += len(sequence.tokens)
+            self.num_cached_tokens += sequence.num_prefilled
+        sequence.group.seat()
+        self._hold(sequence)
+
+    def compute(self, sequence: EngineSequence) -> None:
+        """Lets others begin from the pages that a chunk of the sequence has filled."""
+        self._hold(sequence)
+        self.remember(sequence)
 
     def remember(self, sequence: EngineSequence) -> None:
         """Makes findable the pages that the sequence has filled with known tokens.
@@ -80,6 +93,11 @@ class Prefixes:
         """A sequence gives its pages back; what it has not computed, it will not."""
         for key in sequence.keys.keys:
             self._arrived(key, sequence)
+
+    def _hold(self, sequence: EngineSequence) -> None:
+        """Lets its group hold what was computed of its prompt so far."""
+        num_full = sequence.num_prefilled // self._page_size
+        self._pool.fork(sequence.group.compute(sequence.pages[:num_full]))
 
     def _arrived(self, key: bytes, sequence: EngineSequence) -> None:
         if self._coming.get(key) is sequence:

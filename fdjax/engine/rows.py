@@ -42,18 +42,18 @@ class FreeRows:
         For beams as many rows stay free as they are: they run beside the batch, and
         what they get is a row past its end.
         """
-        if sequence.group is None:
+        if not sequence.is_search:
             return self._lowest()
-        self._withheld += sequence.group.width
+        self._withheld += sequence.request.num_rows
         return self._sizes[-1]
 
     def give_back(self, sequence: EngineSequence) -> None:
         """Frees what a sequence has got."""
         assert sequence.row is not None
-        if sequence.group is None:
+        if not sequence.is_search:
             self._release(sequence.row)
         else:
-            self._withheld -= sequence.group.width
+            self._withheld -= sequence.request.num_rows
 
     def compact(self, running: Sequence[EngineSequence]) -> list[int] | None:
         """New places of the rows, where a smaller batch could hold all sequences.
@@ -66,7 +66,7 @@ class FreeRows:
         outside = [
             sequence
             for sequence in running
-            if (sequence.row or 0) >= needed and sequence.group is None
+            if (sequence.row or 0) >= needed and not sequence.is_search
         ]
         if not outside:
             return None

@@ -28,15 +28,27 @@ class Runs:
         _RUNS.add(self)
 
     def add(self, requests: Sequence[Request]) -> list[EngineSequence]:
-        """Queues several requests, or none of them.
+        """As `add_samples`, of prompts that have one sample each."""
+        return self.add_samples([[request] for request in requests])
+
+    def add_samples(self, prompts: Sequence[Sequence[Request]]) -> list[EngineSequence]:
+        """Queues the samples of several prompts, or none of them.
+
+        Args:
+            prompts: for each, what `Engine.add_samples` takes.
+
+        Returns:
+            The sequences of the first prompt, then those of the next.
 
         Raises:
             QueueFullError: as many requests or tokens wait as may.
             RequestError: more than ever may.
         """
+        requests = [request for samples in prompts for request in samples]
         count, tokens = len(requests), sum(len(one.prompt) for one in requests)
         self._engine.check_queue(Load(count, count, tokens))
-        return [self._engine.add(request) for request in requests]
+        added = [self._engine.add_samples(samples) for samples in prompts]
+        return [sequence for samples in added for sequence in samples]
 
     def follow(
         self, sequences: Sequence[EngineSequence]

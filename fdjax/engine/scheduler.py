@@ -138,7 +138,7 @@ class Scheduler:
         chunks = self.prompts.chunks(room, num_decoding=num_decoding, crowded=crowded)
         for chunk in chunks:
             self.room.take(chunk)
-            self.prefixes.remember(chunk.sequence)
+            self.prefixes.compute(chunk.sequence)
         return chunks
 
     @property
@@ -232,7 +232,7 @@ class Scheduler:
         # Room for one more page of each row that is held already, for the first ones of
         # beams, and for what a step borrows, of it or of a search: or it would be put
         # back as soon as it is let in.
-        crowd = self._rows.num_held + (sequence.group.width if sequence.group else 0)
+        crowd = self._rows.num_held + sequence.request.num_rows * sequence.is_search
         least = self.room.least(sequence.request, num_rows=len(self.running) + 1)
         crowd += max(least, self.beams.borrowed(self.room))
         num_free = self.pool.num_free - self.room.num_promised
@@ -281,9 +281,8 @@ class Scheduler:
         """Takes a running sequence's row and pages; it is in no queue."""
         assert sequence.row is not None
         self.prefixes.released(sequence)
-        self.pool.give_back(
-            sequence.pages + (sequence.group.pages if sequence.group else [])
-        )
+        self.pool.give_back(sequence.group.leave())
+        self.pool.give_back(sequence.pages)
         self._rows.give_back(sequence)
         self.running.remove(sequence)
         self.prompts.remove(sequence)

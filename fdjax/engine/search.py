@@ -1,6 +1,6 @@
 """`Search`: the beams of one request, as the host knows them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,28 @@ class Search:
     def pages(self) -> list[int]:
         """All pages of its beams."""
         return self.segments.held + self.dead
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """None: no other sequence is of this group; its own one holds them."""
+        return ()
+
+    @property
+    def is_coming(self) -> bool:
+        """Nobody waits for it; see `Group`, as for the next three."""
+        return False
+
+    def seat(self) -> None:
+        """Nothing is held yet."""
+
+    def compute(self, pages: Sequence[int]) -> list[int]:
+        """The sequence holds them for all beams."""
+        del pages
+        return []
+
+    def leave(self) -> list[int]:
+        """All pages of its beams."""
+        return self.pages
 
     def move(self, moves: Mapping[int, int]) -> None:
         """See `Segments.move`; dead pages are held too."""

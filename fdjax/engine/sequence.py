@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fdjax.engine.beam_programs import Prepared
+from fdjax.engine.group import Group, Samples
 from fdjax.engine.matcher import Matcher
 from fdjax.engine.origin import Origin
 from fdjax.engine.pooled_prompt import PooledPrompt
@@ -41,13 +42,15 @@ class EngineSequence:
         num_launched: tokens once everything launched is done; 0 before the first one
             was sampled.
         num_remembered: pages made findable.
-        group: the beams, where it is a beam search: its tokens are the prompt alone.
+        group: what it is a branch of, with the other samples of its prompt; or its
+            beams, where it is a search, whose own tokens are the prompt alone.
         matcher: says which tokens may come next; `None` lets all come.
         held: a token is on its way that its matcher has not seen: what may follow it is
             not known, and so no step can be launched ahead.
         ended: nothing more comes of it.
         admitted_s: when it was let in first, by `time.monotonic`; `None` before.
         num_cached: tokens found in the cache then; `None` before.
+        is_search: its branches are beams.
         priority: the origin's; while it runs, perhaps a more urgent one, by waiting.
         num_prompt: tokens of the prompt.
         limit: tokens of prompt and output together.
@@ -68,13 +71,14 @@ class EngineSequence:
     num_prefilled: int = 0
     num_launched: int = 0
     num_remembered: int = 0
-    group: Search | None = None
+    group: Group = field(default_factory=Samples)
     matcher: Matcher | None = None
     held: bool = False
     ended: bool = False
     admitted_s: float | None = None
     num_cached: int | None = None
     # Plain fields: the scheduler asks every sequence in every step.
+    is_search: bool = field(init=False)
     priority: int = field(init=False)
     num_prompt: int = field(init=False)
     limit: int = field(init=False)
@@ -82,6 +86,7 @@ class EngineSequence:
     pooled: PooledPrompt | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.is_search = self.request.beams is not None
         self.priority = self.origin.priority
         self.num_prompt = len(self.request.prompt)
         self.limit = self.num_prompt + self.request.max_tokens
@@ -106,12 +111,12 @@ class EngineSequence:
     @property
     def is_decoding(self) -> bool:
         """Another step of its row may make another token of it."""
-        return self._goes_on and self.group is None and not self.held
+        return self._goes_on and not self.is_search and not self.held
 
     @property
     def search(self) -> Search:
         """`group`, of a sequence that is known to be a beam search."""
-        assert self.group is not None
+        assert isinstance(self.group, Search)
         return self.group
 
     @property
@@ -121,9 +126,9 @@ class EngineSequence:
         Where candidates are judged, a step chooses what the one before has found, and
         so there is one more, which feeds nothing.
         """
-        if self.group is None or self.group.held:
+        if not self.is_search or self.search.held:
             return False
-        is_last = self.num_launched == self.limit and self.group.judges is not None
+        is_last = self.num_launched == self.limit and self.search.judges is not None
         return self._goes_on or is_last
 
     @property
@@ -137,7 +142,7 @@ class EngineSequence:
 
         What a search has on the way is of no use to one that begins anew.
         """
-        if self.num_launched == 0 or self.group is not None:
+        if self.num_launched == 0 or self.is_search:
             return True
         return self.is_read and not self.held
 
@@ -149,8 +154,8 @@ class EngineSequence:
         """Has `num_tokens` more on their way."""
         self.num_launched += num_tokens
         self.held = self.matcher is not None
-        if self.group is not None:
-            self.group.launch()
+        if self.is_search:
+            self.search.launch()
 
     def move(self, moves: Mapping[int, int]) -> None:
         """Names pages by where their contents are now.
@@ -163,8 +168,7 @@ class EngineSequence:
         """
         if not moves.keys().isdisjoint(self.pages):
             self.pages = [moves.get(page, page) for page in self.pages]
-        if self.group is not None:
-            self.group.move(moves)
+        self.group.move(moves)
 
     def seat(self, row: int, found: Sequence[int], *, page_size: int) -> None:
         """Gives it a row, and the pages that were found for its first tokens.
@@ -192,16 +196,39 @@ class EngineSequence:
             self.scored.wait()
         if self.pooled is not None:
             self.pooled.wait()
-        if self.group is not None:
-            self.group.restart()
+        self.group.restart()
 
     @property
     def _goes_on(self) -> bool:
         return 0 < self.num_launched < self.limit
 
 
+def make_group(
+    request: Request, layout: KVLayout, config: ModelConfig, *, count: int = 1
+) -> Group:
+    """Of the samples of a prompt, or of a search's beams.
+
+    Args:
+        request: of the first sample, or of the search.
+        layout: of the KV array.
+        config: of the model.
+        count: samples; a search has one sequence.
+    """
+    if request.beams is None:
+        num_prompt, page_size = len(request.prompt), layout.page_size
+        return Samples(num_prompt, page_size=page_size, count=count)
+    assert count == 1, count
+    return Search(
+        request.limited_beams,
+        layout.page_size,
+        num_words(config.embedding.vocab_size),
+        request.matcher,
+        Prepared() if request.programs is None else request.programs,
+    )
+
+
 def make_sequence(
-    request: Request, origin: Origin, seed: int, layout: KVLayout, config: ModelConfig
+    request: Request, origin: Origin, seed: int, page_size: int, group: Group
 ) -> EngineSequence:
     """A sequence at its beginning.
 
@@ -209,22 +236,10 @@ def make_sequence(
         request: what was asked for.
         origin: on whose behalf.
         seed: of its draws, where the request brings none.
-        layout: of the KV array.
-        config: of the model.
+        page_size: tokens of a page.
+        group: of `make_group`.
     """
-    page_size = layout.page_size
-    matcher = group = None
-    if request.beams is None:
-        matcher = request.matcher()
-    else:
-        words = num_words(config.embedding.vocab_size)
-        group = Search(
-            request.limited_beams,
-            page_size,
-            words,
-            request.matcher,
-            Prepared() if request.programs is None else request.programs,
-        )
+    matcher = request.matcher() if request.beams is None else None
     keys, tokens = PrefixKeys(page_size, origin.salt), list(request.prompt)
     return EngineSequence(
         request, origin, seed, keys, tokens, matcher=matcher, group=group

@@ -90,6 +90,21 @@ class PagePool:
             self._holders[page] = self._holders.get(page, 0) + 1
             self._highest.added((page,))
 
+    def fork(self, pages: Sequence[int]) -> list[int]:
+        """Adds a holder to pages that somebody holds, for another branch of theirs.
+
+        Returns:
+            The same pages, which the branch gives back as its own.
+
+        Raises:
+            ValueError: a page is not held; nothing is changed then.
+        """
+        if not self._holders.keys() >= set(pages):
+            raise ValueError(f"pages to be forked, but not held: {list(pages)}")
+        for page in pages:
+            self._holders[page] += 1
+        return list(pages)
+
     def give_back(self, pages: Sequence[int]) -> None:
         """Takes a holder from each page; what nobody holds is cached, or free.
 

@@ -200,19 +200,18 @@ class EngineThread:
             for submission in submissions
         )
         self._engine.check_queue(Load(1, len(tickets), tokens), origin)
-        requests = [
-            request
-            for submission in submissions
-            for request in self._requests(submission)
-        ]
+        prompts = [self._requests(submission) for submission in submissions]
+        left = iter(tickets)
         try:
-            for request, ticket in zip(requests, tickets, strict=True):
-                ticket.sequence = self._engine.add(request, origin)
-                self._tickets[ticket.sequence] = ticket
+            for samples in prompts:
+                for sequence in self._engine.add_samples(samples, origin):
+                    ticket = next(left)
+                    ticket.sequence = sequence
+                    self._tickets[sequence] = ticket
         except BaseException:
             self._abort(tickets)
             raise
-        return requests
+        return [request for samples in prompts for request in samples]
 
     def _requests(self, submission: Submission) -> list[Request]:
         """Of each sample; the prompt is checked, and kept, once."""

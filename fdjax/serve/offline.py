@@ -91,16 +91,18 @@ class Offline:
             one = bad_words(asked, tokenizer)
             token_ids = token_ids_of(plain(given, index), index, tokenizer)
             grammar = None if one.structured_outputs is None else grammar_of(one)
-            requests = [
-                self._engine.request(index, token_ids, sample, grammar)
-                for sample in one.samples()
-            ]
+            first, *others = one.samples()
+            request = self._engine.request(index, token_ids, first, grammar)
+            requests = [request, *map(request.sampled, others)]
             samples += self._samples(requests, text_of(given), tokenizer)
         return samples
 
     def run(self, samples: Sequence[Sample]) -> Iterator[Chunk]:
         """Chunks of all samples as they come; their outputs grow with them."""
-        sequences = self._runs.add([sample.request for sample in samples])
+        prompts = itertools.groupby(samples, lambda sample: sample.output.index)
+        sequences = self._runs.add_samples(
+            [[sample.request for sample in of_prompt] for _, of_prompt in prompts]
+        )
         sample_of = dict(zip(sequences, samples, strict=True))
         for sequence, increment in self._runs.follow(sequences):
             sample = sample_of[sequence]

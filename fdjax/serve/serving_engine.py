@@ -60,8 +60,10 @@ class ServingEngine(Protocol):
         """
         ...
 
-    def add(self, request: Request, origin: Origin | None = None) -> Any:
-        """Queues a request, gives its sequence."""
+    def add_samples(
+        self, requests: Sequence[Request], origin: Origin | None = None
+    ) -> Sequence[Any]:
+        """Queues the samples of one prompt, all or none; gives their sequences."""
         ...
 
     def abort(self, sequence: Any) -> None:

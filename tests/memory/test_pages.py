@@ -108,6 +108,21 @@ class Pages(RuleBasedStateMachine):
         self.held.append([page])
         return [page]
 
+    @rule(target=holdings, pages=holdings)
+    def fork(self, pages: list[int]) -> list[int]:
+        if pages not in self.held:
+            return []
+        branch = self.pool.fork(pages)
+        assert branch == pages and branch is not pages
+        self.held.append(branch)
+        return branch
+
+    @rule(page=st.integers(-1, NUM_PAGES), pages=holdings)
+    def fork_what_nobody_holds(self, page: int, pages: list[int]) -> None:
+        if not self.is_held(page) and pages in self.held:
+            with pytest.raises(ValueError, match="forked, but not held"):
+                self.pool.fork([*pages, page])
+
     @rule(pages=consumes(holdings))
     def give_back(self, pages: list[int]) -> None:
         if not pages:

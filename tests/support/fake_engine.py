@@ -131,12 +131,14 @@ class FakeEngine:
         if self.max_sequences is not None and now + more.samples > self.max_sequences:
             raise QueueFullError(f"{len(self.sequences)} samples wait; try later")
 
-    def add(self, request: Request, origin: Origin | None = None) -> FakeSequence:
+    def add_samples(
+        self, requests: Sequence[Request], origin: Origin | None = None
+    ) -> list[FakeSequence]:
         self._enter()
-        sequence = FakeSequence(request, origin or Origin())
-        self.sequences.append(sequence)
-        self.added.append(sequence)
-        return sequence
+        sequences = [FakeSequence(one, origin or Origin()) for one in requests]
+        self.sequences += sequences
+        self.added += sequences
+        return sequences
 
     def park(self, sequence: FakeSequence) -> None:
         self._enter()
