@@ -83,7 +83,7 @@ class Offline:
             RequestError: a prompt or parameter cannot be served.
         """
         many = as_list(prompts)
-        params = _per_prompt(sampling_params, len(many))
+        params = _per_prompt(SamplingParams, sampling_params, len(many))
         grammar_of = functools.lru_cache(maxsize=1)(self._grammars.compile)
         bad_words = functools.lru_cache(maxsize=1)(in_tokens)
         samples: list[Sample] = []
@@ -123,7 +123,8 @@ class Offline:
     ) -> list[BeamSearchOutput]:
         """See `LLM.beam_search`."""
         many, outputs = as_list(prompts), list[BeamSearchOutput]()
-        each, requests = _per_prompt(params, len(many), "params"), list[Request]()
+        each = _per_prompt(BeamSearchParams, params, len(many), "params")
+        requests = list[Request]()
         grammar_of = functools.lru_cache(maxsize=1)(self._grammars.compile)
         for index, (given, asked) in enumerate(zip(many, each, strict=True)):
             one = in_tokens(asked, tokenizer)
@@ -147,7 +148,7 @@ class Offline:
     ) -> tuple[int, Iterator[EmbeddingOutput]]:
         """How many there are, and outputs as they come; see `LLM.embed`."""
         many, requests = as_list(prompts), list[Request]()
-        each = _per_prompt(params, len(many), "pooling_params")
+        each = _per_prompt(PoolingParams, params, len(many), "pooling_params")
         for index, (given, one) in enumerate(zip(many, each, strict=True)):
             token_ids = token_ids_of(plain(given, index), index, tokenizer)
             requests.append(self._engine.request(index, token_ids, one))
@@ -185,13 +186,21 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return many  # pyright: ignore[reportReturnType]  (not all ints by the test)
 
 
-def _per_prompt[P: (SamplingParams, BeamSearchParams, PoolingParams)](
-    params: P | Sequence[P], count: int, name: str = "sampling_params"
+def _per_prompt[P](
+    kind: type[P], params: P | Sequence[P], count: int, name: str = "sampling_params"
 ) -> list[P]:
-    if isinstance(params, SamplingParams | BeamSearchParams | PoolingParams):
-        return [params] * count
-    if len(params) != count:
+    """Parameters of each prompt, all of one kind, whatever the caller's types say."""
+    each: list[object] = [*params] if isinstance(params, Sequence) else [params] * count
+    known = [one for one in each if isinstance(one, kind)]
+    if len(known) < len(each):
+        wrong = next(one for one in each if not isinstance(one, kind))
         raise RequestError(
-            f"{count} prompts but {len(params)} {name}; give one for all, or one each"
+            f"{name} has {type(wrong).__name__} where {kind.__name__} should be: "
+            "LLM.generate takes SamplingParams, LLM.beam_search BeamSearchParams, and "
+            "LLM.embed PoolingParams"
         )
-    return list(params)
+    if len(known) != count:
+        raise RequestError(
+            f"{count} prompts but {len(known)} {name}; give one for all, or one each"
+        )
+    return known

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fdjax import LLM, BeamSearchParams, RequestError
+from fdjax import LLM, BeamSearchParams, RequestError, SamplingParams
 from fdjax.serve.setup import MAX_BEAM_WIDTH
 from tests.support import beam_models
 
@@ -40,8 +40,6 @@ def test_several_prompts_have_parameters_of_their_own(llm: LLM):
 
 
 def test_one_beam_takes_the_likeliest_token_each_time(llm: LLM):
-    from fdjax import SamplingParams
-
     (output,) = llm.beam_search("The fox", BeamSearchParams(beam_width=1, max_tokens=9))
     (greedy,) = llm.generate("The fox", SamplingParams(temperature=0.0, max_tokens=9))
     assert output.sequences[0].text == greedy.text
@@ -51,6 +49,17 @@ def test_as_many_parameters_as_prompts(llm: LLM):
     params = [BeamSearchParams(beam_width=2)] * 3
     with pytest.raises(RequestError, match="2 prompts but 3 params"):
         llm.beam_search(["A", "B"], params)
+
+
+def test_parameters_of_another_kind_are_refused_by_name(llm: LLM):
+    """A search by `generate` would have one output, whatever its n."""
+    search, drawn = BeamSearchParams(beam_width=2), SamplingParams()
+    told = r"has BeamSearchParams where SamplingParams .* LLM.beam_search BeamSearchP"
+    for given in (search, [drawn, search]):
+        with pytest.raises(RequestError, match=f"sampling_params {told}"):
+            llm.generate(["A", "B"], given)  # pyright: ignore[reportArgumentType]  (wrong on purpose)
+    with pytest.raises(RequestError, match="params has SamplingParams where BeamSea"):
+        llm.beam_search("A", drawn)  # pyright: ignore[reportArgumentType]  (wrong on purpose)
 
 
 def test_searches_may_be_as_wide_as_the_model_was_loaded_for(llm: LLM):

@@ -182,8 +182,16 @@ class CompletionBody(SamplingBody):
     logprobs: int | None = None
 
     @model_validator(mode="after")
-    def _one_sample_has_the_prompts_logprobs(self) -> Self:
-        if self.echo and self.logprobs is not None and (self.n or 1) > 1:
+    def _prompts_logprobs_are_told_once(self) -> Self:
+        if not self.echo or self.logprobs is None:
+            return self
+        if self.use_beam_search:
+            raise ApiError(
+                f"logprobs is {self.logprobs} and echo true, but a beam search tells "
+                "no log-probabilities of a prompt; leave out echo or logprobs",
+                param="logprobs",
+            )
+        if (self.n or 1) > 1:
             raise ApiError(
                 f"n is {self.n}, but with echo and logprobs, a prompt's are told once; "
                 "use 1, or leave out echo or logprobs",

@@ -145,6 +145,22 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], para
     assert told.value.body["error"]["param"] == param
 
 
+def test_log_probabilities_of_prompts_are_refused_by_the_field_that_asks_for_them():
+    for fields, param in (
+        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ):
+        with pytest.raises(ApiError, match=f"^{param} is ") as told:
+            params_of(
+                {"prompt_logprobs": fields.get("prompt_logprobs")},
+                use_beam_search=True,
+                beam_width=2,
+                **fields,
+            )
+        assert told.value.body["error"]["param"] == param
+    assert params_of(use_beam_search=True, beam_width=2, echo=True).n == 1
+
+
 def test_more_outputs_than_beams_are_refused():
     with pytest.raises(RequestError, match="n is 5 but beam_width is 4"):
         params_of(use_beam_search=True, beam_width=4, n=5)
