@@ -120,6 +120,7 @@ def arena(*, num_requests: int, seed: int) -> int:
             seed=seed,
             asked=(*STYLES, 2),
             num_live=num_live,
+            max_samples=3,
         )
         now, idle = engine.statistics(), is_idle(engine)
         differing = list(done.differing(undisturbed))
@@ -154,7 +155,9 @@ def few_pages(*, num_requests: int, seed: int, beams: bool) -> int:
         )
         start = time.monotonic()
         asked = WIDTHS if beams else STYLES
-        done = soak(engine, num_requests=num_requests, seed=seed, asked=asked)
+        done = soak(
+            engine, num_requests=num_requests, seed=seed, asked=asked, max_samples=3
+        )
         seconds, idle = time.monotonic() - start, is_idle(engine)
         scheduler = engine.scheduler
         preemptions, cached = (

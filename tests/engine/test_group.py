@@ -17,7 +17,7 @@ from fdjax.generate.beam_params import BeamSearchParams
 from tests.engine.test_continuous import LONG
 from tests.engine.test_segments import NUM_PAGES, PAGE, Searches
 from tests.support.engines import GREEDY, run, tiny_engine
-from tests.support.soak import is_idle
+from tests.support.soak import is_idle, soak
 
 PROMPT, BRANCHES = 8, 3
 NUM_SHARED = (PROMPT - 1) // PAGE
@@ -256,6 +256,16 @@ def test_samples_keep_their_prompt_when_pages_move(bare: Engine):
     assert asked.seat(4).pages[:2] == after
     assert asked.finish() == expected
     assert is_idle(bare)
+
+
+@pytest.mark.parametrize("caching", [False, True], ids=["bare", "cached"])
+def test_hundreds_of_samples_and_searches_leave_every_page_free(caching: bool):
+    engine = tiny_engine(num_pages=9, steps_per_launch=2, prefix_caching=caching)
+    done = soak(engine, num_requests=60, seed=1, asked=("drawn", 2), max_samples=4)
+    assert min(done.num_aborted, done.num_searches) > 5
+    assert engine.scheduler.num_preemptions > 0
+    assert is_idle(engine)
+    assert list(done.differing(engine)) == []
 
 
 def test_a_search_is_a_group_whose_sequence_holds_the_prompt(bare: Engine):

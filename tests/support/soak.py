@@ -76,10 +76,11 @@ def soak(
     seed: int,
     asked: Sequence[Asked] = (0,),
     num_live: int = 100,
+    max_samples: int = 1,
 ) -> Soak:
     """Adds requests of random lengths, tenants and priorities at random times.
 
-    Some are samples of one request, and some are aborted.
+    Some are samples of one prompt, or of one client, and some are aborted.
 
     Args:
         engine: of at least four rows, if there are beams.
@@ -87,6 +88,7 @@ def soak(
         seed: of all that is random.
         asked: what each asks for, one of these.
         num_live: requests that wait or run at a time, at most.
+        max_samples: of a prompt that is no search.
 
     Returns when the engine has no work left.
     """
@@ -114,9 +116,12 @@ def soak(
             if draw.random() < 0.5:
                 tenant, priority = draw.choice("ab"), draw.randrange(2)
                 origin = Origin(tenant=tenant, priority=priority)
-            sequence = engine.add(request, origin)
-            kinds[sequence] = kind
-            live.append(sequence)
+            count = 1
+            if request.beams is None and max_samples > 1:
+                count = draw.randint(1, max_samples)
+            sequences = engine.add_samples([request] * count, origin)
+            kinds |= dict.fromkeys(sequences, kind)
+            live += sequences
         if live and draw.random() < 0.1:
             sequence = live[draw.randrange(len(live))]
             if not sequence.ended:

@@ -1,0 +1,49 @@
+"""Searches of odd widths at a time, put back or not, find what the definition does."""
+
+import dataclasses
+
+import pytest
+
+from fdjax.engine.request import Found
+from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.beam_params import BeamSearchParams
+from tests.support.beam_definition import Search, model_logprobs
+from tests.support.beam_models import TOLERANCE
+from tests.support.engines import PROMPTS, shallow_model, tiny_engine
+from tests.support.soak import is_idle
+
+ENDS = tuple(range(4, 120, 7))
+# Of prompts of one token, of whole pages, and of a page that is begun.
+SEARCHES = (
+    BeamSearchParams(beam_width=7, n=1, max_tokens=9, early_stopping="never"),
+    BeamSearchParams(beam_width=3, n=2, max_tokens=9, stop_token_ids=ENDS),
+    BeamSearchParams(beam_width=5, max_tokens=9, length_penalty=-1, min_tokens=2),
+    BeamSearchParams(beam_width=5, n=3, max_tokens=8, stop_token_ids=ENDS[:3]),
+    BeamSearchParams(beam_width=1, max_tokens=9, early_stopping=True),
+)
+
+
+@pytest.mark.parametrize("num_pages", [64, 18], ids=["room", "put back"])
+def test_tokens_and_scores_are_those_of_the_definition(num_pages: int):
+    engine = tiny_engine(
+        shallow_model(), page_size=4, max_num_seqs=16, num_pages=num_pages
+    )
+    asked = [
+        (PROMPTS[place % 3], dataclasses.replace(params, ignore_eos=True))
+        for place, params in enumerate(SEARCHES)
+    ]
+    sequences = [engine.add(engine.request(0, *one)) for one in asked]
+    last: dict[EngineSequence, Found] = {}
+    while engine.has_work:
+        for sequence, increment in engine.step():
+            assert isinstance(increment, Found)
+            last[sequence] = increment
+    assert bool(engine.scheduler.num_preemptions) == (num_pages < 64)
+    assert is_idle(engine)
+    logprobs = model_logprobs(shallow_model(), room=32)
+    for sequence, (prompt, params) in zip(sequences, asked, strict=True):
+        expected = Search(params, prompt, logprobs).found()
+        found = last[sequence].hypotheses
+        assert [one.token_ids for one in found] == [tokens for tokens, _ in expected]
+        scores = [score for _, score in expected]
+        assert [one.score for one in found] == pytest.approx(scores, rel=TOLERANCE)
