@@ -205,10 +205,12 @@ class Search:
         best = step.hypotheses
         found: list[Hypothesis] = []
         for place in range(self.params.group_width):
+            if not best.present[group, place]:  # and has no length
+                break
             length = int(best.lengths[group, place])
             score = float(best.scores[group, place])
             total = score * length**self.params.length_penalty
-            if not best.present[group, place] or total < OUT / 2:
+            if total < OUT / 2:
                 break  # fewer continuations than beams
             parent = int(best.parents[group, place])
             token = int(best.tokens[group, place])

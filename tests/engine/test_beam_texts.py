@@ -240,6 +240,16 @@ def test_the_best_so_far_is_told_where_it_is_asked_for(engine: Engine, form: Any
     assert hypotheses(finish(engine)[silent]) == last.hypotheses
 
 
+def test_short_outputs_are_preferred_where_there_are_fewer_than_beams(engine: Engine):
+    """What is not there has no length, and 0 to a power below 0 is no number."""
+    params = dataclasses.replace(SEARCH, length_penalty=-1.0, stream_best=True)
+    sequence = ask(engine, params, Places([[7], [8, 9]], VOCAB_SIZE))
+    found = hypotheses(finish(engine)[sequence])
+    assert sorted(one.token_ids for one in found) == [[7, 8], [7, 9]]
+    for one in found:
+        assert one.score == pytest.approx(one.cumulative_logprob * 2)
+
+
 def test_stop_strings_without_a_text_are_refused(engine: Engine):
     params = dataclasses.replace(SEARCH, stop=["a", "b"])
     with pytest.raises(RequestError, match="stop has 2 strings, but there is no token"):
