@@ -271,11 +271,15 @@ class Drawn:
         }
 
     @property
-    def rows(self) -> list[jax.Array]:
+    def rows(self) -> dict[str, jax.Array]:
         """Lengths, starts and firsts."""
         counts, starts = np.array(self.counts), np.array(self.starts)
         firsts = np.cumsum(counts) - counts
-        return [jnp.asarray(x, jnp.int32) for x in (starts + counts, starts, firsts)]
+        return {
+            "lengths": jnp.asarray(starts + counts, jnp.int32),
+            "starts": jnp.asarray(starts, jnp.int32),
+            "firsts": jnp.asarray(firsts, jnp.int32),
+        }
 
 
 def _same_items(found: jax.Array, wanted: jax.Array) -> None:
@@ -291,29 +295,26 @@ def _same_items(found: jax.Array, wanted: jax.Array) -> None:
 def test_the_kernel_lists_what_the_definition_does(seed: int):
     skip_without("prefill_plan", "gpu")
     drawn = Drawn.of(seed)
-    found = jax.jit(lambda *rows: cuda.work_of(*rows, drawn.window, **drawn.sizes))
-    wanted = work_of(*drawn.rows, jnp.int32(drawn.window), **drawn.sizes)
-    _same_items(found(*drawn.rows), wanted)
+    options: dict[str, Any] = {"window": drawn.window, **drawn.sizes}
+    found = jax.jit(lambda rows: cuda.work_of(**rows, **options))
+    _same_items(found(drawn.rows), work_of(**drawn.rows, **options))
 
 
 @pytest.mark.gpu
 def test_the_kernel_lists_no_more_than_there_is_room_for():
     skip_without("prefill_plan", "gpu")
     # Rows that overlap, begin before the queries, fall, or stand before their sequence.
-    rows = [
-        jnp.array(x, jnp.int32)
-        for x in (
-            [900, 900, 900, 50, 8, 2**31 - 1],
-            [0, 0, -300, 60, 0, 2**31 - 5],
-            [0, 0, 0, -20, 2000, 5],
-        )
-    ]
+    lengths = jnp.array([900, 900, 900, 50, 8, 2**31 - 1], jnp.int32)
+    starts = jnp.array([0, 0, -300, 60, 0, 2**31 - 5], jnp.int32)
+    firsts = jnp.array([0, 0, 0, -20, 2000, 5], jnp.int32)
     for kv_heads in (1, 8):
         tiles = most_tiles(900, 6, 32)
         room = room_of(tiles, kv_heads, 132)
         work = np.asarray(
             cuda.work_of(
-                *rows,
+                lengths,
+                starts,
+                firsts,
                 2**31 - 1,
                 num_queries=900,
                 max_tokens=1 << 20,

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -55,14 +56,16 @@ async def test_cancelled_while_the_engine_takes_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ):
     engine = FakeEngine(TOKENS, step_s=SLOW_S)
-    entered, leave, add = threading.Event(), threading.Event(), engine.add
+    entered, leave, add = threading.Event(), threading.Event(), engine.add_samples
 
-    def slow_add(request: Request, origin: Origin | None = None) -> FakeSequence:
+    def slow_add(
+        requests: Sequence[Request], origin: Origin | None = None
+    ) -> list[FakeSequence]:
         entered.set()
         assert leave.wait(5)
-        return add(request, origin)
+        return add(requests, origin)
 
-    monkeypatch.setattr(engine, "add", slow_add)
+    monkeypatch.setattr(engine, "add_samples", slow_add)
     llm = make(engine)
     task = asyncio.create_task(llm.start(["Once"], LONG))
     assert await asyncio.to_thread(entered.wait, 5)
