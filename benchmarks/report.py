@@ -14,6 +14,7 @@ from benchmarks import (
     beam_charts,
     beam_memory,
     beam_tables,
+    breakdown,
     charts,
     kernel_tables,
     load_charts,
@@ -147,6 +148,9 @@ CHARTS: dict[str, Callable[[], str]] = {
         of("serving_online"), "gap_ms"
     ),
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
+    "docs/plots/breakdown-h200.svg": lambda: breakdown.chart(
+        of("breakdown"), H200.name
+    ),
     "docs/plots/attention.svg": attention_chart.chart,
     "docs/plots/memory-h200.svg": lambda: memory_chart.chart(of("memory"), H200.name),
     "docs/plots/beams-memory.svg": lambda: beam_memory.chart(beam_memory.memory()),
