@@ -113,7 +113,7 @@ def whole(serving: Sequence[Row], start: Sequence[Row], peers: Sequence[Row]) ->
         ),
         (
             "start to ready with what the last start kept, s",
-            " to ".join(f"{seconds:.1f}" for seconds in ready["warm_s"]),
+            " to ".join(f"{seconds:.1f}" for seconds in sorted(ready["warm_s"])),
             f"{other['start']['warm_s']:.0f}",
             ready["commit"],
         ),

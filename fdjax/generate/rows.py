@@ -195,20 +195,28 @@ def decode_rows(
     )
     batch = GenerationRules(table, jax.tree.map(first, rules), prefixes)
 
-    def body(
-        step: Array, carry: tuple[GenerationProgress, Sampled]
+    def take(
+        step: Array | int, part: GenerationProgress
     ) -> tuple[GenerationProgress, Sampled]:
-        part, sampled = carry
         still, before = step >= steps, part.sampling.finished
         part = _with_finished(part, jnp.where(still, FinishReason.STOP, before))
         part, new = decode_step(model, batch, part, plan=plan)
         part = _with_finished(part, jnp.where(still, before, part.sampling.finished))
-        return part, jax.tree.map(lambda all, one: all.at[step].set(one), sampled, new)
+        return part, new
 
-    sampled = _room(model, batch.sampling, part.sampling, plan, num_steps)
-    # Steps that no row takes part in are not run; a loop of one is no loop, on a GPU.
-    count = 1 if num_steps == 1 else jnp.max(steps)
-    part, sampled = lax.fori_loop(0, count, body, (part, sampled))
+    def body(
+        step: Array, carry: tuple[GenerationProgress, Sampled]
+    ) -> tuple[GenerationProgress, Sampled]:
+        part, new = take(step, carry[0])
+        return part, jax.tree.map(lambda x, one: x.at[step].set(one), carry[1], new)
+
+    if num_steps == 1:
+        part, new = take(0, part)
+        sampled = jax.tree.map(lambda one: one[None], new)
+    else:
+        sampled = _room(model, batch.sampling, part.sampling, plan, num_steps)
+        # Steps that no row takes part in are not run.
+        part, sampled = lax.fori_loop(0, jnp.max(steps), body, (part, sampled))
     progress = GenerationProgress(
         kv=part.kv,
         lengths=put(progress.lengths, part.lengths),

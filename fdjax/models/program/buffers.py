@@ -5,6 +5,7 @@ buffer `[S, E]`, and a third as wide as the widest thing beside them; results of
 layer lie where those of the last have been.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -56,6 +57,7 @@ class Buffers:
         return sum(self.widths)
 
 
+@functools.lru_cache(16)  # a program is lowered for dozens of sizes
 def assign(program: Program) -> Buffers:
     """Gives every value a place that no other value needs at the same time.
 
