@@ -68,7 +68,9 @@ MEMORY = {"memory-h200.svg": "the longest sequences of 80 GiB, in three ways"}
 BLOCKS: dict[str, Callable[[], str]] = {
     "decode": lambda: tables.decode(of("decode")),
     "beside": lambda: tables.beside(of("decode"), of("peers")),
-    "whole": lambda: tables.whole(of("serving"), of("start"), of("peers")),
+    "whole": lambda: tables.whole(
+        *map(of, ("serving", "start", "trace_decode", "peers"))
+    ),
     "online": lambda: _shown(tables.online(of("serving_online")), ONLINE),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),

@@ -90,11 +90,17 @@ def paired(rows: Sequence[Row], peers: Sequence[Row]) -> Iterable[tuple[Row, Row
             yield row, peer
 
 
-def whole(serving: Sequence[Row], start: Sequence[Row], peers: Sequence[Row]) -> str:
-    """Throughput and the time to start, beside another engine's."""
+def whole(
+    serving: Sequence[Row],
+    start: Sequence[Row],
+    trace: Sequence[Row],
+    peers: Sequence[Row],
+) -> str:
+    """Throughput, steps of unequal rows and the start, beside another engine's."""
     runs = [row for row in serving if "requests_per_s" in row]
     other = {peer["what"]: peer for peer in peers}
     (ready,) = start
+    step = {row["engine"]: row for row in trace}
     load = f"{runs[0]['requests']} x ({runs[0]['input_tokens']:,} to "
     load += f"{runs[0]['output_tokens']}) at once"
     header = ("", "fdjax", other["serving"]["engine"], "commit")
@@ -110,6 +116,12 @@ def whole(serving: Sequence[Row], start: Sequence[Row], peers: Sequence[Row]) ->
             _range(runs, "output_tokens_per_s", ",.0f"),
             f"{other['serving']['output_tokens_per_s']:,.0f}",
             runs[0]["commit"],
+        ),
+        (
+            f"a step of {step['fdjax']['rows']} rows as long as a trace's, ms",
+            f"{step['fdjax']['ms_per_step']:.2f}",
+            f"{step['vllm']['ms_per_step']:.2f}",
+            step["fdjax"]["commit"],
         ),
         (
             "start to ready with what the last start kept, s",
