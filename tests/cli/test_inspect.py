@@ -104,7 +104,7 @@ def test_whether_a_step_is_one_call_is_explained(
     kernels = json.loads(result.stdout)["kernels"]
     assert any(line.startswith(told) for line in kernels), kernels
     operations = {line.partition(":")[0] for line in kernels}
-    alone = operations == {"layer_program", "matmul"}
+    alone = operations == {"layer_program", "matmul", "token_places"}
     assert alone == (path == LLAMA), "operations of layers are there without it alone"
 
 

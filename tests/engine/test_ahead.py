@@ -132,7 +132,7 @@ def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[st
             engine.executor,
             engine.buckets,
             engine.plan.layout,
-            [SamplingParams(temperature=0.0), SamplingParams()],
+            [SamplingParams(temperature=0.0)],
             longest=16,
             on_progress=lambda done, in_all, told=told: told.append(done),
             threads=threads,

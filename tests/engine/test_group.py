@@ -259,10 +259,10 @@ def test_samples_keep_their_prompt_when_pages_move(bare: Engine):
 
 
 @pytest.mark.parametrize("caching", [False, True], ids=["bare", "cached"])
-def test_hundreds_of_samples_and_searches_leave_every_page_free(caching: bool):
+def test_dozens_of_samples_and_searches_leave_every_page_free(caching: bool):
     engine = tiny_engine(num_pages=9, steps_per_launch=2, prefix_caching=caching)
-    done = soak(engine, num_requests=60, seed=1, asked=("drawn", 2), max_samples=4)
-    assert min(done.num_aborted, done.num_searches) > 5
+    done = soak(engine, num_requests=40, seed=1, asked=("drawn", 2), max_samples=4)
+    assert min(done.num_aborted, done.num_searches) > 3
     assert engine.scheduler.num_preemptions > 0
     assert is_idle(engine)
     assert list(done.differing(engine)) == []

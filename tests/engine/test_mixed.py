@@ -117,8 +117,8 @@ def test_all_kinds_of_requests_mix():
     engine = tiny_engine(
         shallow_model(), num_pages=6, steps_per_launch=2, max_batched_tokens=16
     )
-    done = soak(engine, num_requests=200, seed=2, asked=STYLES)
-    assert done.num_mixed > 50
+    done = soak(engine, num_requests=120, seed=2, asked=STYLES)
+    assert done.num_mixed > 30
     assert engine.scheduler.num_preemptions > 0
     assert is_idle(engine)
     assert list(done.differing(engine)) == []

@@ -49,8 +49,8 @@ def test_random_requests_get_what_they_get_undisturbed(
 ):
     engine = engine_of(16 if 3 in asked else 12, caching=caching)
     poisoned = Poisoned(engine, BORROWING)
-    done = soak(engine, num_requests=100, seed=5, asked=asked)
-    assert poisoned.num_calls > 70
+    done = soak(engine, num_requests=60, seed=5, asked=asked)
+    assert poisoned.num_calls > 40
     now = engine.statistics()
     assert now.num_moved_pages > 0
     assert now.num_preemptions > 0 or 3 in asked
