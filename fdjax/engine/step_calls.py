@@ -12,7 +12,7 @@ import numpy as np
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import PREFILL_ROWS
 from fdjax.kernels.beam_attention import BeamView
-from fdjax.kernels.paged import PageView, SharedPrefixes
+from fdjax.kernels.paged import KVCache, PageView, SharedPrefixes
 from fdjax.kernels.shared_prefix import prefix_shapes, room_for, room_for_prompts
 from fdjax.layers import Batch, beam_batch, decode_batch, mixed_batch, packed_batch
 from fdjax.memory.kv import KVLayout
@@ -57,8 +57,11 @@ class StepCalls:
         paths = program.body_parameters
         parameters = tuple(self._parameters[path] for path in paths)
 
-        batch = jax.eval_shape(lambda: self._batch(kind, num_tokens, width))
-        return LayerProgram(self._kv, batch, parameters, program)
+        def call(kv: KVCache, parameters: Any) -> LayerProgram:
+            batch = self._batch(kind, num_tokens, width)
+            return LayerProgram(kv, batch, parameters, program)
+
+        return jax.eval_shape(call, self._kv, parameters)
 
     @cached_property
     def _kv(self) -> Any:
