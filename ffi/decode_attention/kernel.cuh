@@ -25,6 +25,7 @@
 //   tiles.cuh          which tokens are whose, and where they lie in shared memory
 //   slots.cuh          where the page table says that a token lies
 //   tma_loader.cuh     pages -> shared memory by TMA, a ring a warp
+//   slot_loader.cuh    the same of single slots, of which most are neighbours
 //   thread_loader.cuh  the same by threads, for what TMA does not take
 //   attend.cuh         scores, the two schemes, weighted values
 //   combine.cuh        warps -> block -> cluster -> output
@@ -34,6 +35,7 @@
 
 #include "decode_attention/combine.cuh"
 #include "decode_attention/newest.cuh"
+#include "decode_attention/slot_loader.cuh"
 #include "decode_attention/thread_loader.cuh"
 #include "decode_attention/tma_loader.cuh"
 #include "fdjax/pdl.cuh"
@@ -314,6 +316,16 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
                FDJAX_GRID_CONSTANT const CUtensorMap source) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   attend_to_items<G, TmaLoader<G>>(p, source);
+#endif
+}
+
+// The same, where the page table has slots.
+template <typename G>
+__global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
+    slot_kernel(FDJAX_GRID_CONSTANT const Params p,
+                FDJAX_GRID_CONSTANT const SlotSource source) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  attend_to_items<G, SlotLoader<G>>(p, source);
 #endif
 }
 

@@ -23,21 +23,25 @@ bool has_clusters(void (*kernel)(Args...)) {
          compiled.ptxVersion >= 90;
 }
 
-// What TMA, where there is one, must know of the KV array; false where it
-// cannot fetch tiles.
+// What TMA, where there is one, must know of the KV array to fetch boxes of `tokens`
+// neighbouring slots and `lines` of a head; false where it cannot.
 template <typename G>
-bool encode_source(const Params& p, CUtensorMap* source) {
-  constexpr int kLines = G::kHeadDim / kLineElements;  // of a head
-  if (p.num_pages == 0 || p.page_size % kTileTokens != 0) return false;
+bool encode_source(const Params& p, cuuint32_t tokens, cuuint32_t lines,
+                   CUtensorMap* source) {
+  if (p.num_pages == 0) return false;
   if (p.head_bytes % kLineBytes != 0 || p.value_bytes % kLineBytes != 0) return false;
-  const uint64_t lines = static_cast<uint64_t>(p.slot_bytes) / kLineBytes;
-  const uint64_t slots = slots_of(p);
+  const uint64_t slot_lines = static_cast<uint64_t>(p.slot_bytes) / kLineBytes;
   const BoxSource<3> kv{.data = p.kv,
-                        .sizes = {kLineElements, slots, lines},
+                        .sizes = {kLineElements, slots_of(p), slot_lines},
                         .strides = {static_cast<uint64_t>(p.slot_bytes), kLineBytes},
-                        .box = {kLineElements, kTileTokens, kLines}};
+                        .box = {kLineElements, tokens, lines}};
   constexpr bool kBfloat16 = std::is_same_v<typename G::T, GpuFloats::bfloat16>;
   return encode_tensor_map(kv, kBfloat16, source);
+}
+
+// Whether the page table has what `by_slot` says, or pages are of one slot anyway.
+inline bool is_by_slot(const Params& p) {
+  return p.page_size == 1 && p.slots_per_page == 1;
 }
 
 // `warps`: of a block. Without clusters a block does all of an item: right, and slow at
@@ -72,16 +76,25 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p,
                .splits = Divisor(splits),
                .group = Divisor(p.group),
                .share = Divisor(Sums::share_of(heads, p.group, splits))};
+  const auto launched = [&](auto kernel, int max_warps, const auto&... source) {
+    const int warps = std::min(config.warps, max_warps);
+    return fdjax::launch(launch_of<G>(stream, p, config, warps, splits), kernel, all,
+                         source...);
+  };
   if constexpr (G::kHeadDim % kLineElements == 0) {
-    CUtensorMap source;
-    if (is_hopper && encode_source<G>(p, &source)) {
-      const int warps = std::min(config.warps, G::kMaxWarps);
-      return fdjax::launch(launch_of<G>(stream, p, config, warps, splits),
-                           tma_kernel<G>, all, source);
+    CUtensorMap pages;
+    if (is_hopper && p.page_size % kTileTokens == 0 &&
+        encode_source<G>(p, kTileTokens, G::kLines, &pages)) {
+      return launched(tma_kernel<G>, G::kMaxWarps, pages);
+    }
+    SlotSource slots;
+    if (is_hopper && is_by_slot(p) &&
+        encode_source<G>(p, kTileTokens, G::kLines, &slots.tile) &&
+        encode_source<G>(p, 1, 1, &slots.line)) {
+      return launched(slot_kernel<G>, G::kMaxWarps, slots);
     }
   }
-  const int warps = std::min(config.warps, kMaxCopyingWarps);
-  return fdjax::launch(launch_of<G>(stream, p, config, warps, splits), kernel<G>, all);
+  return launched(kernel<G>, kMaxCopyingWarps);
 }
 
 // Groups of more than 8 heads have sizes 64 and 128: no model has others, and each of

@@ -35,8 +35,9 @@ struct Geometry {
   using T = Element;
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kColumns = kQueryColumns;
-  static constexpr int kBlocks = kColumns / 8;  // of 8 columns
-  static constexpr int kChunks = kHeadDim / 8;  // of 16 bytes in a row
+  static constexpr int kBlocks = kColumns / 8;             // of 8 columns
+  static constexpr int kChunks = kHeadDim / 8;             // of 16 bytes in a row
+  static constexpr int kLines = kHeadDim / kLineElements;  // where they are whole
   static constexpr int kRowBytes = kHeadDim <= 64 ? 128 : (kHeadDim <= 128 ? 256 : 512);
   static constexpr int kHalfTileBytes = kTileTokens * kRowBytes;  // keys or values
   static constexpr int kQueryBytes = kColumns * kRowBytes;  // of one key/value head

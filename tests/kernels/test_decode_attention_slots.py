@@ -21,13 +21,21 @@ LENGTHS = (5, 1, 300, 0, 47, 129)
 
 
 def by_slot(cache: KVCache, *, width: int) -> PageView:
-    """Each token of `LENGTHS` somewhere; what is absent is named in three ways."""
-    random, total = np.random.default_rng(2), cache.num_pages * cache.page_size
-    free = iter(random.permutation(total).tolist())
+    """Each token of `LENGTHS` somewhere; what is absent is named in three ways.
+
+    Of every 32 tokens, the first 16 lie each for itself and the others in order of the
+    array's pages: neighbours, if these have as many.
+    """
+    random, size = np.random.default_rng(2), cache.page_size
+    pages = random.permutation(cache.num_pages)[:, None] * size + np.arange(size)
+    single, whole = (iter(part.ravel()) for part in np.array_split(pages, 2))
+    single = iter(random.permutation([*single]))
+    total = cache.num_pages * size
     table = np.full((len(LENGTHS), width), ABSENT, np.int64)
     table[:, ::2], table[:, 1::3] = -1, total
     for row, length in enumerate(LENGTHS):
-        table[row, :length] = [next(free) for _ in range(length)]
+        for token in range(length):
+            table[row, token] = next(whole if token // 16 % 2 else single)
     lengths = jnp.asarray(LENGTHS, jnp.int32)
     view = PageView.decoding(jnp.asarray(table.astype(np.int32)), lengths)
     return dataclasses.replace(view, by_slot=True)

@@ -99,7 +99,9 @@ class Sizes:
         return max(1, self.rows * self.num_kv_heads)
 
 
-def max_warps(head_dim: int, group: int, page_size: int) -> int:
+def max_warps(
+    head_dim: int, group: int, page_size: int, *, by_slot: bool = False
+) -> int:
     """The most warps that a block of this kernel has; for more it launches these.
 
     16 where 128 registers are enough for a thread (`Geometry` in tiles.cuh): where a
@@ -109,10 +111,12 @@ def max_warps(head_dim: int, group: int, page_size: int) -> int:
         head_dim: `D`.
         group: query heads of a key/value head.
         page_size: `Z`.
+        by_slot: the page table has slots, which TMA copies one by one where they are
+            not neighbours.
     """
     columns = -(-group // 8) * 8
     few = head_dim in (64, 128) and head_dim * columns <= 1024
-    return 16 if few and page_size % TILE_TOKENS == 0 else 8
+    return 16 if few and (by_slot or page_size % TILE_TOKENS == 0) else 8
 
 
 def candidates(sizes: Sizes) -> Iterator[LaunchConfig]:

@@ -109,7 +109,9 @@ def sizes_of(call: DecodeAttention) -> config.Sizes:
     """What the choice of a launch config depends on."""
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
-    warps = config.max_warps(head_dim, call.group, call.table_page_size)
+    warps = config.max_warps(
+        head_dim, call.group, cache.page_size, by_slot=call.pages.by_slot
+    )
     return config.Sizes(rows, cache.num_kv_heads, call.max_tokens, warps)
 
 
