@@ -10,10 +10,11 @@ was measured into `docs/plots`.
 
 import argparse
 import dataclasses
+import gc
 import pathlib
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -131,15 +132,12 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if asked.case == "fig6":
         rows = measure_attention(context=context, tokens=asked.tokens)
     for model in [] if rows else asked.model or _models(asked.case):
-        some = _searches(asked, context)
-        run, engine = _run_of(model, some, peer=asked.peer)
-        for one in some:
-            row = measure(run, one, repeats=asked.repeats)
-            name = pathlib.Path(model).stem
-            rows.append({"case": asked.case, "engine": engine, "model": name, **row})
-            print(rows[-1], flush=True)
+        for row in _measured(asked, model, context):
+            rows.append(row)
+            print(row, flush=True)
             _keep(out, asked.case, rows)
         jax.clear_caches()
+        gc.collect()  # an engine refers to itself, and the next has no room beside it
     _keep(out, asked.case, rows)
     return rows
 
@@ -157,6 +155,17 @@ def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--widths", help="of beams of one prompt, in place of a case's")
     parser.add_argument("--out", type=pathlib.Path)
     return parser.parse_args(given)
+
+
+def _measured(
+    asked: argparse.Namespace, model: str, context: int
+) -> Iterator[dict[str, Any]]:
+    """The results of one model."""
+    some = _searches(asked, context)
+    run, engine = _run_of(model, some, peer=asked.peer)
+    about = {"case": asked.case, "engine": engine, "model": pathlib.Path(model).stem}
+    for one in some:
+        yield {**about, **measure(run, one, repeats=asked.repeats)}
 
 
 def _searches(asked: argparse.Namespace, context: int) -> list[Search]:

@@ -10,7 +10,7 @@
 * `plot`: draws what there is of these.
 
 A sequence of a whole H200 takes minutes: `--tokens` runs a shorter one in the same
-room.
+room, which is a case of its own, `<case>-<tokens>`.
 """
 
 import argparse
@@ -230,7 +230,10 @@ def main(given: Sequence[str] | None = None) -> None:
         if case is None:
             rows = [row for model in (LLAMA, QWEN) for row in curves(model, 80 * GIB)]
         else:
-            rows = [measure(asked.case, case, tokens=asked.tokens, output=asked.output)]
+            name = (
+                asked.case if asked.tokens is None else f"{asked.case}-{asked.tokens}"
+            )
+            rows = [measure(name, case, tokens=asked.tokens, output=asked.output)]
     for row in rows:
         print(row, flush=True)
     keep(out, rows)

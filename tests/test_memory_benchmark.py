@@ -113,7 +113,14 @@ def test_a_shorter_sequence_has_the_same_room(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     case = memory.MemoryCase("longest", MODEL, budget_gib=0.02)
-    row = memory.measure("tiny", case, tokens=50, output=4)
+    monkeypatch.setitem(memory.CASES, "tiny", case)
+    out = tmp_path / "memory.json"
+    out.write_text('[{"case": "tiny"}]')
+    shorter = ["--tokens", "50", "--output", "4"]
+    memory.main(["--case", "tiny", *shorter, "--out", str(out)])
+    rows = _rows(out)
+    assert list(rows) == ["tiny", "tiny-50"]
+    row = rows["tiny-50"]
     assert (row["tokens"], row["prompt_tokens"]) == (50, 46)
     assert row["room_tokens"] > 50
     with pytest.raises(SystemExit):
