@@ -26,7 +26,8 @@ from benchmarks.report import REPOSITORY, load_rows
 from benchmarks.searches import Run, Search, Times
 from fdjax.engine.engine import Engine
 from fdjax.engine.sequence import EngineSequence
-from fdjax.generate.beam_params import MAX_BEAMS, BeamSearchParams
+from fdjax.generate.beam_fields import MAX_BEAMS
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.llm import LLM
 

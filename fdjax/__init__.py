@@ -21,6 +21,7 @@ from fdjax.errors import (
 from fdjax.version import __version__
 
 if TYPE_CHECKING:
+    from fdjax.generate.beam_fields import BeamSearch
     from fdjax.generate.beam_params import BeamSearchParams
     from fdjax.generate.params import SamplingParams
     from fdjax.generate.pooling_params import PoolingParams
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearch",
     "BeamSearchOutput",
     "BeamSearchParams",
     "CheckpointError",
@@ -64,6 +66,7 @@ __all__ = [
 _HOMES = {
     "LLM": "fdjax.serve.llm",
     "AsyncLLM": "fdjax.serve.async_llm",
+    "BeamSearch": "fdjax.generate.beam_fields",
     "BeamSearchOutput": "fdjax.serve.beam_search",
     "BeamSearchParams": "fdjax.generate.beam_params",
     "Chunk": "fdjax.serve.outputs",

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Request
 from fdjax.errors import RequestError
-from fdjax.generate.beam_params import MAX_BEAMS, BeamSearchParams
+from fdjax.generate.beam_fields import MAX_BEAMS
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.memory.kv import KVLayout

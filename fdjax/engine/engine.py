@@ -23,7 +23,7 @@ from fdjax.engine.sequence import EngineSequence, make_group, make_sequence
 from fdjax.engine.sleeping import Sleeping
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
-from fdjax.generate.beam_params import MAX_BEAMS
+from fdjax.generate.beam_fields import MAX_BEAMS
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.generate.softmax_counts import SoftmaxStatistics

@@ -18,7 +18,7 @@ from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sleeping import Sleeping
-from fdjax.generate.any_params import AnyParams
+from fdjax.generate.any_params import AnyParams, by_kind
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.memory.plan import MemoryPlan
@@ -69,7 +69,7 @@ class Intake:
                 KV array could not hold it beside what a step of it borrows.
         """
         self.sleeping.check()
-        beams = pooling = None
+        beams, pooling, params = None, None, by_kind(params)
         invariant = self.config.batch_invariant
         if isinstance(params, PoolingParams):
             pooling, params = params, params.sampling

@@ -142,7 +142,7 @@ class Hypothesis:
 
     Attributes:
         token_ids: the one that ended it among them.
-        score: by which it was found: see `BeamSearchParams`.
+        score: by which it was found: see `BeamSearch`.
         cumulative_logprob: sum of the log-probabilities of its tokens, after biases and
             penalties.
         finish_reason: `STOP` or `LENGTH`; `RUNNING` of one that has not ended.
@@ -170,6 +170,39 @@ class Found(Increment):
     """
 
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
+
+    def shared(self, count: int) -> list[Increment]:
+        """The last increment of each output; those that were not found have no tokens.
+
+        Args:
+            count: outputs, as many as hypotheses or more.
+        """
+        reason = self.finish_reason
+        assert reason is not None, "the outputs are known at the end"
+        outputs: list[Increment] = [
+            FoundOutput(
+                self.index,
+                one.token_ids,
+                one.logprobs,
+                one.finish_reason,
+                score=one.score,
+            )
+            for one in self.hypotheses
+        ]
+        nothing = None if self.logprobs is None else list[Logprob]()
+        lacking = range(count - len(outputs))
+        return outputs + [Increment(self.index, [], nothing, reason) for _ in lacking]
+
+
+@dataclass(slots=True)
+class FoundOutput(Increment):
+    """One of the outputs that a beam search has found, whole.
+
+    Attributes:
+        score: by which it was found: see `BeamSearch`.
+    """
+
+    score: float = 0.0
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from fdjax.config import Alibi
 from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.step_calls import StepCalls
-from fdjax.generate.beam_params import MAX_BEAMS
+from fdjax.generate.beam_fields import MAX_BEAMS
 from fdjax.kernels import decode_attention, prefill_attention
 from fdjax.kernels.matmul import OP as MATMUL
 from fdjax.kernels.matmul import Matmul

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as fields_of
 from typing import Any
 
 from fdjax.errors import RequestError
 from fdjax.generate import fields
+from fdjax.generate.beam_fields import COMMON, BeamSearch
 from fdjax.generate.checks import Interval, flag, integer, real, shown
 from fdjax.generate.fields import INT32_MAX
 from fdjax.generate.structured import FIELD, StructuredOutputs
@@ -92,7 +94,12 @@ class SamplingParams:
         structured_outputs: the form that the text has; it needs a tokenizer, and the
             extra `serve`.
         n: samples of the prompt, which share its keys and values; at most 16384. Sample
-            `i` draws with `seed + i`.
+            `i` draws with `seed + i`. Of a beam search, the outputs that return, the
+            best first; at most `beam_width`.
+        beam_search: a search for the likeliest outputs in place of draws. What is for
+            drawing alone is refused beside it: `temperature` but for 1 and 0, `top_p`,
+            `top_k`, `min_p`, `presence_penalty`, `frequency_penalty`, `seed`; and
+            `spaces_between_special_tokens` and `prompt_logprobs`.
 
     Raises:
         RequestError: a value has the wrong type or is out of range.
@@ -124,6 +131,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
     n: int = 1
+    beam_search: BeamSearch | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in _REALS.items():
@@ -148,11 +156,13 @@ class SamplingParams:
                 f"min_tokens is {self.min_tokens} but max_tokens is "
                 f"{self.max_tokens}; min_tokens must not be the larger one"
             )
+        if self.beam_search is not None:
+            self._check_search(self.beam_search)
 
     @property
     def is_greedy(self) -> bool:
-        """The most likely token is taken: nothing is drawn."""
-        return self.temperature < GREEDY_BELOW
+        """Nothing is drawn: the most likely token is taken, or beams are."""
+        return self.temperature < GREEDY_BELOW or self.beam_search is not None
 
     @property
     def has_penalties(self) -> bool:
@@ -167,6 +177,13 @@ class SamplingParams:
     def has_token_lists(self) -> bool:
         """Some tokens may not come: `allowed_token_ids` or `bad_words` say so."""
         return self.allowed_token_ids is not None or bool(self.bad_words)
+
+    @property
+    def judged_by(self) -> str | None:
+        """The field by which texts say what may follow or end, if there is one."""
+        if self.stop:
+            return "stop"
+        return None if self.structured_outputs is None else FIELD
 
     def clone(self) -> "SamplingParams":
         """Itself: nothing of it changes. `dataclasses.replace` makes another."""
@@ -208,8 +225,43 @@ class SamplingParams:
         for name, ids in named.items():
             fields.check_ids(name, ids, vocab_size)
 
+    def _check_search(self, search: object) -> None:
+        if not isinstance(search, BeamSearch):
+            raise RequestError(f"beam_search is {shown(search)}; use BeamSearch")
+        given = vars(self)
+        name = field_of_draws(given)
+        if self.temperature not in (0, 1):
+            name = "temperature"
+        if name is not None:
+            raise RequestError(
+                f"{name} is {shown(given[name])}, but a beam search draws nothing and "
+                f"does not take it; leave out {name} or beam_search"
+            )
+        search.check(n=self.n, judged_by=self.judged_by)
+
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+
+_DRAWING = {
+    one.name: one.default
+    for one in fields_of(SamplingParams)
+    if one.name not in (*COMMON, "temperature", "n", "beam_search")
+}
+
+
+def field_of_draws(given: Mapping[str, Any]) -> str | None:
+    """The first field that a beam search does not take and that asks for something.
+
+    Args:
+        given: fields of `SamplingParams`, among others; of `temperature` nothing is
+            said.
+    """
+    for name, value in given.items():
+        asks = name in _DRAWING and value != _DRAWING[name]
+        if asks and (name, value) != ("top_k", -1):  # which keeps all tokens, too
+            return name
+    return None
 
 
 def _check_form(value: object) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from fdjax.errors import RequestError
 from fdjax.generate.filters import Filters, init_filters
 from fdjax.generate.masks import init_masks
 from fdjax.generate.params import SamplingParams
@@ -115,7 +116,15 @@ def init_state(
             they go on as if never interrupted.
         masks: tokens each request may emit next, for a plan with masks; all tokens
             where there is none.
+
+    Raises:
+        RequestError: one of `params` asks for a beam search, which no row can do.
     """
+    if any(one.beam_search is not None for one in params):
+        raise RequestError(
+            "beam_search asks for a beam search, and rows continue one output each; "
+            "go through an LLM, or leave it out"
+        )
     padding = num_rows - len(params)
     assert padding >= 0, f"{len(params)} requests in {num_rows} rows"
     rules = _rules(

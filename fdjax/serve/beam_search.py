@@ -19,7 +19,7 @@ class BeamSequence:
         token_ids: the tokens made, the one that ended them included.
         text: their text, special tokens and a stop token left out; `None` without a
             tokenizer.
-        score: by which it was found: see `BeamSearchParams`.
+        score: by which it was found: see `BeamSearch`.
         cum_logprob: sum of the log-probabilities of its tokens, after biases and
             penalties.
         finish_reason: "stop" or "length"; `None` of one that has not ended.

@@ -3,7 +3,13 @@
 import functools
 from collections.abc import Iterable
 
-from fdjax.engine.request import Embedded, Found, Increment, Request
+from fdjax.engine.request import (
+    Embedded,
+    Found,
+    FoundOutput,
+    Increment,
+    Request,
+)
 from fdjax.errors import RequestError
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.stopping import FinishReason
@@ -105,6 +111,7 @@ class Detokenizer:
             failure=FAILURES[reason] if reason and finish_text == "error" else None,
             parts=None if self._reader is None else merged(parts),
             embedding=increment.embedding if isinstance(increment, Embedded) else None,
+            score=increment.score if isinstance(increment, FoundOutput) else None,
         )
 
     def _so_far(self, increment: Found) -> Chunk:

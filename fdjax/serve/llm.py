@@ -189,8 +189,8 @@ class LLM(Vectors):
         Args:
             prompts: texts or lists of token ids, also as `{"prompt": ...}` and
                 `{"prompt_token_ids": ...}`; or a single one of any.
-            sampling_params: for all prompts, or one each; by default
-                `get_default_sampling_params`.
+            sampling_params: for all prompts, or one each, of draws or a `beam_search`;
+                by default `get_default_sampling_params`.
             progress: shows a bar on stderr, if that is a terminal.
             use_tqdm: vLLM's word for `progress`, which it replaces.
 

@@ -3,15 +3,17 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
 from fdjax.engine.engine import Engine
-from fdjax.engine.request import Request
+from fdjax.engine.matcher import Grammar
+from fdjax.engine.request import Found, Increment, Request
 from fdjax.engine.runs import Runs
 from fdjax.engine.sequence import EngineSequence
 from fdjax.errors import RequestError
+from fdjax.generate.any_params import by_kind, num_outputs
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
@@ -28,10 +30,10 @@ from fdjax.serve.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a prompt on its way.
+    """A sample of a prompt on its way, or an output of a search.
 
     Attributes:
-        request: as the engine takes it.
+        request: as the engine takes it; all outputs of a search have one.
         detokenizer: what makes chunks of its increments.
         completion: what these add up to.
         output: of its prompt.
@@ -88,31 +90,29 @@ class Offline:
         bad_words = functools.lru_cache(maxsize=1)(in_tokens)
         samples: list[Sample] = []
         for index, (given, asked) in enumerate(zip(many, params, strict=True)):
-            one = bad_words(asked, tokenizer)
-            token_ids = token_ids_of(plain(given, index), index, tokenizer)
-            grammar = None if one.structured_outputs is None else grammar_of(one)
-            first, *others = one.samples()
-            request = self._engine.request(index, token_ids, first, grammar)
-            requests = [request, *map(request.sampled, others)]
-            samples += self._samples(requests, text_of(given), tokenizer)
+            one = bad_words(by_kind(asked), tokenizer)
+            each = one.samples()
+            request = self._request(index, given, each[0], tokenizer, grammar_of)
+            samples += self._samples(_each(request, each), text_of(given), tokenizer)
         return samples
 
     def run(self, samples: Sequence[Sample]) -> Iterator[Chunk]:
         """Chunks of all samples as they come; their outputs grow with them."""
         prompts = itertools.groupby(samples, lambda sample: sample.output.index)
+        shares = [_per_sequence([*of_prompt]) for _, of_prompt in prompts]
         sequences = self._runs.add_samples(
-            [[sample.request for sample in of_prompt] for _, of_prompt in prompts]
+            [[first.request for first, *_ in of_prompt] for of_prompt in shares]
         )
-        sample_of = dict(zip(sequences, samples, strict=True))
+        samples_of = dict(zip(sequences, itertools.chain(*shares), strict=True))
         for sequence, increment in self._runs.follow(sequences):
-            sample = sample_of[sequence]
-            if sample.detokenizer.ended:  # made before the engine knew
-                continue
-            chunk = sample.detokenizer.chunk(increment)
-            if sample.detokenizer.ended:
-                self._engine.abort(sequence)  # a stop string, which it knows nothing of
-            sample.add(sequence, chunk)
-            yield dataclasses.replace(chunk, finished=sample.output.finished)
+            for sample, part in _shared(increment, samples_of[sequence]):
+                if sample.detokenizer.ended:  # made before the engine knew
+                    continue
+                chunk = sample.detokenizer.chunk(part)
+                if sample.detokenizer.ended:
+                    self._engine.abort(sequence)  # it knows nothing of a stop string
+                sample.add(sequence, chunk)
+                yield dataclasses.replace(chunk, finished=sample.output.finished)
 
     def search(
         self,
@@ -129,14 +129,9 @@ class Offline:
         for index, (given, asked) in enumerate(zip(many, each, strict=True)):
             one = in_tokens(asked, tokenizer)
             one = dataclasses.replace(one, stream_best=on_best is not None)
-            token_ids = token_ids_of(plain(given, index), index, tokenizer)
-            form = None
-            if one.structured_outputs is not None:
-                form = grammar_of(one.sampling)
-            grammar = judging(tokenizer, token_ids, one, form)
-            requests.append(self._engine.request(index, token_ids, one, grammar))
-            text = text_of(given)
-            outputs.append(BeamSearchOutput(index, text, requests[-1].prompt))
+            request = self._request(index, given, one, tokenizer, grammar_of)
+            requests.append(request)
+            outputs.append(BeamSearchOutput(index, text_of(given), request.prompt))
         search(self._runs, tokenizer, requests, outputs, on_best)
         return outputs
 
@@ -154,6 +149,23 @@ class Offline:
             requests.append(self._engine.request(index, token_ids, one))
         texts = [text_of(given) for given in many]
         return len(many), embedded(self._runs, requests, texts)
+
+    def _request(
+        self,
+        index: int,
+        given: Prompt,
+        params: SamplingParams | BeamSearchParams,
+        tokenizer: Tokenizer | None,
+        grammar_of: Callable[[SamplingParams], Grammar | None],
+    ) -> Request:
+        """That of a prompt's first sample, or of its search."""
+        token_ids, grammar = token_ids_of(plain(given, index), index, tokenizer), None
+        common = params.sampling if isinstance(params, BeamSearchParams) else params
+        if common.structured_outputs is not None:
+            grammar = grammar_of(common)
+        if isinstance(params, BeamSearchParams):
+            grammar = judging(tokenizer, token_ids, params, grammar)
+        return self._engine.request(index, token_ids, params, grammar)
 
     def _samples(
         self, requests: Sequence[Request], text: str | None, tokenizer: Tokenizer | None
@@ -176,6 +188,34 @@ class Offline:
         return samples
 
 
+def _each(
+    request: Request, samples: Sequence[SamplingParams] | Sequence[BeamSearchParams]
+) -> list[Request]:
+    """The request of each output of a prompt, of which that of the first is there."""
+    first, *others = samples
+    if isinstance(first, BeamSearchParams):
+        return [request] * num_outputs(first)
+    drawn = (one for one in others if isinstance(one, SamplingParams))
+    return [request, *map(request.sampled, drawn)]
+
+
+def _per_sequence(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+    """Samples of a prompt by the engine's sequences: those of a search have one."""
+    if samples[0].request.beams is not None:
+        return [samples]
+    return [[sample] for sample in samples]
+
+
+def _shared(
+    increment: Increment, samples: Sequence[Sample]
+) -> Iterator[tuple[Sample, Increment]]:
+    """What has come, to whom: the outputs of a search go to one each."""
+    parts = [increment]
+    if isinstance(increment, Found):
+        parts = increment.shared(len(samples))
+    return zip(samples, parts, strict=True)
+
+
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Prompts of a call, where there may be only one."""
     if isinstance(prompts, str | Mapping):
@@ -196,8 +236,8 @@ def _per_prompt[P](
         wrong = next(one for one in each if not isinstance(one, kind))
         raise RequestError(
             f"{name} has {type(wrong).__name__} where {kind.__name__} should be: "
-            "LLM.generate takes SamplingParams, LLM.beam_search BeamSearchParams, and "
-            "LLM.embed PoolingParams"
+            "LLM.generate takes SamplingParams (beam_search is one of them), "
+            "LLM.beam_search BeamSearchParams, and LLM.embed PoolingParams"
         )
     if len(known) != count:
         raise RequestError(

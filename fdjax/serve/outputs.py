@@ -61,6 +61,8 @@ class Completion:
         failure: what "error" means.
         stop_reason: the stop string, or the token of `stop_token_ids`, that ended it;
             `None` for any other end.
+        score: of a beam search: see `BeamSearch`. Outputs have it once they have ended;
+            `None` where the search has found fewer than were asked for.
     """
 
     index: int
@@ -70,6 +72,7 @@ class Completion:
     logprobs: list[Logprob] | None = None
     failure: Failure | None = None
     stop_reason: int | str | None = None
+    score: float | None = None
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -92,6 +95,7 @@ class Completion:
         self.finish_reason = chunk.finish_reason
         self.failure = chunk.failure
         self.stop_reason = chunk.stop_reason
+        self.score = chunk.score
 
 
 @dataclass
@@ -148,7 +152,8 @@ class Output:
         index: place of the prompt in the call.
         prompt: the prompt's text, where it was given as text.
         prompt_token_ids: the prompt's tokens.
-        outputs: a continuation for each of the `n` samples asked for.
+        outputs: a continuation for each of the `n` samples asked for; of a beam search
+            the best first.
         request_id: counts the prompts that its `LLM` was given, from "0".
         metrics: when it ran.
         prompt_logprobs: one entry a token of the prompt, where the request asked for
@@ -204,7 +209,7 @@ class BestSoFar:
     Attributes:
         token_ids: of the output.
         text: of them; `None` without a tokenizer.
-        score: see `BeamSearchParams`.
+        score: see `BeamSearch`.
     """
 
     token_ids: list[int]
@@ -232,6 +237,7 @@ class Chunk:
             then the content of it.
         embedding: the vector of the prompt, `[E]` or fewer, where that was asked for;
             then it is the only chunk.
+        score: see `Completion`.
         finished: it is the last one of the prompt's samples together.
     """
 
@@ -248,6 +254,7 @@ class Chunk:
     parts: list[Part] | None = None
     best: BestSoFar | None = None
     embedding: np.ndarray | None = field(default=None, compare=False)
+    score: float | None = None
     finished: bool = field(default=False, compare=False)
 
     @property
@@ -262,5 +269,6 @@ class Chunk:
                 self.logprobs,
                 self.failure,
                 self.stop_reason,
+                self.score,
             )
         ]

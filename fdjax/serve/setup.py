@@ -15,7 +15,7 @@ from fdjax.engine.lent_pages import LentPages, lends
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
-from fdjax.generate.beam_params import MAX_BEAMS
+from fdjax.generate.beam_fields import MAX_BEAMS
 from fdjax.generate.checks import shown
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.memory.kv import KVLayout

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
-from fdjax.generate.any_params import AnyParams, num_outputs
+from fdjax.generate.any_params import AnyParams, by_kind, num_outputs
 from fdjax.serve.claims import Claim
 from fdjax.serve.detokenizer import Detokenizer
 from fdjax.serve.engine_thread import EngineThread
@@ -72,6 +72,7 @@ class Starting:
         Returns:
             The streams of the first prompt's samples, then those of the next.
         """
+        params = by_kind(params)
         n = num_outputs(params)
         with self.room(len(prompts), params, origin) as claim:
             submissions = await self._reading.submissions(prompts, params, origin.owner)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.matcher import Grammar
-from fdjax.engine.request import Found, Increment, Logprob
+from fdjax.engine.request import Found, Increment
 from fdjax.errors import EngineDeadError
 from fdjax.generate.any_params import AnyParams
 
@@ -69,16 +69,8 @@ class Ticket:
         """What has come, to whom: the outputs of a beam search go to one each."""
         if not isinstance(increment, Found) or increment.finish_reason is None:
             return [(self, increment)]
-        index, reason = increment.index, increment.finish_reason
-        outputs = [
-            Increment(index, one.token_ids, one.logprobs, one.finish_reason)
-            for one in increment.hypotheses
-        ]
         tickets = [self, *self.others]
-        lacking = len(tickets) - len(outputs)
-        nothing = None if increment.logprobs is None else list[Logprob]()
-        outputs += [Increment(index, [], nothing, reason) for _ in range(lacking)]
-        return list(zip(tickets, outputs, strict=True))
+        return list(zip(tickets, increment.shared(len(tickets)), strict=True))
 
     def take(self, increment: Increment) -> bool:
         """Counts what was read; whether a parked sequence should go on."""

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.generate.beam_params import BeamSearchParams, EarlyStopping
+from fdjax.generate.beam_fields import EarlyStopping
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.beam_search import choose
 from fdjax.generate.beam_state import BeamState, init_beams
 from fdjax.generate.beam_trace import BeamTrace, TracedStep

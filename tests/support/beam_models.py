@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found, Hypothesis
 from fdjax.engine.runs import Runs
-from fdjax.generate.beam_params import BeamSearchParams, EarlyStopping
+from fdjax.generate.beam_fields import EarlyStopping
+from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.models import Decoder, load
 from tests.support.hf_model import FIXTURES, TALES
 
