@@ -1,37 +1,18 @@
 """The fields of a beam search, in the words of vLLM."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from fdjax.generate.beam_fields import COMMON, BeamSearch
 from fdjax.generate.beam_params import BeamSearchParams
-from fdjax.generate.params import SamplingParams
+from fdjax.generate.params import field_of_draws
 from fdjax.serve.http.errors import ApiError
 
-_COMMON = (
-    "allowed_token_ids",
-    "bad_words",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "logit_bias",
-    "logprobs",
-    "max_tokens",
-    "min_tokens",
-    "repetition_penalty",
-    "skip_special_tokens",
-    "stop",
-    "stop_token_ids",
-    "structured_outputs",
-    "temperature",
-)
 # What a path may ask for besides the fields of a request.
 _ASKED_BESIDE = ("logprobs", "prompt_logprobs", "structured_outputs")
-_OF_BEAMS = (
-    "beam_width",
-    "length_penalty",
-    "early_stopping",
-    "num_beam_groups",
-    "diversity_penalty",
-)
+_OF_BEAMS = tuple(one.name for one in dataclasses.fields(BeamSearch))
+_TAKEN = (*COMMON, "temperature", *_OF_BEAMS)
 
 
 def given_fields(body: object) -> dict[str, Any]:
@@ -58,18 +39,16 @@ def beam_params(
     """
     asked = {name: defaults.get(name) for name in _ASKED_BESIDE}
     fields = {name: one for name, one in asked.items() if one is not None} | fields
-    neutral = vars(SamplingParams())
-    for name, value in fields.items():
-        known = name in (*_COMMON, *_OF_BEAMS, "n")
-        if name in neutral and not known and value not in (neutral[name], -1, []):
-            raise ApiError(
-                f"{name} is not for beam search; leave it or use_beam_search out",
-                param=name,
-            )
+    name = field_of_draws(fields)
+    if name is not None:
+        raise ApiError(
+            f"{name} is not for beam search; leave it or use_beam_search out",
+            param=name,
+        )
     n = fields.get("n", 1)
     width = {"n": n} if "beam_width" in fields else {"beam_width": n}
     limit = {k: v for k, v in defaults.items() if k == "max_tokens"}
-    given = {k: v for k, v in fields.items() if k in (*_COMMON, *_OF_BEAMS)}
+    given = {k: v for k, v in fields.items() if k in _TAKEN}
     return BeamSearchParams(**(limit | width | given), stream_best=stream_best)
 
 

@@ -135,6 +135,7 @@ def test_without_beams_nothing_changes():
         ({"early_stopping": False}, "early_stopping"),
         ({"use_beam_search": True, "top_p": 0.5}, "top_p"),
         ({"use_beam_search": True, "seed": 1}, "seed"),
+        ({"use_beam_search": True, "presence_penalty": -1.0}, "presence_penalty"),
         ({"num_beam_groups": 2}, "num_beam_groups"),
         ({"stream": True, "stream_options": {"include_best": True}}, "stream_options"),
     ],
