@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
 #endif
 }
 
-// The same, where the page table has slots.
+// The same, where the page table has slots, most of them neighbours.
 template <typename G>
 __global__ void __launch_bounds__(kLanes* G::kMaxWarps, 1)
     slot_kernel(FDJAX_GRID_CONSTANT const Params p,

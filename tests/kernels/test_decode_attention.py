@@ -215,7 +215,7 @@ def test_blocks_of_8_warps_at_most_are_cut_as_before(
 ):
     assert config.max_warps(head_dim, group, page_size) == warps
     few = 16 if (head_dim, page_size) == (128, 24) else warps
-    assert config.max_warps(head_dim, group, page_size, by_slot=True) == few
+    assert config.max_warps(head_dim, group, page_size, in_runs=True) == few
     splits = config.heuristic(config.Sizes(8, 8, 2048, warps)).splits
     assert splits == (2 if warps == 16 else 3)
 

@@ -100,7 +100,7 @@ class Sizes:
 
 
 def max_warps(
-    head_dim: int, group: int, page_size: int, *, by_slot: bool = False
+    head_dim: int, group: int, page_size: int, *, in_runs: bool = False
 ) -> int:
     """The most warps that a block of this kernel has; for more it launches these.
 
@@ -111,12 +111,12 @@ def max_warps(
         head_dim: `D`.
         group: query heads of a key/value head.
         page_size: `Z`.
-        by_slot: the page table has slots, which TMA copies one by one where they are
-            not neighbours.
+        in_runs: the page table has slots, and most of them are neighbours: then TMA
+            copies them too.
     """
     columns = -(-group // 8) * 8
     few = head_dim in (64, 128) and head_dim * columns <= 1024
-    return 16 if few and (by_slot or page_size % TILE_TOKENS == 0) else 8
+    return 16 if few and (in_runs or page_size % TILE_TOKENS == 0) else 8
 
 
 def candidates(sizes: Sizes) -> Iterator[LaunchConfig]:

@@ -83,7 +83,7 @@ def attend(
         weights are relative to, in units of log 2, and their sum.
     """
     rows, num_heads, head_dim = call.q.shape
-    chosen = config.heuristic(sizes_of(call))
+    chosen = config.heuristic(sizes_of(call, shares=with_about))
     shape = chosen.plan_shape(rows, call.kv.cache.num_kv_heads)
     floats = shape.record_floats(call.group, head_dim)
     about = (rows, num_heads, 2) if with_about else (0,)
@@ -105,12 +105,19 @@ def attend(
     return out, recomputed, about
 
 
-def sizes_of(call: DecodeAttention) -> config.Sizes:
-    """What the choice of a launch config depends on."""
+def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
+    """What the choice of a launch config depends on.
+
+    Args:
+        call: the operation.
+        shares: what rows share is read apart. Slots are then of tokens that lie in
+            pages of several beams, and else of their prompts, page by page.
+    """
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
+    in_runs = call.pages.by_slot and not shares
     warps = config.max_warps(
-        head_dim, call.group, cache.page_size, by_slot=call.pages.by_slot
+        head_dim, call.group, call.table_page_size, in_runs=in_runs
     )
     return config.Sizes(rows, cache.num_kv_heads, call.max_tokens, warps)
 

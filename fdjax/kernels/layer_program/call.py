@@ -133,9 +133,9 @@ def run(
     Raises:
         ValueError: what the step needs is more than the whole array that is lent.
     """
-    some, others = _decoding(decoding, kv), _prompts(prompts)
-    count = tokens.ids.shape[0]
     prefixes = None if shared is None else shared.prefixes
+    some = _decoding(decoding, kv, shares=prefixes is not None)
+    others, count = _prompts(prompts), tokens.ids.shape[0]
     blocks = blocks_of(memory, kv, count, decoding, prompts, prefixes)
     places = places_in(kv, blocks) if kv.lent else ()
     own = [0 if kv.lent else size for size in blocks]
@@ -191,7 +191,9 @@ def angles(
     return jnp.stack([jnp.cos(turns), jnp.sin(turns)])
 
 
-def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
+def _decoding(
+    calls: Sequence[DecodeAttention], kv: KVCache, *, shares: bool
+) -> _Decoding:
     if not calls:
         config = decode_config.LaunchConfig(splits=0, heads=1, warps=0, slots=0)
         shape = config.plan_shape(0, kv.num_kv_heads)
@@ -199,7 +201,7 @@ def _decoding(calls: Sequence[DecodeAttention], kv: KVCache) -> _Decoding:
         plans = jnp.zeros((1, 0), jnp.int32)
     else:
         first = calls[0]
-        config = decode_config.heuristic(decode_cuda.sizes_of(first))
+        config = decode_config.heuristic(decode_cuda.sizes_of(first, shares=shares))
         shape = config.plan_shape(first.pages.num_rows, kv.num_kv_heads)
         page_table, lengths = handlers_table(first), first.pages.lengths
         plans = jnp.stack([decode_cuda.plan_for(call, shape) for call in calls])

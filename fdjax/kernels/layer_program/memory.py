@@ -64,7 +64,8 @@ def blocks_of(
     records = prompts_records = about = shared_records = 0
     if decoding:
         one = decoding[0]
-        config = decode_config.heuristic(decode_cuda.sizes_of(one))
+        shares = prefixes is not None
+        config = decode_config.heuristic(decode_cuda.sizes_of(one, shares=shares))
         shape = config.plan_shape(one.pages.num_rows, kv.num_kv_heads)
         records = shape.record_floats(one.group, kv.head_dim)
     if prompts:
