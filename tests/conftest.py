@@ -41,17 +41,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_programs(config: pytest.Config) -> None:
-    """A process compiles a program once: engines of one shape are made often.
+    """A program is compiled once: engines of one shape are made often.
 
-    Not for several processes: JAX writes where another one may read.
+    In this process, in the workers, and in those that tests start.
     """
     import jax
 
     folder = tempfile.TemporaryDirectory(prefix="fdjax-tests-")
     config.add_cleanup(folder.cleanup)
-    jax.config.update("jax_compilation_cache_dir", folder.name)
-    # Others are compiled as fast as they are read.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    options = {
+        "jax_compilation_cache_dir": folder.name,
+        # With a limit JAX locks the folder: it would read what another process writes.
+        "jax_compilation_cache_max_size": 2**34,
+        # Others are compiled as fast as they are read.
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+    }
+    for name, value in options.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -23,6 +23,7 @@ def keeping(folder: pathlib.Path | None) -> Generator[None]:
     compilation_cache.reset_cache()
     try:
         jax.config.update("jax_compilation_cache_dir", folder and str(folder))
+        jax.config.update("jax_compilation_cache_max_size", -1)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         yield
