@@ -1,5 +1,6 @@
 """What holds for all tests: the CPU by default, and no silent promotion."""
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -59,6 +60,11 @@ def _keep_programs(config: pytest.Config) -> None:
     for name, value in options.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: the collector need not look at it again and again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
