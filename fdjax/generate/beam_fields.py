@@ -117,7 +117,8 @@ class BeamSearch:
 
 
 def _check_early_stopping(value: object) -> None:
-    if value != "never" and not isinstance(value, bool):
+    is_never = isinstance(value, str) and value == "never"  # arrays equal elementwise
+    if not is_never and not isinstance(value, bool):
         raise RequestError(
             f'early_stopping is {shown(value)}; use true, false or "never"'
         )

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fdjax.errors import RequestError
@@ -128,6 +129,7 @@ def test_groups_are_not_judged_by_their_texts(name: str):
         ({"beam_width": 513}, "beam_width is 513; use an integer from 1 to 512"),
         ({"length_penalty": 11}, "length_penalty is 11; use a number from -10 to 10"),
         ({"early_stopping": 1}, 'early_stopping is 1; use true, false or "never"'),
+        ({"early_stopping": np.ones(2)}, r"early_stopping is array\(.*; use true, "),
         ({"num_beam_groups": 3}, "num_beam_groups is 3, which does not divide"),
         ({"diversity_penalty": 1.0}, "but num_beam_groups is 1"),
     ],
