@@ -72,6 +72,8 @@ class Starting:
         Returns:
             The streams of the first prompt's samples, then those of the next.
         """
+        if not prompts:
+            return []
         params = by_kind(params)
         n = num_outputs(params)
         with self.room(len(prompts), params, origin) as claim:

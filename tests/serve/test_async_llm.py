@@ -43,6 +43,12 @@ async def test_prompts_as_vllm_takes_them(make: Make, prompt: Any):
     assert [*engine.added[0].request.prompt] == ONCE
 
 
+async def test_no_prompts_have_no_streams(make: Make):
+    engine = FakeEngine(TOKENS)
+    assert await make(engine).start([], LONG) == []
+    assert engine.added == []
+
+
 async def test_many_at_once_all_on_one_thread(make: Make):
     engine = FakeEngine(TOKENS)
     llm = make(engine)
