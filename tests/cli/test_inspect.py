@@ -13,7 +13,8 @@ from fdjax.models.program.lower import windows_of
 from tests.cli.conftest import Invoke
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
-LLAMA = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json"
+ROOT = pathlib.Path(__file__).parents[2]
+LLAMA = ROOT / "configs" / "models" / "llama3-8b.json"
 H200 = ("--device", "h200", "--budget", "141GB")
 
 
@@ -106,6 +107,29 @@ def test_whether_a_step_is_one_call_is_explained(
     operations = {line.partition(":")[0] for line in kernels}
     alone = operations == {"layer_program", "matmul", "token_places"}
     assert alone == (path == LLAMA), "operations of layers are there without it alone"
+
+
+def test_the_arena_is_told_and_drawn_as_the_page_on_serving_says(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+):
+    """Weights, arena and largest step, with the GPU handlers that plan for it."""
+    monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
+    sizes = ("--device", "h200", "--budget", "127GB", "--max-model-len", "8192")
+    result = invoke("inspect", str(LLAMA), *sizes, "--dtype", "bfloat16")
+    assert result.exit_code == 0, result.stderr
+    words = " ".join(result.stdout.split())
+    for part in (
+        "weights 14.96 GiB",
+        "workspace 0.72 GiB",
+        "KV cache 102.60 GiB: 840,464 tokens",
+        "largest step 0.46 GiB: the last 233 pages, while it runs",
+        "█░",
+        "░▒▓",
+    ):
+        assert part in words
+    page = " ".join((ROOT / "docs" / "serving.md").read_text().split())
+    assert "the weights take 14.96 GiB and the workspace 0.72 GiB" in page
+    assert "leaves 102.60 GiB, or 840,464 tokens" in page
 
 
 def test_the_model_in_numbers(report: dict[str, Any]):
