@@ -20,6 +20,15 @@ class Beams:
         self.origins: list[list[int]] = [[] for _ in range(WIDTH)]
 
 
+def pages_read(beams: Beams) -> set[tuple[int, int]]:
+    """Of each beam, the pages in which a token of some beam lies."""
+    return {
+        (origin, place // PAGE)
+        for origins in beams.origins
+        for place, origin in enumerate(origins)
+    }
+
+
 class Searches(RuleBasedStateMachine):
     """Two groups of beams and a stranger share a pool; memory holds what was written.
 
@@ -61,6 +70,10 @@ class Searches(RuleBasedStateMachine):
         beams.lines = [[*beams.lines[parent]] for parent in parents]
         beams.origins = [[*beams.origins[parent]] for parent in parents]
         self.pool.give_back(beams.segments.select(parents))
+        read = pages_read(beams)
+        for beam, pages in enumerate(beams.segments.pages):
+            for block in range(len(beams.lines[0]) // PAGE):
+                assert (pages[block] is not None) == ((beam, block) in read)
 
     @rule(group=st.integers(0, GROUPS - 1))
     def end(self, group: int) -> None:
@@ -107,17 +120,11 @@ class Searches(RuleBasedStateMachine):
                     assert page is not None and self.memory[page, place % PAGE] == token
 
     @invariant()
-    def full_pages_are_held_while_a_beam_reads_them_and_no_longer(self) -> None:
+    def full_pages_are_held_while_a_beam_reads_them(self) -> None:
+        """And no longer than until a reordering: feeding gives none back."""
         for beams in self.groups:
-            read = {
-                (origin, place // PAGE)
-                for origins in beams.origins
-                for place, origin in enumerate(origins)
-            }
-            for beam, pages in enumerate(beams.segments.pages):
-                for block in range(len(beams.lines[0]) // PAGE):
-                    # A reordering gives back, feeding does not.
-                    assert pages[block] is not None or (beam, block) not in read
+            for beam, block in pages_read(beams):
+                assert beams.segments.pages[beam][block] is not None
 
     @property
     def owned(self) -> list[int]:
