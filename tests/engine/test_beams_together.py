@@ -1,9 +1,11 @@
 """Searches of odd widths at a time, put back or not, find what the definition does."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
+from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
@@ -32,13 +34,26 @@ def test_tokens_and_scores_are_those_of_the_definition(num_pages: int):
         (PROMPTS[place % 3], dataclasses.replace(params, ignore_eos=True))
         for place, params in enumerate(SEARCHES)
     ]
+    check(engine, asked)
+    assert bool(engine.scheduler.num_preemptions) == (num_pages < 64)
+
+
+def test_as_many_beams_as_a_search_has_by_default_find_what_the_definition_does():
+    params = BeamSearchParams(
+        beam_width=64, max_tokens=5, stop_token_ids=ENDS[:3], ignore_eos=True
+    )
+    engine = tiny_engine(shallow_model(), page_size=4, max_num_seqs=64, num_pages=160)
+    check(engine, [(PROMPTS[1], params)])
+
+
+def check(engine: Engine, asked: Sequence[tuple[list[int], BeamSearchParams]]) -> None:
+    """All searches at a time find what the definition does with each alone."""
     sequences = [engine.add(engine.request(0, *one)) for one in asked]
     last: dict[EngineSequence, Found] = {}
     while engine.has_work:
         for sequence, increment in engine.step():
             assert isinstance(increment, Found)
             last[sequence] = increment
-    assert bool(engine.scheduler.num_preemptions) == (num_pages < 64)
     assert is_idle(engine)
     logprobs = model_logprobs(shallow_model(), room=32)
     for sequence, (prompt, params) in zip(sequences, asked, strict=True):
