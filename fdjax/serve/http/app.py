@@ -31,6 +31,7 @@ from fdjax.serve.http.keys import ApiKeys
 from fdjax.serve.http.limits import Limits
 from fdjax.serve.http.logprobs import TokenTexts
 from fdjax.serve.http.metrics import PREFIX
+from fdjax.serve.http.scrapes import Scrapes
 from fdjax.serve.http.server import STALL_SECONDS, ServedModel, Server
 from fdjax.version import __version__
 
@@ -120,7 +121,7 @@ def create_app(
 
 
 def _watching(server: Server) -> APIRouter:
-    routes = APIRouter()
+    routes, scrapes = APIRouter(), Scrapes(server.metrics.render)
 
     @routes.get(
         "/v1/models",
@@ -189,6 +190,6 @@ def _watching(server: Server) -> APIRouter:
 
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        return Response(server.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await scrapes.text(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
