@@ -125,7 +125,7 @@ class Engine(Intake):
         """
         first, count = requests[0], len(requests)
         if origin is not None:
-            self.scheduler.shares.check_rows(origin, first.num_rows)
+            origin.check_rows(first.num_rows)
         layout = self.plan.layout
         group = make_group(first, layout, self.config, count=count)
         sequences = [

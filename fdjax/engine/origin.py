@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from fdjax.errors import RequestError
+
 
 @dataclass(frozen=True, eq=False)
 class Origin:
@@ -29,3 +31,16 @@ class Origin:
     def owner(self) -> str:
         """Whose the work is of reading a request, before it is a sequence."""
         return self.tenant or self.client
+
+    def check_rows(self, num_rows: int) -> None:
+        """Refuses a beam search that needs more rows than its tenant may ever hold.
+
+        Raises:
+            RequestError: it does.
+        """
+        limit = self.max_running
+        if limit is not None and num_rows > max(limit, 1):
+            raise RequestError(
+                f"beam_width is {num_rows}, but max_running_samples of "
+                f"{self.tenant!r} is {limit}; use fewer beams"
+            )

@@ -60,19 +60,6 @@ class Shares:
         share.num_running += change
         self._forget(origin.tenant)
 
-    def check_rows(self, origin: Origin, num_rows: int) -> None:
-        """Refuses a beam search that needs more rows than its tenant may ever hold.
-
-        Raises:
-            RequestError: it does.
-        """
-        limit = origin.max_running
-        if limit is not None and num_rows > max(limit, 1):
-            raise RequestError(
-                f"beam_width is {num_rows}, but max_running_samples of "
-                f"{origin.tenant!r} is {limit}; use fewer beams"
-            )
-
     def check(self, origin: Origin, num_sequences: int, *, claimed: int = 0) -> None:
         """Refuses sequences of which too many of one tenant would wait.
 

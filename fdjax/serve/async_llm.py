@@ -173,9 +173,9 @@ class AsyncLLM:
             prompts: texts or token ids, whole or the last tokens of them.
             params: of all.
             origin: on whose behalf they are; nobody's by default.
-            charge: told how many tokens the prompts have before the engine takes
-                them. What it raises refuses them, and its block ends with the error
-                if the engine does.
+            charge: told how many tokens the prompts have before anything is compiled
+                for them, and the engine takes them. What it raises refuses them, and
+                its block ends with the error if one of these does.
             seconds: until all has come; then the streams end with the reason
                 `TIMED_OUT`. `None` lets it take any time.
             make_reader: what reads a sample's text as an assistant's turn, one each.

@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Sequence
 
+from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.serve.lanes import Lanes, finished
@@ -30,32 +31,35 @@ class Preparing:
         self._lanes = Lanes("fdjax-searches", quick=1, slow=1)
 
     async def submissions(
-        self, submissions: Sequence[Submission], owner: str = ""
+        self, submissions: Sequence[Submission], origin: Origin
     ) -> list[Submission]:
         """The same, with the programs of those that are beam searches.
 
         Args:
             submissions: of one request.
-            owner: whose it is.
+            origin: on whose behalf it is.
 
         Raises:
             RequestError: the engine would refuse it.
             EngineDeadError: this was closed.
         """
-        return [await self._prepared(submission, owner) for submission in submissions]
+        return [await self._prepared(submission, origin) for submission in submissions]
 
     def close(self) -> None:
         """Begins nothing more."""
         self._lanes.close()
 
-    async def _prepared(self, submission: Submission, owner: str) -> Submission:
+    async def _prepared(self, submission: Submission, origin: Origin) -> Submission:
         (params, *_) = submission.samples
         if not isinstance(params, BeamSearchParams):
             return submission
-        kept = functools.partial(self._request, submission, only_kept=True)
+        owner = origin.owner
+        kept = functools.partial(self._request, submission, origin, only_kept=True)
         request = await finished(self._lanes.quick, kept, owner=owner)
         if request is None:
-            compiling = functools.partial(self._request, submission, only_kept=False)
+            compiling = functools.partial(
+                self._request, submission, origin, only_kept=False
+            )
             request = await finished(self._lanes.slow, compiling, owner=owner)
         if request is None:
             return submission
@@ -77,9 +81,12 @@ class Preparing:
         with contextlib.suppress(RuntimeError):  # closed: nobody needs them
             self._lanes.slow.submit(compile_some, owner=owner)
 
-    def _request(self, submission: Submission, *, only_kept: bool) -> Request | None:
+    def _request(
+        self, submission: Submission, origin: Origin, *, only_kept: bool
+    ) -> Request | None:
         (params, *_) = submission.samples
         request = self._engine.request(
             submission.index, submission.prompt, params, submission.grammar
         )
+        origin.check_rows(request.num_rows)
         return self._engine.prepare(request, only_kept=only_kept)

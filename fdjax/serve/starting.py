@@ -78,9 +78,9 @@ class Starting:
         n = num_outputs(params)
         with self.room(len(prompts), params, origin) as claim:
             submissions = await self._reading.submissions(prompts, params, origin.owner)
-            submissions = await self._preparing.submissions(submissions, origin.owner)
             num_tokens = sum(len(submission.prompt) for submission in submissions)
             with charge(num_tokens) if charge else contextlib.nullcontext():
+                submissions = await self._preparing.submissions(submissions, origin)
                 return await self._streams(
                     submissions, n, origin, claim, deadline_s, make_reader
                 )

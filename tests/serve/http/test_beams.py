@@ -1,13 +1,16 @@
 """`use_beam_search`: the outputs of one search are the choices of an answer."""
 
 import json
+import pathlib
 from typing import Any
 
 import jax
 import pytest
 
 from fdjax import BeamSearchParams, RequestError, SamplingParams
+from fdjax.engine.request import Request
 from fdjax.serve.http.errors import ApiError
+from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.schemas import CompletionBody
 from tests.support import beam_models
 from tests.support.beam_models import ModelCase
@@ -203,3 +206,37 @@ async def test_searches_are_compiled_before_the_engine_has_them(
         ):
             answer = await server.post("/v1/completions", search | fields)
             assert answer.status_code == 200, answer.text
+
+
+async def test_nothing_is_compiled_for_what_a_key_may_not_ask(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each kind of search is seconds of work, for which no quota would be used."""
+    engine: Any = tiny_engine(max_num_seqs=4)
+    prepare, kept = engine.prepare, list[bool]()
+
+    def noted(request: Request, *, only_kept: bool) -> Request | None:
+        kept.append(only_kept)
+        return prepare(request, only_kept=only_kept)
+
+    monkeypatch.setattr(engine, "prepare", noted)
+    file = tmp_path / "keys.toml"
+    file.touch(mode=0o600)
+    file.write_text(
+        '[keys.a]\nkey = "a"\ntokens_per_minute = 4\nmax_running_samples = 2\n'
+    )
+    plain = {"prompt": [5, 6, 7], "max_tokens": 1}
+    search = plain | {"use_beam_search": True}
+    with served(engine, keyring=Keyring(file=file)) as server:
+        async with server.client as client:
+            client.headers["authorization"] = "Bearer a"
+            path = "/v1/completions"
+            wide = await client.post(path, json=search | {"beam_width": 3})
+            assert (wide.status_code, wide.json()["error"]["param"]) == (
+                400,
+                "beam_width",
+            )
+            assert (await client.post(path, json=plain)).is_success
+            more = await client.post(path, json=search | {"beam_width": 2})
+            assert more.status_code == 429
+    assert False not in kept
