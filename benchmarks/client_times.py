@@ -137,6 +137,8 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=pathlib.Path, default=_TOKENIZER)
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--concurrency", type=int, default=2)
+    parser.add_argument("--prompt-tokens", type=int, default=24, help="of each")
+    parser.add_argument("--output-tokens", type=int, default=16, help="of each")
     parser.add_argument("--allowed", type=float, default=0.05, help="share of a time")
     arguments = vars(parser.parse_args())
     url, allowed = arguments.pop("url"), arguments.pop("allowed")
