@@ -200,22 +200,21 @@ def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "group", "page_size", "warps"),
+    ("head_dim", "group", "page_size", "warps", "in_runs"),
     [
-        (128, 4, 16, 16),
-        (64, 16, 32, 16),
-        (128, 16, 16, 8),
-        (96, 1, 16, 8),
-        (256, 2, 16, 8),
-        (128, 4, 24, 8),
+        (128, 4, 16, 16, 16),
+        (64, 16, 32, 16, 16),
+        (128, 16, 16, 8, 8),
+        (96, 1, 16, 8, 8),
+        (256, 2, 16, 8, 8),
+        (128, 4, 24, 8, 16),
     ],
 )
 def test_blocks_of_8_warps_at_most_are_cut_as_before(
-    head_dim: int, group: int, page_size: int, warps: int
+    head_dim: int, group: int, page_size: int, warps: int, in_runs: int
 ):
     assert config.max_warps(head_dim, group, page_size) == warps
-    few = 16 if (head_dim, page_size) == (128, 24) else warps
-    assert config.max_warps(head_dim, group, page_size, in_runs=True) == few
+    assert config.max_warps(head_dim, group, page_size, in_runs=True) == in_runs
     splits = config.heuristic(config.Sizes(8, 8, 2048, warps)).splits
     assert splits == (2 if warps == 16 else 3)
 
