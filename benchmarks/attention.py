@@ -30,8 +30,7 @@ from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.shared_prefix import find_groups, plan_prefixes
 from fdjax.notation import Array
 
-Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
-TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2
+Q_HEADS, HEAD_DIM, PAGE_SIZE = 32, 128, 16
 LEAST_BYTES = 4 << 30  # of the KV array: many times the L2
 
 
@@ -45,6 +44,7 @@ class Rows:
         new: new tokens of each row.
         groups: rows next to each other whose leading pages are the same; 1: none.
         shared: tokens that the rows of a group share.
+        kv_heads: of the model.
         flashinfer_us: of FlashInfer 0.7.2's best kernel on an H200, where measured.
     """
 
@@ -53,7 +53,13 @@ class Rows:
     new: int = 1
     groups: int = 1
     shared: int = 0
+    kv_heads: int = 8
     flashinfer_us: float | None = None
+
+    @property
+    def token_bytes(self) -> int:
+        """Of a token's keys and values in one layer."""
+        return 2 * self.kv_heads * HEAD_DIM * 2
 
     @property
     def tokens(self) -> int:
@@ -80,6 +86,11 @@ CASES = (
     Rows("prefill-1x8192", (8192,), new=8192, flashinfer_us=1018.0),
     Rows("prefill-1x16384", (16_384,), new=16_384),
     Rows("prefill-8x1024", (1024,) * 8, new=1024, flashinfer_us=214.0),
+    # As many query heads for each key/value head as the names say; above it is 4.
+    Rows("prefill-1x8192-group1", (8192,), new=8192, kv_heads=32),
+    Rows("prefill-1x8192-group8", (8192,), new=8192, kv_heads=4),
+    Rows("prefill-8x1024-group1", (1024,) * 8, new=1024, kv_heads=32),
+    Rows("prefill-8x1024-group8", (1024,) * 8, new=1024, kv_heads=4),
 )
 
 
@@ -107,17 +118,17 @@ def prefixes_of(rows: Rows, table: np.ndarray[Any, Any]) -> SharedPrefixes | Non
     return plan_prefixes(
         groups,
         rows=len(rows.lengths),
-        num_kv_heads=KV_HEADS,
-        group=Q_HEADS // KV_HEADS,
+        num_kv_heads=rows.kv_heads,
+        group=Q_HEADS // rows.kv_heads,
     )
 
 
 def draw(rows: Rows) -> PagedAttention:
     """A call over noise, for the first layer."""
     table, total = page_table(rows)
-    layers = max(2, min(32, LEAST_BYTES // (total * PAGE_SIZE * TOKEN_BYTES)))
+    layers = max(2, min(32, LEAST_BYTES // (total * PAGE_SIZE * rows.token_bytes)))
     keys = jax.random.split(jax.random.key(0), 2)
-    shape = (total, layers, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM)
+    shape = (total, layers, 2, PAGE_SIZE, rows.kv_heads, HEAD_DIM)
     page = jax.random.normal(keys[0], (1, 1, *shape[2:]), jnp.bfloat16)
     cache = jax.jit(lambda page: jnp.broadcast_to(page, shape).copy())(page)
     queries = rows.new * len(rows.lengths)
@@ -138,26 +149,46 @@ def prefill_program() -> Any:
     def every_layer(call: PrefillAttention) -> tuple[Array, ...]:
         cache = call.kv.cache
         layers = map(cache.layer, range(cache.num_layers))
-        return tuple(PREFILL(dataclasses.replace(call, kv=kv)) for kv in layers)
+        return tuple(PREFILL(dataclasses.replace(call, kv=kv))[0] for kv in layers)
 
     return jax.jit(every_layer)
 
 
-def measure(rows: Rows) -> dict[str, Any]:
-    """One row of the results."""
+def measure(rows: Rows) -> list[dict[str, Any]]:
+    """The rows of the results of a case: of prompts, one for each scheme."""
     call = draw(rows)
-    decodes = isinstance(call, DecodeAttention)
-    run = program(SCHEMES["synchronised"]) if decodes else prefill_program()
-    repeats = microseconds(run, call, calls=400 if decodes else 24)
+    if isinstance(call, DecodeAttention):
+        repeats = microseconds(program(SCHEMES["synchronised"]), call, calls=400)
+        return [_row(rows, repeats, gb_s=rows.tokens * rows.token_bytes / 1e3)]
+    schemes = {
+        "": call,
+        "-unified": dataclasses.replace(call, unified=SCHEMES["unified"]),
+    }
+    repeats = interleaved(prefill_program(), schemes)
+    return [
+        _row(rows, repeats[suffix], suffix=suffix, tflop_s=rows.flops / 1e6)
+        for suffix in schemes
+    ]
+
+
+def interleaved(run: Any, calls: dict[str, Any]) -> dict[str, list[float]]:
+    """The times of calls in turns: what the card's clock does meets all alike."""
+    repeats: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(4):
+        for name, call in calls.items():
+            repeats[name] += microseconds(run, call, calls=24)[1:]
+    return repeats
+
+
+def _row(
+    rows: Rows, repeats: list[float], *, suffix: str = "", **work: float
+) -> dict[str, Any]:
+    """One row; `work` over microseconds is what stands in it."""
     us = statistics.median(repeats)
-    if decodes:
-        speed = {"gb_s": round(rows.tokens * TOKEN_BYTES / us / 1e3)}
-    else:
-        speed = {"tflop_s": round(rows.flops / us / 1e6)}
     return {
-        "case": rows.name,
+        "case": rows.name + suffix,
         "us": round(us, 2),
-        **speed,
+        **{unit: round(amount / us) for unit, amount in work.items()},
         "flashinfer_us": rows.flashinfer_us,
         "spread": round((max(repeats) - min(repeats)) / us, 4),
         **results.provenance(),
@@ -178,7 +209,7 @@ def mixed_program() -> Any:
         for layer in range(min(cache.num_layers for cache in caches)):
             here, there = (cache.layer(layer) for cache in caches)
             outs.append(DECODE(dataclasses.replace(decode, kv=here))[0])
-            outs.append(PREFILL(dataclasses.replace(chunk, kv=there)))
+            outs.append(PREFILL(dataclasses.replace(chunk, kv=there))[0])
         return outs
 
     return jax.jit(every_layer)
@@ -186,7 +217,7 @@ def mixed_program() -> Any:
 
 def measure_mixed() -> dict[str, Any]:
     """As `measure`, with the times of both alone."""
-    alone = [measure(rows)["us"] for rows in MIXED_ROWS]
+    alone = [measure(rows)[0]["us"] for rows in MIXED_ROWS]
     decode, chunk = map(draw, MIXED_ROWS)
     run = mixed_program()
     layers = min(call.kv.cache.num_layers for call in (decode, chunk))
@@ -216,8 +247,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for case in CASES:
         if case.name in chosen:
-            rows.append(measure(case))
-            print(rows[-1], flush=True)
+            rows += measure(case)
+            print(*rows[-2:], sep="\n", flush=True)
             results.write(out, rows)
     if MIXED in chosen:
         rows.append(measure_mixed())

@@ -96,7 +96,8 @@ def decode_step(
         lengths=progress.lengths + running.astype(jnp.int32),
         tokens=jnp.where(running, sampled.tokens, progress.tokens),
         sampling=state.progress,
-        softmax=progress.softmax and progress.softmax.add(recomputed, running),
+        softmax=progress.softmax
+        and progress.softmax.add(recomputed, running.astype(jnp.int32)),
         table=progress.table,
     )
     return progress, sampled

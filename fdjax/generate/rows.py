@@ -96,8 +96,9 @@ def extend_rows(
         page_size=progress.kv.page_size,
     )
     hidden, kv, recomputed = last_hidden(model, progress.kv, batch)
-    running = call.decodes & (progress.sampling.finished == FinishReason.RUNNING)
-    softmax = progress.softmax and progress.softmax.add(recomputed, running)
+    ended = call.decodes & (progress.sampling.finished != FinishReason.RUNNING)
+    counted = jnp.where(ended, 0, lengths - starts)
+    softmax = progress.softmax and progress.softmax.add(recomputed, counted)
     return dataclasses.replace(progress, kv=kv, softmax=softmax), hidden
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.models.config import ModelConfig
-from fdjax.notation import Array, Bool, Int32, UInt32
+from fdjax.notation import Array, Int32, UInt32
 from fdjax.pytree import pytree
 
 _HALF = 2**32
@@ -15,10 +15,11 @@ _HALF = 2**32
 
 @dataclass(frozen=True)
 class SoftmaxStatistics:
-    """What decoding has counted so far; see `UnifiedMax`.
+    """What steps have counted so far; see `UnifiedMax`.
 
     Attributes:
-        query_heads: query heads of running rows that each layer attended with.
+        query_heads: query heads of prompts' and of running rows' tokens that each layer
+            attended with.
         recomputed: how many of them left the bounds and were computed again, by layer.
     """
 
@@ -37,11 +38,11 @@ class SoftmaxCounts:
     """Running counts of 64 bits, their lower half first; JAX counts in 32.
 
     Attributes:
-        rows: decode steps of running rows.
+        tokens: of prompts, and of running rows that decode.
         recomputed: query heads computed again, by layer.
     """
 
-    rows: UInt32[Array, "2"]
+    tokens: UInt32[Array, "2"]
     recomputed: UInt32[Array, "L 2"]
 
     @staticmethod
@@ -53,12 +54,17 @@ class SoftmaxCounts:
         return SoftmaxCounts(jnp.zeros(2, jnp.uint32), layers)
 
     def add(
-        self, recomputed: Int32[Array, "L B"], running: Bool[Array, " B"]
+        self, recomputed: Int32[Array, "L B"], tokens: Int32[Array, " B"]
     ) -> "SoftmaxCounts":
-        """Counts a step; only rows that run."""
-        heads = jnp.sum(jnp.where(running, recomputed, 0), axis=1)
+        """Counts a step.
+
+        Args:
+            recomputed: query heads computed again of each row.
+            tokens: of each row; rows without any are not counted.
+        """
+        heads = jnp.sum(jnp.where(tokens > 0, recomputed, 0), axis=1)
         return SoftmaxCounts(
-            _plus(self.rows, jnp.sum(running)), _plus(self.recomputed, heads)
+            _plus(self.tokens, jnp.sum(tokens)), _plus(self.recomputed, heads)
         )
 
     def read(self, *, num_heads: int) -> SoftmaxStatistics:
@@ -67,9 +73,9 @@ class SoftmaxCounts:
         Args:
             num_heads: query heads of a layer.
         """
-        rows, recomputed = jax.device_get((self.rows, self.recomputed))
+        tokens, recomputed = jax.device_get((self.tokens, self.recomputed))
         return SoftmaxStatistics(
-            query_heads=num_heads * _whole(rows),
+            query_heads=num_heads * _whole(tokens),
             recomputed=tuple(map(_whole, recomputed)),
         )
 

@@ -27,7 +27,7 @@ class SelfAttention(nnx.Module):
         spec: heads, positions, window, and what else is declared.
         hidden_size: `E`.
         layer: which layer of each page is this one's.
-        unified: maximum of the asynchronous softmax in decoding, or `None`.
+        unified: maximum of the asynchronous softmax, or `None`.
         dtype: type of the parameters.
     """
 
@@ -146,7 +146,7 @@ def attend(
         kv: one layer's keys and values, the tokens' own among them.
         batch: the tokens.
         scores: how they are made.
-        unified: maximum of the asynchronous softmax in decoding, or `None`.
+        unified: maximum of the asynchronous softmax, or `None`.
 
     Returns:
         The mixed values, and how many query heads of each row left the bounds of
@@ -173,10 +173,13 @@ def attend(
     if batch.phase == "decode":
         return decode(q, batch.pages)
     pages = batch.pages if mixed is None else mixed.prompts
-    out = prefill_attention(q, kv, pages, *terms, **options)
-    if mixed is None or mixed.decoding is None:
-        return out, nothing
+    out, counts = prefill_attention(q, kv, pages, *terms, unified=unified, **options)
+    if mixed is None:
+        return out, counts
+    if mixed.decoding is None:
+        return out, mixed.by_row(nothing, counts)
     # Each kind of rows by the operation for it, over the same cache.
     one = q.at[mixed.places].get(mode="clip")
     decoded, recomputed = decode(one, mixed.decoding)
-    return out.at[mixed.places].set(decoded, mode="drop"), recomputed
+    out = out.at[mixed.places].set(decoded, mode="drop")
+    return out, mixed.by_row(recomputed, counts)

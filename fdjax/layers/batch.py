@@ -23,11 +23,19 @@ class Mixed:
         decoding: all rows, those that do not decode with one token; `None`: none does.
         places: where among the batch's tokens the one of each row is that decodes; `T`
             for the other rows.
+        rows: which of the batch's rows `prompts` are; `>= B` marks padding.
     """
 
     prompts: PageView
     decoding: PageView | None
     places: Int32[Array, " B"]
+    rows: Int32[Array, " A"]
+
+    def by_row(
+        self, decoding: Int32[Array, "*L B"], prompts: Int32[Array, "*L A"]
+    ) -> Int32[Array, "*L B"]:
+        """What is counted of rows of both kinds, as one array of all rows."""
+        return decoding.at[..., self.rows].set(prompts, mode="drop")
 
 
 @pytree
@@ -143,7 +151,7 @@ def mixed_batch(
         decoding = PageView.decoding(pages.page_table, lengths)
         places = jnp.where(decodes, firsts, places)
     batch = _batch(tokens, pages, "mixed", page_size)
-    return dataclasses.replace(batch, mixed=Mixed(view, decoding, places))
+    return dataclasses.replace(batch, mixed=Mixed(view, decoding, places, prompts))
 
 
 def beam_batch(

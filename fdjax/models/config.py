@@ -27,7 +27,7 @@ class ModelConfig:
         bos_token_id: first token of a sequence, where the model has one.
         eos_token_ids: tokens that end a sequence.
         dtype: type the checkpoint was saved in.
-        unified: maximum of the asynchronous softmax in decoding, from a calibration;
+        unified: maximum of the asynchronous softmax, from a calibration;
             `None` is the synchronised softmax. It changes results by rounding only.
         batch_invariant: a row's results have the same bits in any batch: its programs
             take only implementations that promise it.

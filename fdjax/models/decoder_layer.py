@@ -26,7 +26,7 @@ class DecoderLayer(nnx.Module):
         spec: the layer, declared.
         hidden_size: `E`.
         layer: its index.
-        unified: maximum of the asynchronous softmax in decoding, or `None`.
+        unified: maximum of the asynchronous softmax, or `None`.
         dtype: type of the parameters.
     """
 

@@ -53,7 +53,7 @@ def attention(
         )[0]
     return _ragged(
         q, kv, pages, slopes, sinks, scale=scale, soft_cap=soft_cap, window=window
-    )
+    )[0]
 
 
 attention_states = differentiable(STATES, definition.attention_states)

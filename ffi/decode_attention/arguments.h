@@ -192,15 +192,19 @@ inline Params params_of(const Attributes& a, const Inputs& in, const Dims& d, vo
           .table_rows = nullptr};
 }
 
-inline Params params_of(const Attributes& a, const SchemeAttributes& scheme,
-                        const Arguments& arguments, const Dims& d) {
-  Params p = params_of(a, arguments.in, d, arguments.out->untyped_data(),
-                       arguments.recomputed->typed_data());
+inline Params with_scheme(Params p, const SchemeAttributes& scheme) {
   p.unified = scheme.unified;
   p.phi = scheme.phi;
   p.low = scheme.low;
   p.high = scheme.high;
   return p;
+}
+
+inline Params params_of(const Attributes& a, const SchemeAttributes& scheme,
+                        const Arguments& arguments, const Dims& d) {
+  return with_scheme(params_of(a, arguments.in, d, arguments.out->untyped_data(),
+                               arguments.recomputed->typed_data()),
+                     scheme);
 }
 
 // Operands of a handler, after all attributes.

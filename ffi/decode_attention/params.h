@@ -44,8 +44,10 @@ struct Params {
   // [kv_heads * group], or nullptr: the score of one more token that every query sees,
   // and whose value is zero.
   const float* sinks;
-  void* out;            // as q
-  int32_t* recomputed;  // [rows, kv_heads]: rows of the group computed twice
+  void* out;  // as q
+  // Query heads computed again: of each row and group, [rows, kv_heads], where rows
+  // have one token; else of each row, [rows].
+  int32_t* recomputed;
   // [rows, kv_heads * group, 2], or nullptr: the number that a head's weights are
   // relative to, in units of log 2, and their sum.
   float* about = nullptr;

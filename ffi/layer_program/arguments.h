@@ -84,7 +84,7 @@ using Blocks = std::array<Block, kBlocks>;
 
 struct Results {
   ffi::Result<ffi::AnyBuffer> kv, hidden;
-  ffi::Result<Ints> recomputed;
+  ffi::Result<Ints> recomputed, prompts_recomputed;  // the latter may be absent
   Blocks blocks;
 };
 
@@ -227,12 +227,17 @@ inline ffi::Error check_shared(const Operands& in, const Results& out, Dims* d) 
 }
 
 // Rows with any number of tokens.
-inline ffi::Error check_prompts(const Operands& in, Dims* d) {
+inline ffi::Error check_prompts(const Operands& in, const Results& out, Dims* d) {
   using decode_attention::check_range;
   FDJAX_RETURN_IF_ERROR(check_pages("prompts", in.prompts, &d->prompts));
   FDJAX_RETURN_IF_ERROR(
       check_shape("tiles", in.tiles.dimensions(), {&d->lists, &d->tiles, &d->eight}));
   if (*d->prompts.rows == 0) return ffi::Error::Success();
+  if (!is_absent(*out.prompts_recomputed)) {
+    FDJAX_RETURN_IF_ERROR(check_shape("recomputed of prompts",
+                                      out.prompts_recomputed->dimensions(),
+                                      {&d->prompts.layers, &d->prompts.rows}));
+  }
   FDJAX_RETURN_IF_ERROR(prefill_attention::check_limits(d->prompts));
   return check_range("T", *d->tokens, 0, decode_attention::kMaxTokens);
 }
@@ -243,7 +248,7 @@ inline ffi::Error check(const Attributes& a, const Operands& in, const Results& 
   FDJAX_RETURN_IF_ERROR(check_tokens(in, out, d));
   FDJAX_RETURN_IF_ERROR(check_decoding(a, in, out, d));
   FDJAX_RETURN_IF_ERROR(check_shared(in, out, d));
-  return check_prompts(in, d);
+  return check_prompts(in, out, d);
 }
 
 }  // namespace fdjax::layer_program

@@ -85,6 +85,7 @@ class AttentionChain {
     decode_attention::Params& a = p.attention;
     const int64_t index = layer();
     read_scores(&a);
+    read_scheme(&a);
     p.tiles +=
         int64_t{reader_.number("list", 0, attention_.num_lists - 1)} * p.num_tiles;
     const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
@@ -92,7 +93,16 @@ class AttentionChain {
     a.out = reader_.operand(size);
     a.kv = static_cast<const char*>(a.kv) + index * attention_.layer_bytes;
     check_scale(a.scale);
+    if (a.unified && a.recomputed == nullptr) {
+      reader_.refuse("attention of prompts has no room to count in");
+    }
     if (!is_right() || p.queries == 0 || p.num_tiles == 0) return cudaSuccess;
+    if (a.unified && index == 0) {  // the first layer: it comes before the others
+      const cudaError_t error =
+          prefill_attention::clear_recomputed(stream_, p, attention_.layers);
+      if (error != cudaSuccess) return error;
+    }
+    if (a.unified) a.recomputed += index * a.rows;
     return prefill_attention::launch_prefill_attention<T>(stream_, p);
   }
 

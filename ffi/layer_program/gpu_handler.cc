@@ -44,8 +44,10 @@ decode_attention::Params decode_of(const Attributes& a, const Operands& in,
 prefill_attention::Params prefill_of(const Operands& in, const Results& out,
                                      const Dims& d) {
   const Block& records = out.blocks[kPrefillRecords];
+  decode_attention::Params attention = attention_of(in, in.prompts, d.prompts);
+  attention.recomputed = data_or_null(*out.prompts_recomputed);
   return {
-      .attention = attention_of(in, in.prompts, d.prompts),
+      .attention = attention,
       .tiles = reinterpret_cast<const prefill_attention::Tile*>(in.tiles.typed_data()),
       .num_tiles = static_cast<int>(*d.tiles),
       .queries = static_cast<int>(*d.tokens),
@@ -170,9 +172,10 @@ ffi::Error handle(
     Ints prompts_table, Ints prompts_lengths, Ints tiles, Ints shared_table, Ints order,
     Ints work, Ints parts, ffi::RemainingArgs weights,
     ffi::Result<ffi::AnyBuffer> kv_out, ffi::Result<ffi::AnyBuffer> hidden,
-    ffi::Result<Ints> recomputed, ffi::Result<ffi::AnyBuffer> first,
-    ffi::Result<ffi::AnyBuffer> second, ffi::Result<ffi::AnyBuffer> third,
-    ffi::Result<ffi::AnyBuffer> scratch, ffi::Result<ffi::AnyBuffer> decode_records,
+    ffi::Result<Ints> recomputed, ffi::Result<Ints> prompts_recomputed,
+    ffi::Result<ffi::AnyBuffer> first, ffi::Result<ffi::AnyBuffer> second,
+    ffi::Result<ffi::AnyBuffer> third, ffi::Result<ffi::AnyBuffer> scratch,
+    ffi::Result<ffi::AnyBuffer> decode_records,
     ffi::Result<ffi::AnyBuffer> prefill_records, ffi::Result<ffi::AnyBuffer> about,
     ffi::Result<ffi::AnyBuffer> shared_records) {
   const Operands in{kv,          tokens,
@@ -183,7 +186,7 @@ ffi::Error handle(
                     plans,       {prompts_table, prompts_lengths},
                     tiles,       {shared_table, order, work, parts},
                     weights};
-  Results out{kv_out, hidden, recomputed, {}};
+  Results out{kv_out, hidden, recomputed, prompts_recomputed, {}};
   FDJAX_RETURN_IF_ERROR(find_blocks(places, kv,
                                     {first, second, third, scratch, decode_records,
                                      prefill_records, about, shared_records},
@@ -242,6 +245,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_layer_program_gpu, fdjax::layer_program::han
                                   .RemainingArgs()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<fdjax::layer_program::Ints>()
                                   .Ret<fdjax::layer_program::Ints>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()

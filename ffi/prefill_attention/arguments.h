@@ -21,14 +21,27 @@ inline ffi::Error check_limits(const decode_attention::Dims& d) {
                                    std::to_string(kHeadMultiple));
 }
 
-// Every attention's are all that there are.
-using decode_attention::Attributes;
+// The scheme is a GPU's: on a CPU results are the same, and the softmax synchronised.
+struct Attributes {
+  decode_attention::Attributes attention;
+  decode_attention::SchemeAttributes scheme;
+};
+
+}  // namespace fdjax::prefill_attention
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    fdjax::prefill_attention::Attributes,
+    StructMember<fdjax::decode_attention::Attributes>("attention"),
+    StructMember<fdjax::decode_attention::SchemeAttributes>("scheme"));
+
+namespace fdjax::prefill_attention {
 
 struct Arguments {
   decode_attention::Inputs in;
   ffi::Buffer<ffi::S32> tiles;
   ffi::Result<ffi::AnyBuffer> out;
   ffi::Result<ffi::Buffer<ffi::F32>> records;
+  ffi::Result<ffi::Buffer<ffi::S32>> recomputed;  // empty where nothing can be
 };
 
 inline ffi::Error read(const Attributes& a, const Arguments& arguments,
@@ -44,9 +57,15 @@ inline ffi::Error read(const Attributes& a, const Arguments& arguments,
                                     {&records, &d->kv_heads, &rows, &sums}));
   FDJAX_RETURN_IF_ERROR(
       decode_attention::check_range("T", *queries, 0, decode_attention::kMaxTokens));
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_values(a, *d));
-  *params = {.attention = decode_attention::params_of(
-                 a, arguments.in, *d, arguments.out->untyped_data(), nullptr),
+  FDJAX_RETURN_IF_ERROR(decode_attention::check_values(a.attention, *d));
+  Dim counted{"rows of recomputed", a.scheme.unified ? *d->rows : 0};
+  FDJAX_RETURN_IF_ERROR(
+      check_shape("recomputed", arguments.recomputed->dimensions(), {&counted}));
+  *params = {.attention = decode_attention::with_scheme(
+                 decode_attention::params_of(a.attention, arguments.in, *d,
+                                             arguments.out->untyped_data(),
+                                             arguments.recomputed->typed_data()),
+                 a.scheme),
              .tiles = reinterpret_cast<const Tile*>(arguments.tiles.typed_data()),
              .num_tiles = static_cast<int>(*tiles),
              .queries = static_cast<int>(*queries),
@@ -68,7 +87,8 @@ auto bind_call(Binding&& binding) {
       .template Arg<ffi::Buffer<ffi::F32>>()
       .template Arg<ffi::Buffer<ffi::F32>>()
       .template Ret<ffi::AnyBuffer>()
-      .template Ret<ffi::Buffer<ffi::F32>>();
+      .template Ret<ffi::Buffer<ffi::F32>>()
+      .template Ret<ffi::Buffer<ffi::S32>>();
 }
 
 }  // namespace fdjax::prefill_attention

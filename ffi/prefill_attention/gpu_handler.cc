@@ -12,21 +12,29 @@ ffi::Error check_scale(float scale) {
   return invalid("scale is " + std::to_string(scale) + "; the handler takes above 0");
 }
 
+ffi::Error failed(cudaError_t error) {
+  return ffi::Error::Internal(std::string("prefill_attention: ") +
+                              cudaGetErrorString(error));
+}
+
 ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffer q,
                   ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::S32> tiles,
                   ffi::Buffer<ffi::F32> slopes, ffi::Buffer<ffi::F32> sinks,
                   ffi::Result<ffi::AnyBuffer> out,
-                  ffi::Result<ffi::Buffer<ffi::F32>> records) {
+                  ffi::Result<ffi::Buffer<ffi::F32>> records,
+                  ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
   decode_attention::Dims d;
   Params p;
-  FDJAX_RETURN_IF_ERROR(
-      read(attributes,
-           {{q, kv, page_table, lengths, slopes, sinks}, tiles, out, records}, &d, &p));
+  FDJAX_RETURN_IF_ERROR(read(
+      attributes,
+      {{q, kv, page_table, lengths, slopes, sinks}, tiles, out, records, recomputed},
+      &d, &p));
   FDJAX_RETURN_IF_ERROR(check_limits(d));
-  FDJAX_RETURN_IF_ERROR(check_scale(attributes.scores.scale));
+  FDJAX_RETURN_IF_ERROR(check_scale(attributes.attention.scores.scale));
+  cudaError_t error = clear_recomputed(stream, p, /*layers=*/1);
+  if (error != cudaSuccess) return failed(error);
   if (p.queries == 0 || p.num_tiles == 0) return ffi::Error::Success();
-  cudaError_t error;
   switch (const ffi::DataType dtype = q.element_type()) {
     case ffi::DataType::BF16:
       error = launch_prefill_attention<GpuFloats::bfloat16>(stream, p);
@@ -38,9 +46,7 @@ ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffe
       return invalid("q has element type " + std::to_string(static_cast<int>(dtype)) +
                      "; the handler takes bfloat16 and float16");
   }
-  if (error == cudaSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string("prefill_attention: ") +
-                              cudaGetErrorString(error));
+  return error == cudaSuccess ? ffi::Error::Success() : failed(error);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ fdjax::Launch launch_after(cudaStream_t stream, dim3 grid) {
   return {.stream = stream,
           .grid = grid,
           .threads = kMergeThreads,
-          .programmatic = has_wgmma<WgmmaGeometry<T, 64, false>>()};
+          .programmatic = has_wgmma<WgmmaGeometry<T, 64, Use::kSynchronised>>()};
 }
 
 template <typename T>
@@ -90,21 +90,30 @@ cudaError_t launch_merge(cudaStream_t stream, const Params& p) {
   return fdjax::launch(launch_after<T>(stream, grid), merge_kernel<T>, p);
 }
 
-template <typename T, int kHeadDim, bool kShared>
+template <typename T, int kHeadDim, Use kUse>
 cudaError_t launch_of_size(cudaStream_t stream, const Params& p) {
-  using G = WgmmaGeometry<T, kHeadDim, kShared>;
+  using G = WgmmaGeometry<T, kHeadDim, kUse>;
   Sources sources;
   return has_wgmma<G>() && encode_sources<G>(p, &sources)
              ? launch_wgmma<G>(stream, p, sources)
              : launch_mma<MmaGeometry<T, kHeadDim>>(stream, p);
 }
 
-template <typename T, bool kShared>
+template <typename T, Use kUse>
 cudaError_t launch_attention(cudaStream_t stream, const Params& p) {
   const int head_dim = p.attention.head_dim;
-  if (head_dim <= 64) return launch_of_size<T, 64, kShared>(stream, p);
-  if (head_dim <= 128) return launch_of_size<T, 128, kShared>(stream, p);
-  return launch_of_size<T, 256, kShared>(stream, p);
+  if (head_dim <= 64) return launch_of_size<T, 64, kUse>(stream, p);
+  if (head_dim <= 128) return launch_of_size<T, 128, kUse>(stream, p);
+  return launch_of_size<T, 256, kUse>(stream, p);
+}
+
+// float16 does not hold weights over the range of the bounds: it is synchronised.
+template <typename T>
+cudaError_t launch_prompts(cudaStream_t stream, const Params& p) {
+  if constexpr (std::is_same_v<T, GpuFloats::bfloat16>) {
+    if (p.attention.unified) return launch_attention<T, Use::kUnified>(stream, p);
+  }
+  return launch_attention<T, Use::kSynchronised>(stream, p);
 }
 
 Params in_units_of_log2(Params p) {
@@ -117,15 +126,21 @@ Params in_units_of_log2(Params p) {
 template <typename T>
 cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& params) {
   const Params p = in_units_of_log2(params);
-  const cudaError_t error = launch_attention<T, false>(stream, p);
+  const cudaError_t error = launch_prompts<T>(stream, p);
   return error == cudaSuccess ? launch_merge<T>(stream, p) : error;
+}
+
+cudaError_t clear_recomputed(cudaStream_t stream, const Params& p, int64_t layers) {
+  if (!p.attention.unified) return cudaSuccess;
+  const size_t bytes = layers * p.attention.rows * sizeof(int32_t);
+  return cudaMemsetAsync(p.attention.recomputed, 0, bytes, stream);
 }
 
 template <typename T>
 cudaError_t launch_shared_prefixes(cudaStream_t stream, const Params& params,
                                    const Joining& joining) {
   const Params p = in_units_of_log2(params);
-  const cudaError_t error = launch_attention<T, true>(stream, p);
+  const cudaError_t error = launch_attention<T, Use::kPrefixes>(stream, p);
   if (error != cudaSuccess) return error;
   const dim3 grid(p.queries, p.attention.kv_heads);
   return fdjax::launch(launch_after<T>(stream, grid), join_kernel<T>, p, joining);

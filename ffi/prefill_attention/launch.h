@@ -12,6 +12,10 @@ namespace fdjax::prefill_attention {
 template <typename T>
 cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& p);
 
+// Launches only count what is computed again: `p.attention.recomputed` of so many
+// layers is zero before.
+cudaError_t clear_recomputed(cudaStream_t stream, const Params& p, int64_t layers);
+
 // Adds to `out`, what queries have found in keys of their own, what they find in the
 // prefixes that they share. `params.order` is not nullptr, and every item has a record.
 template <typename T>

@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(G::kThreads, G::kHeadDim <= 128 ? 2 : 1)
       fetch(stages + (stage ^ 1) * G::kStageBytes);
     Scores<G> scores;
     multiply_keys<G>(own, keys, scores);
-    const Factors<G> factors = weigh_keys<G>(p, work, described, first, rows, scores);
+    const float scale = finish_scores<G>(p, work, described, first, scores);
+    const Factors<G> factors = weigh<G>(scale, rows, scores);
     rescale(factors, rows);
     multiply_values<G>(keys + G::kHalfBytes, scores, rows);
   }

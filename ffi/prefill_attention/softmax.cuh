@@ -16,18 +16,35 @@ template <typename G>
 struct Rows {
   static constexpr int kCount = 2 * G::kRowTiles;
   float out[G::kRowTiles][G::kHeadDim / 8][4];
-  float highest[kCount];  // score, in units of log 2
+  float highest[kCount];  // score, in units of log 2; or the unified maximum
   float total[kCount];    // of the weights that this thread has seen
 
-  // `queries` is of the warp's first row.
+  // `queries` is of the warp's first row. A sink is a token whose value is zero,
+  // counted by one thread.
   __device__ explicit Rows(const Query* queries) {
     const int lane = threadIdx.x % kLanes;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      // A sink is a token of weight 1 relative to its own score, counted by one thread.
       highest[i] = queries[i * 8 + lane / 4].sink;
       total[i] = highest[i] != -INFINITY && lane % 4 == 0 ? 1.0f : 0.0f;
     }
+    clear();
+  }
+
+  // Of the unified scheme: `phi` is what all weights are relative to.
+  __device__ Rows(const Query* queries, float phi) {
+    const int lane = threadIdx.x % kLanes;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      highest[i] = phi;
+      const float weight = exp2_approx(queries[i * 8 + lane / 4].sink - phi);
+      total[i] = lane % 4 == 0 ? weight : 0.0f;
+    }
+    clear();
+  }
+
+ private:
+  __device__ void clear() {
 #pragma unroll
     for (int m = 0; m < G::kRowTiles; ++m)
 #pragma unroll
@@ -133,12 +150,29 @@ __device__ Factors<G> weigh(float scale, Rows<G>& rows, Scores<G>& scores) {
   return factors;
 }
 
-// Scores of the keys from position `first` on become weights; `queries` is of the
-// warp's first row.
+// Scores times `scale` become weights relative to the unified maximum: no largest
+// score, no factor, nothing to rescale (FlashDecoding++Next, section III).
 template <typename G>
-__device__ Factors<G> weigh_keys(const decode_attention::Params& p, const Work& work,
-                                 const Query* queries, int first, Rows<G>& rows,
-                                 Scores<G>& scores) {
+__device__ void weigh_unified(float scale, float phi, Rows<G>& rows,
+                              Scores<G>& scores) {
+#pragma unroll
+  for (int row = 0; row < Rows<G>::kCount; ++row) {
+#pragma unroll
+    for (int n = 0; n < G::kKeyTiles; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float& score = scores[row / 2][n][row % 2 * 2 + j];
+        score = exp2_approx(fmaf(score, scale, -phi));
+        rows.total[row] += score;
+      }
+  }
+}
+
+// Soft cap, ALiBi and masks of the keys from position `first` on; `queries` is of the
+// warp's first row. Returns what scores have to be multiplied by yet.
+template <typename G>
+__device__ float finish_scores(const decode_attention::Params& p, const Work& work,
+                               const Query* queries, int first, Scores<G>& scores) {
   const bool plain = p.soft_cap == 0.0f && p.slopes == nullptr;
   if (!plain) transform<G>(p, queries, first, scores);
   // Every query sees all of the keys, or not.
@@ -146,7 +180,32 @@ __device__ Factors<G> weigh_keys(const decode_attention::Params& p, const Work& 
                      first + G::kTileKeys <= work.position + 1 &&
                      first > work.position + work.tokens - 1 - p.window;
   if (!whole) mask<G>(queries, first, work, p.window, scores);
-  return weigh<G>(plain ? p.scale : 1.0f, rows, scores);
+  return plain ? p.scale : 1.0f;
+}
+
+// Whether the unified maximum suits all of the warp's rows; the sum of the weights says
+// so. Of n weights with the sum l, the largest score lies between phi + log2 l - log2 n
+// and phi + log2 l: where both are within the bounds, so is that score. A row that sees
+// nothing has nothing to compute again, and one whose sum is not a number has.
+template <typename G>
+__device__ bool suits(const decode_attention::Params& p, const Work& work,
+                      const Query* queries, int first, const Rows<G>& rows) {
+  const int lane = threadIdx.x % kLanes;
+  bool all = true;
+#pragma unroll
+  for (int i = 0; i < Rows<G>::kCount; ++i) {
+    const float total = row_sum(rows.total[i]);
+    const int row = i * 8 + lane / 4;
+    if (RowPlace(p, first + row).token >= work.tokens) continue;
+    const Query& query = queries[row];
+    const int begin = max(work.key_begin, query.position - p.window + 1);
+    const int keys = min(work.key_end, query.position + 1) - begin;
+    const int seen = max(keys, 0) + (query.sink != -INFINITY);
+    const float sum = p.phi + __log2f(total);
+    const float least = sum - __log2f(static_cast<float>(seen));
+    all &= seen == 0 || (least > p.low && sum < p.high);
+  }
+  return __all_sync(~0u, all);
 }
 
 // Makes what was weighted before relative to the maxima as they are now.

@@ -17,6 +17,7 @@ inline constexpr int kLanes = 32;
 // A tile, and one key/value head.
 struct Work : Tile {
   int kv_head;
+  int round = 0;  // which of its block's items it is
 };
 
 // Item `index` of all tiles and key/value heads; of no tokens where there is none.

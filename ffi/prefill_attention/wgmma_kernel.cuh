@@ -9,6 +9,8 @@
 // item: the first keys of the next one are there when one ends.
 #pragma once
 
+#include <type_traits>
+
 #include "fdjax/pdl.cuh"
 #include "fdjax/wgmma.cuh"
 #include "prefill_attention/softmax.cuh"
@@ -37,16 +39,22 @@ class Consumer {
         keys_(barriers_.halves[kKeys]),
         values_(barriers_.halves[kValues]),
         group_(threadIdx.x / kGroupThreads - 1),
-        warp_row_(group_ * kGroupRows + threadIdx.x % kGroupThreads / kLanes * 16),
+        warp_((threadIdx.x - kGroupThreads) / kLanes),
+        warp_row_(warp_ * 16),
         described_(descriptions + warp_row_) {}
 
   __device__ void run() {
     for (;;) {
       mbarrier_wait(&barriers_.queries.full[queries_.stage], queries_.parity);
       work_ = buffers_.work[queries_.stage];
-      if (work_.tokens == 0) return;
-      // Are all rows the other's?
-      if (G::kShared && group_ * kGroupRows >= work_.tokens * p_.group) {
+      if (work_.tokens == 0) {
+        if (!G::kUnified || again_) return;
+        again_ = true;
+        release(&barriers_.queries.empty[queries_.stage]);
+        queries_.advance(G::kQueryStages);
+        continue;
+      }
+      if (is_others()) {
         skip();
         continue;
       }
@@ -54,9 +62,11 @@ class Consumer {
       __syncwarp();  // the last item's descriptions have been read
       if (lane < 16) described_[lane] = describe(p_, work_, warp_row_ + lane);
       __syncwarp();
-      Rows<G> rows(described_);
-      attend(rows);
-      finish<G>(params_, work_, warp_row_, rows);
+      if (G::kUnified && !again_ && work_.round < Retries::kRounds) {
+        unified();
+      } else {
+        synchronised();
+      }
     }
   }
 
@@ -64,9 +74,40 @@ class Consumer {
   static constexpr int kGroupRows = kTileRows / kConsumers;
   using Weights = uint32_t[G::kTileKeys / 16][4];
 
+  // Are all rows the other warpgroup's?
+  __device__ bool is_others() const {
+    if (G::kShared) return group_ * kGroupRows >= work_.tokens * p_.group;
+    if (!G::kUnified || !again_) return false;
+    bool own = false;
+    for (int warp = group_ * 4; warp < group_ * 4 + 4; ++warp) {
+      own |= buffers_.retries->has(warp, work_.round);
+    }
+    return !own;
+  }
+
+  __device__ void synchronised() {
+    Rows<G> rows(described_);
+    attend<false>(rows);
+    if (again_ && !buffers_.retries->has(warp_, work_.round)) return;
+    finish<G>(params_, work_, warp_row_, rows);
+  }
+
+  __device__ void unified() {
+    Rows<G> rows(described_, p_.phi);
+    attend<true>(rows);
+    if (suits<G>(p_, work_, described_, warp_row_, rows)) {
+      finish<G>(params_, work_, warp_row_, rows);
+    } else if (threadIdx.x % kLanes == 0) {
+      buffers_.retries->add(warp_, work_.round);
+      atomicAdd(p_.recomputed + work_.row,
+                min(16, work_.tokens * p_.group - warp_row_));
+    }
+  }
+
   // ptxas moves the exponentials behind the second wait. To keep them before it, beside
   // the GEMM with the values, is 3 % slower: the card is at its power limit
   // (docs/kernels).
+  template <bool kUnified>
   __device__ void attend(Rows<G>& rows) {
     Scores<G> scores;
     Weights weights;
@@ -75,7 +116,7 @@ class Consumer {
     multiply_keys(cursor_.stage, scores);
     wgmma_wait<0>();
     finish_keys(cursor_.stage, first, scores);
-    weigh_keys<G>(p_, work_, described_, first, rows, scores);
+    weigh_keys<kUnified>(first, rows, scores);
     pack_all(scores, weights);
     for (first += G::kTileKeys; first < work_.key_end; first += G::kTileKeys) {
       const Cursor before = cursor_;
@@ -86,12 +127,11 @@ class Consumer {
       multiply_values(before.stage, weights, rows);
       wgmma_wait<1>();
       finish_keys(cursor_.stage, first, scores);
-      const Factors<G> factors =
-          weigh_keys<G>(p_, work_, described_, first, rows, scores);
+      const auto factors = weigh_keys<kUnified>(first, rows, scores);
       wgmma_wait<0>();
       wgmma_pin(out_of(rows));
       release(&values_.empty[before.stage]);
-      rescale(factors, rows);
+      if constexpr (!kUnified) rescale(factors, rows);
       pack_all(scores, weights);
     }
     wait_for_values(cursor_, first - G::kTileKeys);
@@ -100,6 +140,19 @@ class Consumer {
     wgmma_pin(out_of(rows));
     release(&values_.empty[cursor_.stage]);
     cursor_.advance(kStages);
+  }
+
+  // Scores become weights. Returns by what earlier ones must be multiplied, if they
+  // must.
+  template <bool kUnified>
+  __device__ auto weigh_keys(int first, Rows<G>& rows, Scores<G>& scores) const {
+    const float scale = finish_scores<G>(p_, work_, described_, first, scores);
+    if constexpr (kUnified) {
+      weigh_unified<G>(scale, p_.phi, rows, scores);
+      return nullptr;
+    } else {
+      return weigh<G>(scale, rows, scores);
+    }
   }
 
   // Gives back what the producer brings.
@@ -206,10 +259,12 @@ class Consumer {
   const Buffers<G>& buffers_;
   Barriers& barriers_;
   Ring &keys_, &values_;
-  const int group_, warp_row_;  // which warpgroup; the warp's first row
-  Query* const described_;      // of the warp's rows
+  const int group_, warp_;  // which warpgroup; which warp of all consumers
+  const int warp_row_;      // the warp's first row
+  Query* const described_;  // of the warp's rows
   Work work_{};
-  Cursor cursor_;   // of keys and of values
+  bool again_ = false;  // items come a second time
+  Cursor cursor_;       // of keys and of values
   Cursor queries_;  // of the next item, once an item's keys have all been multiplied
 };
 
@@ -225,11 +280,14 @@ __global__ void __launch_bounds__(G::kThreads, 1)
   __shared__ Barriers barriers;
   __shared__ Work work[G::kQueryStages];
   __shared__ Query descriptions[kTileRows];
+  __shared__ std::conditional_t<G::kUnified, Retries, char> retries;
   const uint32_t unaligned = shared_address(shared);
   const Buffers<G> buffers{
       .start = (unaligned + G::kAlignment - 1) / G::kAlignment * G::kAlignment,
       .barriers = &barriers,
-      .work = work};
+      .work = work,
+      .retries = reinterpret_cast<Retries*>(&retries)};
+  if constexpr (G::kUnified) retries.clear();
   if (threadIdx.x == 0) barriers.init();
   __syncthreads();
   pdl_release();  // what adds pieces waits for all of them

@@ -22,11 +22,18 @@ inline constexpr int kGroupThreads = 128;
 inline constexpr int kStages = 2;
 inline constexpr int kLineElements = 64, kLineBytes = 128;  // of a box in shared memory
 
-// `kIsShared`: queries are gathered, and often too few for both consumers.
-template <typename Element, int kHeadDimension, bool kIsShared>
+// What a kernel is compiled for.
+enum class Use {
+  kSynchronised,  // prompts, of which each row has its running maximum
+  kUnified,       // prompts, by the asynchronous scheme with a unified maximum
+  kPrefixes,  // shared prefixes: queries are gathered, often too few for both consumers
+};
+
+template <typename Element, int kHeadDimension, Use kUse>
 struct WgmmaGeometry {
   using T = Element;
-  static constexpr bool kShared = kIsShared;
+  static constexpr bool kShared = kUse == Use::kPrefixes;
+  static constexpr bool kUnified = kUse == Use::kUnified;
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kTileKeys = kHeadDim <= 128 ? 128 : 64;
@@ -69,12 +76,44 @@ struct Barriers {
   }
 };
 
+// Items of which some rows did not suit the unified maximum: these rows are computed
+// again by the synchronised scheme, by the same block when it has done all items. What
+// has not been stored is still there to be read: queries lie where results go.
+struct Retries {
+  static constexpr int kRounds = 1024;  // later ones are synchronised at once
+  // A bit an item, of the rows of each warp, which alone writes it.
+  uint32_t of_warp[kConsumerWarps][kRounds / 32];
+
+  // By all threads of the block.
+  __device__ void clear() {
+    for (int i = threadIdx.x; i < kConsumerWarps * kRounds / 32; i += blockDim.x) {
+      of_warp[0][i] = 0;
+    }
+  }
+
+  // By one lane of the warp.
+  __device__ void add(int warp, int round) {
+    of_warp[warp][round / 32] |= 1u << round % 32;
+  }
+
+  __device__ bool has(int warp, int round) const {
+    return of_warp[warp][round / 32] >> round % 32 & 1;
+  }
+
+  // Rounds `32 * word` and on of which some warp has rows; the same in all lanes.
+  __device__ uint32_t some(int word) const {
+    const int warp = threadIdx.x % kLanes;
+    return __reduce_or_sync(~0u, warp < kConsumerWarps ? of_warp[warp][word] : 0);
+  }
+};
+
 template <typename G>
 struct Buffers {
   uint32_t start;
   Barriers* barriers;
-  Work*
-      work;  // whose queries those of each stage are; without tokens: there is no more
+  // Whose queries those of each stage are; without tokens: all items have been there.
+  Work* work;
+  Retries* retries;  // of the unified scheme
 
   __device__ uint32_t queries(int stage) const {
     return start + stage * G::kQueryBytes;
@@ -89,7 +128,9 @@ struct Buffers {
 __device__ inline Work item_of_round(const Params& p, int round) {
   const int place =
       round % 2 == 0 ? blockIdx.x : static_cast<int>(gridDim.x - 1 - blockIdx.x);
-  return work_of(p, round * gridDim.x + place);
+  Work work = work_of(p, round * gridDim.x + place);
+  work.round = round;
+  return work;
 }
 
 // Fills the buffers, item after item. All lanes of one warp.
@@ -108,15 +149,35 @@ class Producer {
         line_(threadIdx.x / pages_) {}
 
   __device__ void run() {
-    for (int round = 0;; ++round) {
-      const Work work = item_of_round(params_, round);
+    int rounds = 0;
+    for (;; ++rounds) {
+      const Work work = item_of_round(params_, rounds);
+      if (work.tokens == 0) break;
       hand_over(work);
-      if (work.tokens == 0) return;
       load(work);
+    }
+    const Cursor end = queries_;
+    hand_over({});
+    if constexpr (G::kUnified) {
+      mbarrier_wait(&buffers_.barriers->queries.empty[end.stage], end.parity);
+      again(min(rounds, Retries::kRounds));
+      hand_over({});
     }
   }
 
  private:
+  // What did not suit the unified maximum. Consumers have been through all items.
+  __device__ void again(int rounds) {
+    for (int first = 0; first < rounds; first += 32) {
+      uint32_t some = buffers_.retries->some(first / 32);
+      for (; some != 0; some &= some - 1) {
+        const Work work = item_of_round(params_, first + __ffs(some) - 1);
+        hand_over(work);
+        load(work);
+      }
+    }
+  }
+
   // Outside of the KV array, whether keys or values are meant: it reads as zeros.
   static constexpr int kNowhere = INT32_MIN / 2;
 

@@ -12,7 +12,7 @@ from tests.support.engines import tiny_model
 
 CONFIG = dataclasses.replace(tiny_model().config, unified=UnifiedMax(0.0, -1.0, 1.0))
 RECOMPUTED = jnp.array([[1, 5, 2], [0, 7, 0], [4, 3, 4]])
-RUNNING = jnp.array([True, False, True])
+TOKENS = jnp.array([1, 0, 3])
 
 
 def zeros() -> SoftmaxCounts:
@@ -25,18 +25,18 @@ def test_the_synchronised_softmax_counts_nothing():
     assert SoftmaxCounts.of(tiny_model().config) is None
 
 
-def test_only_running_rows_count():
-    counts = zeros().add(RECOMPUTED, RUNNING).add(RECOMPUTED, RUNNING)
-    assert counts.read(num_heads=4) == SoftmaxStatistics(16, (6, 0, 16))
+def test_only_rows_with_tokens_count():
+    counts = zeros().add(RECOMPUTED, TOKENS).add(RECOMPUTED, TOKENS)
+    assert counts.read(num_heads=4) == SoftmaxStatistics(32, (6, 0, 16))
 
 
 @pytest.mark.parametrize("before", [2**31 - 1, 2**32 - 1, 2**40 - 1])
 def test_counts_go_on_beyond_32_bits(before: int):
     halves = jnp.array([before % 2**32, before >> 32], jnp.uint32)
     counts = SoftmaxCounts(halves, jnp.broadcast_to(halves, (3, 2)))
-    after = jax.jit(SoftmaxCounts.add)(counts, RECOMPUTED, RUNNING)
+    after = jax.jit(SoftmaxCounts.add)(counts, RECOMPUTED, TOKENS)
     read = after.read(num_heads=1)
-    assert read.query_heads == before + 2
+    assert read.query_heads == before + 4
     assert read.recomputed == (before + 3, before, before + 8)
 
 

@@ -114,7 +114,9 @@ def test_prompts_are_dense_attention_in_every_layout(page_size: int):
     q, firsts = queries(int(counts.sum()) + 2), np.cumsum(counts) - counts
     view = PageView.packed(drawn.table, drawn.lengths, jnp.asarray(starts))
     found = [
-        prefill.prefill_attention(PrefillAttention(jnp.asarray(q), layer, view, PLAIN))
+        prefill.prefill_attention(PrefillAttention(jnp.asarray(q), layer, view, PLAIN))[
+            0
+        ]
         for layer in drawn.layouts()
     ]
     rows = zip(firsts, counts, starts, drawn.sequences, strict=True)

@@ -1,6 +1,7 @@
 """`prefill_attention` against dense attention in float64, whatever the pages hold."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.cases import struct
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
 from fdjax.kernels.prefill_attention import (
     OP,
@@ -52,6 +54,13 @@ CALLS = [
     Call("continued_in_a_window", (9, 12), starts=(4, 10), options={"window": 2}),
     Call("empty_row", (0, 5)),
 ]
+
+
+FITS = UnifiedMax(0.0, -55.0, 55.0)
+# The largest scores of these calls lie about 1 to 12.
+TOO_LOW = UnifiedMax(-70.0, -5.0, 55.0)
+TOO_HIGH = UnifiedMax(50.0, -2.0, 9.0)
+SOME = UnifiedMax(2.0, -40.0, 4.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +147,7 @@ def check(out: jax.Array, drawn: Drawn) -> None:
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 def test_the_reference_is_dense_attention(call: Call, packed: bool):
     drawn = draw(call, packed=packed)
-    check(jax.jit(reference.prefill_attention)(drawn.call), drawn)
+    check(jax.jit(reference.prefill_attention)(drawn.call)[0], drawn)
 
 
 @pytest.mark.cpu
@@ -148,20 +157,54 @@ def test_the_cpu_handler_is_dense_attention(call: Call, packed: bool):
     skip_without("prefill_attention", "cpu")
     drawn = draw(call, packed=packed)
     with OP.using("cpu"):
-        check(jax.jit(OP)(drawn.call), drawn)
+        check(jax.jit(OP)(drawn.call)[0], drawn)
 
 
-def check_against_the_reference(name: str, drawn: Drawn, *, dtype: Any) -> None:
-    """Runs one implementation and compares queries that stand for a token."""
-    call = dataclasses.replace(drawn.call, q=drawn.call.q.astype(dtype))
+@pytest.mark.cpu
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+def test_what_leaves_the_bounds_is_counted(call: Call, packed: bool):
+    skip_without("prefill_attention", "cpu")
+    drawn = draw(call, packed=packed)
+    starts = call.starts or (0,) * len(call.lengths)
+    heads = call.num_heads * (np.asarray(call.lengths) - np.asarray(starts))
+
+    def counts(unified: UnifiedMax | None) -> list[np.ndarray[Any, Any]]:
+        one = dataclasses.replace(drawn.call, unified=unified)
+        found = [np.asarray(jax.jit(reference.prefill_attention)(one)[1])]
+        with OP.using("cpu"):
+            out, recomputed = jax.jit(OP)(one)
+        check(out, drawn)
+        return [*found, np.asarray(recomputed)]
+
+    for unified, expected in ((None, 0 * heads), (FITS, 0 * heads), (TOO_LOW, heads)):
+        for found in counts(unified):
+            np.testing.assert_array_equal(found, expected)
+    by_definition, by_handler = counts(SOME)
+    np.testing.assert_array_equal(by_handler, by_definition)
+    assert (by_definition <= heads).all()
+
+
+def check_against_the_reference(
+    name: str, drawn: Drawn, *, dtype: Any, unified: UnifiedMax | None = None
+) -> np.ndarray[Any, Any]:
+    """Runs one implementation and compares queries that stand for a token.
+
+    Returns:
+        How many query heads of each row were computed again.
+    """
+    call = dataclasses.replace(
+        drawn.call, q=drawn.call.q.astype(dtype), unified=unified
+    )
     call = with_array(call, call.kv.cache.array.astype(dtype))
     with OP.using(name):
-        actual = jax.jit(OP)(call)
-    expected = jax.jit(reference.prefill_attention)(call)
+        actual, recomputed = jax.jit(OP)(call)
+    expected, _ = jax.jit(reference.prefill_attention)(call)
     for first, rows in zip(drawn.firsts, drawn.expected, strict=True):
         if len(rows):
             own = slice(first, first + len(rows))
             assert_close(actual[own], expected[own], reduction=64)
+    return np.asarray(recomputed)
 
 
 @pytest.mark.gpu
@@ -180,6 +223,8 @@ CUDA_CALLS = [
     Call("mqa", (130, 40), page_size=16, width=9, num_heads=16, num_kv_heads=1),
     Call("mha", (300,), page_size=32, width=10, num_heads=3, num_kv_heads=3),
     Call("d64", (150, 70), page_size=8, width=19, head_dim=64),
+    Call("mqa_d128", (130, 40), page_size=16, width=9, num_kv_heads=1, head_dim=128),
+    Call("mha_d64", (300,), page_size=32, width=10, num_kv_heads=6, head_dim=64),
     Call("d80", (150, 70), page_size=8, width=19, head_dim=80),
     Call("d128", (150, 70), page_size=16, width=10, head_dim=128),
     Call("d256", (150, 70), page_size=16, width=10, head_dim=256),
@@ -249,10 +294,66 @@ def test_cuda_equals_the_reference_whatever_pages_hold(
     check_against_the_reference("cuda", draw(call, packed=packed), dtype=dtype)
 
 
+UNIFIED_CALLS = [
+    call
+    for call in CUDA_CALLS
+    if call.head_dim in (64, 128, 256) and call.page_size in (8, 16, 32, 64, 128)
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("call", UNIFIED_CALLS, ids=lambda call: call.name)
+def test_a_unified_maximum_changes_no_result(call: Call, packed: bool):
+    """Whether it suits all rows, none, or some of a tile."""
+    skip_without("prefill_attention", "gpu")
+    drawn = draw(call, packed=packed)
+    starts = call.starts or (0,) * len(call.lengths)
+    heads = call.num_heads * (np.asarray(call.lengths) - np.asarray(starts))
+    check = functools.partial(
+        check_against_the_reference, "cuda", drawn, dtype=jnp.bfloat16
+    )
+    assert not check(unified=FITS).any()
+    for bounds in (TOO_LOW, TOO_HIGH):
+        again = check(unified=bounds)
+        # A piece of a row's keys counts as a row.
+        assert (
+            (again >= heads).all() if "pieces" in call.name else (again == heads).all()
+        )
+    check(unified=SOME)
+
+
+@pytest.mark.gpu
+def test_some_rows_of_a_tile_are_computed_again():
+    skip_without("prefill_attention", "gpu")
+    call = next(call for call in UNIFIED_CALLS if call.name == "d128")
+    drawn = draw(call, packed=True)
+    # Of three heads that share keys, one in the first 40 tokens has large scores.
+    q = drawn.call.q.at[:40, 1].multiply(12.0)
+    large = dataclasses.replace(drawn, call=dataclasses.replace(drawn.call, q=q))
+    bounds = UnifiedMax(0.0, -40.0, 25.0)
+    again = check_against_the_reference(
+        "cuda", large, dtype=jnp.bfloat16, unified=bounds
+    )
+    assert 0 < again[0] < call.num_heads * call.lengths[0]
+    assert again[1] == 0
+
+
+@pytest.mark.gpu
+def test_float16_is_synchronised():
+    """It does not hold the weights."""
+    skip_without("prefill_attention", "gpu")
+    call = next(call for call in UNIFIED_CALLS if call.name == "d128")
+    again = check_against_the_reference(
+        "cuda", draw(call, packed=True), dtype=jnp.float16, unified=TOO_LOW
+    )
+    assert not again.any()
+
+
 def test_a_row_without_tokens_gives_zeros():
     drawn = draw(CALLS[-1], packed=False)
     call = dataclasses.replace(drawn.call, q=jnp.ones_like(drawn.call.q))
-    out = reference.prefill_attention(call)
+    out, _ = reference.prefill_attention(call)
     assert np.all(np.asarray(out[: call.pages.room(len(out))]) == 0)
 
 

@@ -49,7 +49,7 @@ def test_all_of_the_scores_reaches_the_operation(phase: str):
     if phase == "decode":
         expected, _ = decode_attention(q, kv.layer(0), batch.pages, *terms, **options)
     elif phase == "prefill":
-        expected = prefill_attention(q, kv.layer(0), batch.pages, *terms, **options)
+        expected, _ = prefill_attention(q, kv.layer(0), batch.pages, *terms, **options)
     else:
         assert batch.beams is not None
         operands = q, kv.layer(0), batch.pages, batch.beams, *terms

@@ -222,7 +222,7 @@ class Simulation:
         call = self.prompts[one.tiles]
         shape = self.tokens.ids.size, self.num_heads, self.kv.head_dim
         slopes, options = self._terms(one)
-        out = prefill_attention(
+        out, _ = prefill_attention(
             self.read(one.q, *shape),
             self.kv.layer(one.layer),
             call.pages,

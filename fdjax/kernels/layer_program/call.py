@@ -89,11 +89,25 @@ class _Decoding(NamedTuple):
 
 
 class _Prompts(NamedTuple):
-    """Operands for rows with any number of tokens."""
+    """Operands for rows with any number of tokens, and a result."""
 
     page_table: Array
     lengths: Array
     tiles: Array
+    recomputed: jax.ShapeDtypeStruct
+
+
+class Recomputed(NamedTuple):
+    """How many query heads every layer computed again.
+
+    Attributes:
+        decoding: of each row with one token.
+        prompts: of all tokens of each row with any number; empty where the softmax is
+            synchronised.
+    """
+
+    decoding: Int32[Array, "L B"]
+    prompts: Int32[Array, "L A"] | Int32[Array, " 0"]
 
 
 def run(
@@ -109,7 +123,7 @@ def run(
     num_heads: int,
     hidden_size: int,
     interleaved: bool,
-) -> tuple[Float[Array, "U E"], KVCache, Int32[Array, "L B"]]:
+) -> tuple[Float[Array, "U E"], KVCache, Recomputed]:
     """Runs a step.
 
     Args:
@@ -127,15 +141,14 @@ def run(
         interleaved: RoPE's pairing.
 
     Returns:
-        The region `HIDDEN`, the cache, and how many query heads of each row that
-        decodes every layer computed again.
+        The region `HIDDEN`, the cache, and what was computed again.
 
     Raises:
         ValueError: what the step needs is more than the whole array that is lent.
     """
     prefixes = None if shared is None else shared.prefixes
     some = _decoding(decoding, kv, shares=prefixes is not None)
-    others, count = _prompts(prompts), tokens.ids.shape[0]
+    others, count = _prompts(prompts, kv), tokens.ids.shape[0]
     blocks = blocks_of(memory, kv, count, decoding, prompts, prefixes)
     places = places_in(kv, blocks) if kv.lent else ()
     own = [0 if kv.lent else size for size in blocks]
@@ -146,11 +159,12 @@ def run(
             jax.ShapeDtypeStruct(kv.array.shape, kv.dtype),
             jax.ShapeDtypeStruct(hidden, kv.dtype),
             some.recomputed,
+            others.recomputed,
             *(jax.ShapeDtypeStruct((size,), jnp.uint8) for size in own),
         ),
         input_output_aliases={0: 0},
     )
-    written, last, recomputed, *_ = chain(
+    written, last, decoded, extended, *_ = chain(
         kv.array,
         tokens.ids,
         tokens.positions,
@@ -180,7 +194,8 @@ def run(
         program=encode(launches),
         places=np.array(places, np.int64),
     )
-    return last, kv.with_array(written), jnp.sum(recomputed, axis=-1)
+    recomputed = Recomputed(jnp.sum(decoded, axis=-1), extended)
+    return last, kv.with_array(written), recomputed
 
 
 def angles(
@@ -215,14 +230,17 @@ def _decoding(
     )
 
 
-def _prompts(calls: Sequence[PrefillAttention]) -> _Prompts:
+def _prompts(calls: Sequence[PrefillAttention], kv: KVCache) -> _Prompts:
     if not calls:
-        return _Prompts(*_no_rows(), jnp.zeros((1, 0, 8), jnp.int32))
+        none = jax.ShapeDtypeStruct((0,), jnp.int32)
+        return _Prompts(*_no_rows(), jnp.zeros((1, 0, 8), jnp.int32), none)
     first = calls[0]
+    counts = () if first.unified is None else (kv.num_layers,)
     return _Prompts(
         first.pages.page_table,
         first.pages.lengths,
         jnp.stack([prefill_handler.work_on_gpu(call) for call in calls]),
+        jax.ShapeDtypeStruct(counts + prefill_handler.recomputed_of(first), jnp.int32),
     )
 
 

@@ -160,6 +160,7 @@ class Prefill:
 
     layer: int
     scores: ScoreAttributes
+    scheme: SchemeAttributes
     tiles: int
     q: Operand
     out: Operand

@@ -6,13 +6,12 @@ import jax.numpy as jnp
 from fdjax import device
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import held
-from fdjax.kernels.prefill_attention.arguments import PrefillAttention
-from fdjax.notation import Array, Float
+from fdjax.kernels.prefill_attention.arguments import Attended, PrefillAttention
 
 MAX_HEAD_DIM = 128  # 256 only on Hopper and only in some forms
 
 
-def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
+def run(call: PrefillAttention) -> Attended:
     """Gathers the pages, then calls `jax.nn.dot_product_attention` with cuDNN."""
     k, v = call.kv.gather(call.pages.page_table)
     # cuDNN's masks add to scores and multiply values, so what a page holds past the
@@ -31,7 +30,7 @@ def run(call: PrefillAttention) -> Float[Array, "T Hq D"]:
         local_window_size=None if window is None else (window - 1, 0),
         implementation="cudnn",
     )
-    return out.reshape(call.q.shape)
+    return out.reshape(call.q.shape), jnp.zeros(call.pages.num_rows, jnp.int32)
 
 
 def refuse(call: PrefillAttention) -> str | None:

@@ -1,21 +1,24 @@
 """`prefill_attention` by the extension's handlers: C++ on a CPU, CUDA on a GPU."""
 
+import dataclasses
 from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
+from fdjax.kernels.decode_attention.unified import SchemeAttributes, UnifiedMax
 from fdjax.kernels.hopper import NUM_SMS
 from fdjax.kernels.limits import ANY, Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import (
+    AttentionAttributes,
     attention_attributes,
     by_head,
     handlers_array,
     handlers_window,
 )
-from fdjax.kernels.prefill_attention.arguments import PrefillAttention
+from fdjax.kernels.prefill_attention.arguments import Attended, PrefillAttention
 from fdjax.kernels.prefill_plan import cuda as cuda_plan
 from fdjax.kernels.prefill_plan.tiles import (
     TILE_ROWS,
@@ -24,7 +27,7 @@ from fdjax.kernels.prefill_plan.tiles import (
     room_of,
     work_of,
 )
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Int32
 
 NAME = "prefill_attention"
 HEAD_MULTIPLE = ffi.limit(NAME, "head_multiple")
@@ -44,13 +47,26 @@ CUDA_LIMITS = Limits(
 )
 
 
-def run_on_cpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Those of the handler.
+
+    Attributes:
+        attention: every attention's.
+        scheme: of the softmax.
+    """
+
+    attention: AttentionAttributes
+    scheme: SchemeAttributes
+
+
+def run_on_cpu(call: PrefillAttention) -> Attended:
     """See `fdjax.kernels.prefill_attention.prefill_attention`. No keys are cut."""
     room = Room(blocks=1, records=0)
     return _run(call, room, work_of(**_rows(call, room)))
 
 
-def run_on_gpu(call: PrefillAttention) -> Float[Array, "T Hq D"]:
+def run_on_gpu(call: PrefillAttention) -> Attended:
     """See `fdjax.kernels.prefill_attention.prefill_attention`."""
     return _run(call, room_on_gpu(call), work_on_gpu(call))
 
@@ -109,19 +125,23 @@ def _tile_tokens(call: PrefillAttention) -> int:
     return max(TILE_ROWS // call.group, 1)
 
 
-def _run(
-    call: PrefillAttention, room: Room, work: Int32[Array, "M 8"]
-) -> Float[Array, "T Hq D"]:
+def recomputed_of(call: PrefillAttention) -> tuple[int, ...]:
+    """The shape of a layer's counts; nothing is counted without a unified maximum."""
+    return (0,) if call.unified is None else (call.pages.num_rows,)
+
+
+def _run(call: PrefillAttention, room: Room, work: Int32[Array, "M 8"]) -> Attended:
     scores, pages = call.scores, call.pages
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
             jax.ShapeDtypeStruct(call.q.shape, call.q.dtype),
             records_of(call, room),
+            jax.ShapeDtypeStruct(recomputed_of(call), jnp.int32),
         ),
         vmap_method="sequential",
     )
-    out, _ = handler(
+    out, _, recomputed = handler(
         call.q,
         handlers_array(call.kv.cache),
         pages.page_table,
@@ -129,9 +149,13 @@ def _run(
         work,
         by_head(scores.slopes),
         by_head(scores.sinks),
-        attributes=ffi.attributes(attention_attributes(call)),
+        attributes=ffi.attributes(
+            Attributes(attention_attributes(call), UnifiedMax.attributes(call.unified))
+        ),
     )
-    return out
+    if call.unified is None:
+        recomputed = jnp.zeros(pages.num_rows, jnp.int32)
+    return out, recomputed
 
 
 def refuse_arguments(call: PrefillAttention, limits: Limits) -> str | None:

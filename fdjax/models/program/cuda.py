@@ -18,6 +18,7 @@ from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.prefill_attention import handler as prefill_handler
+from fdjax.layers import Batch
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
 from fdjax.models.program.lower import Lowering, turns_in_attention, windows_of
@@ -28,6 +29,7 @@ from fdjax.models.program.views import (
     view_shapes,
     views_of,
 )
+from fdjax.notation import Array, Int32
 
 
 def run(call: LayerProgram) -> Ran:
@@ -47,9 +49,7 @@ def run(call: LayerProgram) -> Ran:
         hidden_size=call.program.hidden_size,
         interleaved=one.interleaved,
     )
-    if not calls.decoding:
-        recomputed = jnp.zeros((call.kv.num_layers, batch.pages.num_rows), jnp.int32)
-    return hidden, kv, recomputed
+    return hidden, kv, _by_row(batch, recomputed, calls)
 
 
 def activation_bytes(call: LayerProgram) -> int:
@@ -77,6 +77,20 @@ def _calls(call: LayerProgram, views: Views) -> _Calls:
         if others is None
         else [_prefill_call(call, one, others, w) for w in windows],
     )
+
+
+def _by_row(
+    batch: Batch, recomputed: layer_program.Recomputed, calls: _Calls
+) -> Int32[Array, "L B"]:
+    """What layers computed again of each row of the batch."""
+    decoded, extended = recomputed
+    if not calls.decoding:
+        decoded = jnp.zeros((decoded.shape[0], batch.pages.num_rows), jnp.int32)
+    if not extended.size:
+        return decoded
+    if batch.mixed is None:
+        return extended
+    return batch.mixed.by_row(decoded, extended)
 
 
 def _lowered(call: LayerProgram, views: Views) -> tuple[tuple[Launch, ...], Memory]:
@@ -195,7 +209,8 @@ def _decode_call(
 def _prefill_call(
     call: LayerProgram, one: do.Attention, pages: PageView, window: int | None
 ) -> PrefillAttention:
-    return PrefillAttention(**_operands(call, one, pages, call.num_tokens, window))
+    operands = _operands(call, one, pages, call.num_tokens, window)
+    return PrefillAttention(**operands, unified=one.unified)
 
 
 def _operands(

@@ -193,7 +193,7 @@ class Attention(Instruction):
         scale: factor of the scores.
         soft_cap: of the scores, or `None`.
         window: sliding window in tokens, or `None`.
-        unified: maximum of the asynchronous softmax in decoding, or `None`.
+        unified: maximum of the asynchronous softmax, or `None`.
     """
 
     layer: int

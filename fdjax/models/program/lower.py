@@ -187,6 +187,7 @@ class Lowering:
         prefill = do.Prefill(
             layer=one.layer,
             scores=_scores(one),
+            scheme=UnifiedMax.attributes(one.unified),
             tiles=self.windows.index(_window(one)),
             q=mixed,
             out=mixed,
