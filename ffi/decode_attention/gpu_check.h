@@ -15,17 +15,16 @@ namespace fdjax::decode_attention {
 // A LaunchConfig as config.py chooses and sends it, with what the plan has room for.
 struct LaunchAttributes {
   int64_t slots, splits, heads, warps, max_items, max_pieces;
+  bool in_runs;
 };
 
 }  // namespace fdjax::decode_attention
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(fdjax::decode_attention::LaunchAttributes,
-                                      StructMember<int64_t>("slots"),
-                                      StructMember<int64_t>("splits"),
-                                      StructMember<int64_t>("heads"),
-                                      StructMember<int64_t>("warps"),
-                                      StructMember<int64_t>("max_items"),
-                                      StructMember<int64_t>("max_pieces"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    fdjax::decode_attention::LaunchAttributes, StructMember<int64_t>("slots"),
+    StructMember<int64_t>("splits"), StructMember<int64_t>("heads"),
+    StructMember<int64_t>("warps"), StructMember<int64_t>("max_items"),
+    StructMember<int64_t>("max_pieces"), StructMember<bool>("in_runs"));
 
 namespace fdjax::decode_attention {
 
@@ -104,6 +103,7 @@ inline LaunchConfig config_of(const LaunchAttributes& told, bool programmatic) {
           .splits = static_cast<int>(told.splits),
           .heads = static_cast<int>(told.heads),
           .warps = static_cast<int>(told.warps),
+          .in_runs = told.in_runs,
           .programmatic = programmatic};
 }
 

@@ -39,13 +39,6 @@ bool encode_source(const Params& p, cuuint32_t tokens, cuuint32_t lines,
   return encode_tensor_map(kv, kBfloat16, source);
 }
 
-// Whether the page table has slots, of which most are neighbours. Not where what rows
-// share is read apart: the others are of beams, each in a page of another. Threads copy
-// those 3 to 8 % faster (16 to 64 prompts of 4 beams with the heads of Llama-2-13B).
-inline bool is_in_runs(const Params& p) {
-  return p.page_size == 1 && p.slots_per_page == 1 && p.about == nullptr;
-}
-
 // `warps`: of a block. Without clusters a block does all of an item: right, and slow at
 // small batches.
 template <typename G>
@@ -90,7 +83,7 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p,
       return launched(tma_kernel<G>, G::kMaxWarps, pages);
     }
     SlotSource slots;
-    if (is_hopper && is_in_runs(p) &&
+    if (is_hopper && config.in_runs && p.page_size == 1 && p.slots_per_page == 1 &&
         encode_source<G>(p, kTileTokens, G::kLines, &slots.tile) &&
         encode_source<G>(p, 1, 1, &slots.line)) {
       return launched(slot_kernel<G>, G::kMaxWarps, slots);

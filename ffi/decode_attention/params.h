@@ -123,6 +123,7 @@ struct LaunchConfig {
   int splits;     // blocks of a cluster along its tokens, up to 8
   int heads;      // key/value heads of a block at most: a power of two; 1 with splits
   int warps = 8;  // of a block; see Geometry::kMaxWarps
+  bool in_runs = false;  // the page table has slots, of which most are neighbours
   // The kernel may start before its predecessor ends. With Params::newest it then reads
   // pages at once, of which the predecessor must write none.
   bool programmatic = false;

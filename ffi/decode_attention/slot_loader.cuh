@@ -10,8 +10,7 @@
 #include "decode_attention/params.h"
 #include "decode_attention/ptx.cuh"
 #include "decode_attention/slots.cuh"
-#include "decode_attention/tiles.cuh"
-#include "fdjax/mbarrier.cuh"
+#include "decode_attention/tma_ring.cuh"
 #include "fdjax/tma.cuh"
 
 namespace fdjax::decode_attention {
@@ -26,24 +25,15 @@ struct SlotSource {
 
 // As ThreadLoader.
 template <typename G>
-class SlotLoader {
+class SlotLoader : public TmaRing<G> {
+  using Ring = TmaRing<G>;
+
  public:
   using Source = SlotSource;
-  struct Barriers {
-    uint64_t full[G::kHalves];
-  };
 
   __device__ SlotLoader(const Params& p, const Work& work, uint32_t ring,
-                        const Source& source, Barriers* barriers)
-      : p_(p), work_(work), ring_(ring), source_(source), full_(barriers->full) {
-    if (is_speaker()) {
-      for (int i = 0; i < G::kHalves; ++i) mbarrier_init(&full_[i], 1);
-      mbarrier_init_fence();
-    }
-    __syncwarp();
-  }
-
-  __device__ uint32_t at(int place) const { return ring_ + place * G::kHalfTileBytes; }
+                        const Source& source, typename Ring::Barriers* barriers)
+      : Ring(ring, barriers), p_(p), work_(work), source_(source) {}
 
   __device__ void locate() {
 #pragma unroll
@@ -59,7 +49,7 @@ class SlotLoader {
   __device__ void fetch(int place) {
     if (next_ / 2 >= work_.tiles) return;
     const bool values = next_ % 2 != 0;
-    if (is_speaker()) mbarrier_arrive_expect(&full_[place], G::kHalfTileBytes);
+    if (Ring::is_speaker()) Ring::expect(place);
     __syncwarp();
     copy(place, values);
     ++next_;
@@ -69,31 +59,19 @@ class SlotLoader {
     slots_[kAhead - 1] = slot_of_tile(next_ / 2 + kAhead - 1);
   }
 
-  __device__ void wait(int place) {
-    mbarrier_wait(&full_[place], parities_ >> place & 1);
-    parities_ ^= 1 << place;
-  }
-
   // Values that the query does not see are of no slot, and zero.
   __device__ void clear_unseen(uint32_t /*values*/, int /*token*/) const {}
 
-  __device__ static void release_ring() { async_proxy_fence(); }
-
  private:
-  // Outside of the KV array, whether keys or values are meant: it reads as zeros.
-  static constexpr int kNowhere = INT32_MIN / 2;
-
-  __device__ static bool is_speaker() { return threadIdx.x % kLanes == 0; }
-
   // Where this lane's token (lane % 16 of a tile) lies; nowhere outside of what the
   // query sees, where the page table may hold anything.
   __device__ int slot_of_tile(int tile) const {
     const int token = work_.token(tile) + threadIdx.x % kTileTokens;
     if (tile >= work_.tiles || token < work_.begin || token >= work_.end) {
-      return kNowhere;
+      return Ring::kNowhere;
     }
     const uint32_t slot = page_of</*kAnySize=*/true>(p_, work_.row, token);
-    return slot_in</*kAnySize=*/true>(p_, slot, token, kNowhere);
+    return slot_in</*kAnySize=*/true>(p_, slot, token, Ring::kNowhere);
   }
 
   __device__ void copy(int place, bool values) const {
@@ -101,32 +79,30 @@ class SlotLoader {
     const int line = line_of(p_, work_.kv_head, values);
     const int first = __shfl_sync(~0u, slot, 0), token = threadIdx.x % kTileTokens;
     if (__all_sync(~0u, slot == first + token)) {
-      if (!is_speaker()) return;
-      return fetch_box(at(place), source_.tile, slot, line, place);
+      if (!Ring::is_speaker()) return;
+      return fetch_box(Ring::at(place), source_.tile, slot, line, place);
     }
     // The lanes of a token take turns at its lines.
     for (int i = threadIdx.x % kLanes / kTileTokens; i < G::kLines;
          i += kLanes / kTileTokens) {
-      fetch_box(at(place) + i * kColumnBytes + token * kLineBytes, source_.line, slot,
-                line + i, place);
+      fetch_box(Ring::at(place) + i * kColumnBytes + token * kLineBytes, source_.line,
+                slot, line + i, place);
     }
   }
 
   // Beams of a group read the same prompts: nothing here is read only once.
   __device__ void fetch_box(uint32_t target, const CUtensorMap& source, int slot,
                             int line, int place) const {
-    tma_load_3d(target, &source, 0, slot, line, &full_[place], CachePolicy::kNormal);
+    tma_load_3d(target, &source, 0, slot, line, Ring::full(place),
+                CachePolicy::kNormal);
   }
 
   static constexpr int kAhead = (G::kHalves + 1) / 2 + 2;  // as ThreadLoader's
   const Params& p_;
   const Work& work_;
-  const uint32_t ring_;
   const Source& source_;
-  uint64_t* const full_;
-  int next_;               // half to fetch
-  int slots_[kAhead];      // of that and the following tiles: of this lane's token
-  uint32_t parities_ = 0;  // of the phase to wait for, a bit a place
+  int next_;           // half to fetch
+  int slots_[kAhead];  // of that and the following tiles: of this lane's token
 };
 
 #endif

@@ -10,8 +10,7 @@
 #include "decode_attention/params.h"
 #include "decode_attention/ptx.cuh"
 #include "decode_attention/slots.cuh"
-#include "decode_attention/tiles.cuh"
-#include "fdjax/mbarrier.cuh"
+#include "decode_attention/tma_ring.cuh"
 #include "fdjax/tma.cuh"
 
 namespace fdjax::decode_attention {
@@ -20,26 +19,17 @@ namespace fdjax::decode_attention {
 
 // As ThreadLoader. Reads whole tiles, slots too that hold no token of the row yet.
 template <typename G>
-class TmaLoader {
+class TmaLoader : public TmaRing<G> {
+  using Ring = TmaRing<G>;
+
  public:
   // Of the KV array, from this layer's keys in page 0: [lines of a slot, slots, 64].
   using Source = CUtensorMap;
-  struct Barriers {
-    uint64_t full[G::kHalves];
-  };
 
   // `work` may change between a `locate` and the next one.
   __device__ TmaLoader(const Params& p, const Work& work, uint32_t ring,
-                       const Source& source, Barriers* barriers)
-      : p_(p), work_(work), ring_(ring), source_(source), full_(barriers->full) {
-    if (is_speaker()) {
-      for (int i = 0; i < G::kHalves; ++i) mbarrier_init(&full_[i], 1);
-      mbarrier_init_fence();
-    }
-    __syncwarp();
-  }
-
-  __device__ uint32_t at(int place) const { return ring_ + place * G::kHalfTileBytes; }
+                       const Source& source, typename Ring::Barriers* barriers)
+      : Ring(ring, barriers), p_(p), work_(work), source_(source) {}
 
   // Asks for the first page ids.
   __device__ void locate() { later_page_ = page_of(0); }
@@ -59,21 +49,16 @@ class TmaLoader {
     const bool values = next_ % 2 != 0;
     const int slot = __shfl_sync(~0u, slot_, tile % kLanes) +
                      (values ? static_cast<int>(p_.value_slots) : 0);
-    if (is_speaker()) {
+    if (Ring::is_speaker()) {
       const int line = line_of(p_, work_.kv_head, values);
-      mbarrier_arrive_expect(&full_[place], G::kHalfTileBytes);
-      tma_load_3d(at(place), &source_, 0, slot, line, &full_[place],
+      Ring::expect(place);
+      tma_load_3d(Ring::at(place), &source_, 0, slot, line, Ring::full(place),
                   CachePolicy::kEvictFirst);
     }
     if (++next_ % (2 * kLanes) == 0) {
       slot_ = slot_of(next_ / 2, later_page_);
       later_page_ = page_of(next_ / 2 + kLanes);
     }
-  }
-
-  __device__ void wait(int place) {
-    mbarrier_wait(&full_[place], parities_ >> place & 1);
-    parities_ ^= 1 << place;
   }
 
   // `token`: of the tile's first row. A slot that the query does not see may hold NaN,
@@ -85,18 +70,12 @@ class TmaLoader {
       if (token + row >= work_.begin && token + row < work_.end) continue;
       store_shared(values + at_tile(row, i % G::kChunks), uint4{0, 0, 0, 0});
     }
-    release_ring();
+    Ring::release_ring();
     __syncwarp();
   }
 
-  __device__ static void release_ring() { async_proxy_fence(); }
-
  private:
-  // Outside of the KV array, whether keys or values are meant: it reads as zeros.
-  static constexpr int kNowhere = INT32_MIN / 2;
   static constexpr uint32_t kNoPage = UINT32_MAX;
-
-  __device__ static bool is_speaker() { return threadIdx.x % kLanes == 0; }
 
   // The page of this lane's tile, of the 32 from `tile` on. (One load serves them all,
   // and none waits behind copies.)
@@ -109,18 +88,15 @@ class TmaLoader {
   // The slot of that tile. Apart, so that nothing waits for a page id before its slot
   // is wanted.
   __device__ int slot_of(int tile, uint32_t page) const {
-    return slot_in(p_, page, work_.token(tile + threadIdx.x % kLanes), kNowhere);
+    return slot_in(p_, page, work_.token(tile + threadIdx.x % kLanes), Ring::kNowhere);
   }
 
   const Params& p_;
   const Work& work_;
-  const uint32_t ring_;
   const Source& source_;
-  uint64_t* const full_;
-  int next_;               // half to fetch
-  int slot_;               // of this lane's tile of 32
-  uint32_t later_page_;    // of this lane's tile of the next 32
-  uint32_t parities_ = 0;  // of the phase to wait for, a bit a place
+  int next_;             // half to fetch
+  int slot_;             // of this lane's tile of 32
+  uint32_t later_page_;  // of this lane's tile of the next 32
 };
 
 #endif

@@ -110,8 +110,7 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
 
     Args:
         call: the operation.
-        shares: what rows share is read apart. Slots are then of tokens that lie in
-            pages of several beams, and else of their prompts, page by page.
+        shares: what rows share is read apart.
     """
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
@@ -119,7 +118,9 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
     warps = config.max_warps(
         head_dim, call.group, call.table_page_size, in_runs=in_runs
     )
-    return config.Sizes(rows, cache.num_kv_heads, call.max_tokens, warps)
+    return config.Sizes(
+        rows, cache.num_kv_heads, call.max_tokens, warps, in_runs=in_runs
+    )
 
 
 def plan_for(call: DecodeAttention, shape: PlanShape) -> Int32[Array, " _"]:
