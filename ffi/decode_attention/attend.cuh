@@ -19,7 +19,7 @@ namespace fdjax::decode_attention {
 template <typename G>
 struct Partial {
   float out[G::kHeadDim / 16][G::kBlocks][4];
-  float highest[G::kBlocks][2];  // largest score of a column
+  float highest[G::kBlocks][2];  // largest score of a column; -inf if unified
   float total[G::kBlocks][2];    // sum of the weights, of this thread's tokens
 
   __device__ void clear() {
@@ -70,7 +70,7 @@ __device__ float weight(float x) {
 // --- The two schemes -----------------------------------------------------------------
 
 // FlashDecoding++Next, section III: weights relative to a constant. Nothing depends on
-// another tile, lane, warp or block; the largest score is only watched, by one fmax.
+// another tile, lane, warp or block, and no largest score is sought (bounds.cuh).
 template <typename G>
 __device__ void weigh_unified(float phi, float (&scores)[G::kBlocks][4],
                               Partial<G>& partial) {
@@ -78,8 +78,6 @@ __device__ void weigh_unified(float phi, float (&scores)[G::kBlocks][4],
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float& highest = partial.highest[n][i % 2];
-      highest = fmaxf(highest, scores[n][i]);
       scores[n][i] = weight<typename G::T>(scores[n][i] - phi);
       partial.total[n][i % 2] += scores[n][i];
     }
@@ -119,8 +117,8 @@ struct Scheme {
   // By how much a partial sum made with `highest` counts in one made with `overall`.
   // Without a branch, so that loops over partial sums load several at once.
   __device__ float factor(float highest, float overall) const {
-    const float factor = exp2_approx(unified ? 0.0f : highest - overall);
-    return highest == -INFINITY ? 0.0f : factor;
+    const float factor = highest == -INFINITY ? 0.0f : exp2_approx(highest - overall);
+    return unified ? 1.0f : factor;
   }
 
   // The weight of one score beside a sum whose largest score is `overall`.
@@ -328,10 +326,7 @@ __device__ void attend(const Params& p, const Work& work, Loader& loader,
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      partial.total[n][j] = column_sum(partial.total[n][j]);
-      partial.highest[n][j] = column_max(partial.highest[n][j]);
-    }
+    for (int j = 0; j < 2; ++j) partial.total[n][j] = column_sum(partial.total[n][j]);
 }
 
 }  // namespace fdjax::decode_attention

@@ -6,6 +6,7 @@
 // says how many: kRowTiles blocks of 16 rows, kKeyTiles of 8 keys, kHeadDim.
 #pragma once
 
+#include "decode_attention/bounds.cuh"
 #include "fdjax/mma.cuh"
 #include "prefill_attention/tile.cuh"
 
@@ -183,10 +184,7 @@ __device__ float finish_scores(const decode_attention::Params& p, const Work& wo
   return plain ? p.scale : 1.0f;
 }
 
-// Whether the unified maximum suits all of the warp's rows; the sum of the weights says
-// so. Of n weights with the sum l, the largest score lies between phi + log2 l - log2 n
-// and phi + log2 l: where both are within the bounds, so is that score. A row that sees
-// nothing has nothing to compute again, and one whose sum is not a number has.
+// Whether the unified maximum suits all of the warp's rows.
 template <typename G>
 __device__ bool suits(const decode_attention::Params& p, const Work& work,
                       const Query* queries, int first, const Rows<G>& rows) {
@@ -201,9 +199,7 @@ __device__ bool suits(const decode_attention::Params& p, const Work& work,
     const int begin = max(work.key_begin, query.position - p.window + 1);
     const int keys = min(work.key_end, query.position + 1) - begin;
     const int seen = max(keys, 0) + (query.sink != -INFINITY);
-    const float sum = p.phi + __log2f(total);
-    const float least = sum - __log2f(static_cast<float>(seen));
-    all &= seen == 0 || (least > p.low && sum < p.high);
+    all &= decode_attention::suits(p, total, seen);
   }
   return __all_sync(~0u, all);
 }
