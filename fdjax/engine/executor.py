@@ -96,6 +96,10 @@ class Executor:
         self.plan = SERVING_PLANS[0]
         self._begin()
 
+    def forget_counts(self) -> None:
+        """As if nothing had been computed yet: nobody asked for it."""
+        self.progress = self._states.uncounted(self.progress)
+
     def use(self, plan: SamplingPlan) -> None:
         """Goes over to another plan; what rows have in both is kept."""
         if plan == self.plan:

@@ -61,6 +61,10 @@ class States:
         )
         return state.rules, progress
 
+    def uncounted(self, progress: GenerationProgress) -> GenerationProgress:
+        """The same, with nothing counted yet."""
+        return dataclasses.replace(progress, softmax=SoftmaxCounts.of(self._config))
+
     def arrivals(
         self, sequences: Sequence[EngineSequence], plan: SamplingPlan
     ) -> Arrivals:

@@ -95,6 +95,7 @@ def warm_up(
             # Operands of calls on their way take memory; and what failed on the device,
             # for want of it perhaps, is said here.
             jax.block_until_ready((executor.rules, executor.progress))
+    executor.forget_counts()
     report(len(calls), len(calls))
     return len(calls)
 
