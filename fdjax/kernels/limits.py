@@ -11,10 +11,10 @@ from fdjax.kernels.paged import KVCache, PagedAttention
 
 ANY = range(1, 2**31)
 # Of a row: sums of unified weights stay finite up to here.
-MAX_TOKENS = ffi.limit("decode_attention", "max_tokens")
+MAX_TOKENS = ffi.limit("paged", "max_tokens")
 STRIDES = ("page_stride", "token_stride", "head_stride", "value_stride")
 # Of the KV array, layers and halves counted.
-MAX_SLOTS = ffi.limit("decode_attention", "max_slots")
+MAX_SLOTS = ffi.limit("paged", "max_slots")
 
 
 @dataclasses.dataclass(frozen=True)

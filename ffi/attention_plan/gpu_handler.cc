@@ -7,7 +7,7 @@ namespace fdjax::attention_plan {
 struct Attributes {
   int64_t kv_heads;
   int64_t room;    // tokens of a row in its pages
-  int64_t window;  // decode_attention::kAllTokens: none
+  int64_t window;  // paged::kAllTokens: none
   int64_t slots, heads, max_items, max_pieces;
 };
 
@@ -22,15 +22,13 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
 namespace fdjax::attention_plan {
 namespace {
 
-using decode_attention::check_power, decode_attention::check_range,
-    decode_attention::invalid;
+using decode_attention::check_power, paged::check_range, paged::invalid;
 
 ffi::Error check(const Attributes& a, int64_t rows) {
   FDJAX_RETURN_IF_ERROR(check_range("kv_heads", a.kv_heads, 1, kMaxKvHeads));
   FDJAX_RETURN_IF_ERROR(check_range("B", rows, 1, kMaxRows));
-  FDJAX_RETURN_IF_ERROR(check_range("room", a.room, 0, decode_attention::kMaxTokens));
-  FDJAX_RETURN_IF_ERROR(
-      check_range("window", a.window, 1, decode_attention::kAllTokens));
+  FDJAX_RETURN_IF_ERROR(check_range("room", a.room, 0, paged::kMaxTokens));
+  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, paged::kAllTokens));
   FDJAX_RETURN_IF_ERROR(check_range("slots", a.slots, 1, kMaxSlots));
   FDJAX_RETURN_IF_ERROR(check_power("heads", a.heads, kMaxHeads));
   if (a.kv_heads % a.heads != 0) {

@@ -10,7 +10,7 @@ struct Params {
   int32_t* plan;           // [plan_size]
   Shape shape;
   int room;    // tokens of a row in its pages
-  int window;  // tokens a query sees; decode_attention::kAllTokens: all
+  int window;  // tokens a query sees; paged::kAllTokens: all
 };
 
 }  // namespace fdjax::attention_plan

@@ -168,8 +168,7 @@ FDJAX_INLINE void mix(const Block<T>& block, const float* weights, int64_t offse
 template <typename V, typename T>
 FDJAX_INLINE void mix_all(const Params& p, const Block<T>& block, const float* weights,
                           float factor, float* out) {
-  const int64_t to_values =
-      (p.value_slots * p.slot_bytes + p.value_bytes) / static_cast<int64_t>(sizeof(T));
+  const int64_t to_values = p.value_offset() / static_cast<int64_t>(sizeof(T));
   int d = 0;
   for (; d + kSums * kLanes<V> <= p.head_dim; d += kSums * kLanes<V>) {
     mix<V, kSums>(block, weights, to_values + d, factor, out + d);

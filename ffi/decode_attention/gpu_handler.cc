@@ -40,7 +40,7 @@ ffi::Error run(gpu_stream stream, const GpuAttributes& a, const Arguments& argum
   }
   if (*d.rows == 0) return ffi::Error::Success();
   Params p = params_of(a.attention, a.scheme, arguments, d);
-  if (a.by_slot) p = by_slot(p);
+  if (a.by_slot) p = paged::by_slot(p);
   p.plan = counters_of(plan);
   p.records = records->typed_data();
   p.about = with_about ? about->typed_data() : nullptr;

@@ -1,18 +1,10 @@
-// What the handlers of decode_attention take; the first part holds for every attention
-// over pages.
+// What the handlers of decode_attention take, beside what every attention over pages
+// does (paged/limits.h).
 #pragma once
-
-#include <cstdint>
 
 #include "fdjax/limit.h"
 
 namespace fdjax::decode_attention {
-
-inline constexpr int kMaxTokens = 1
-                                  << 25;  // of a row: unified weights' sums are finite
-inline constexpr int kMaxSlots =
-    INT32_MAX;  // of the KV array, of all layers and halves
-inline constexpr int kAllTokens = INT32_MAX;  // a window that is none
 
 // On a CPU a head's sums lie on the stack.
 inline constexpr int kMaxHostHeadDim = 1024;
@@ -30,10 +22,7 @@ inline constexpr int kMaxSplits = 8;
 inline constexpr int kMaxHeads = 8;   // of a block
 inline constexpr int kMaxWarps = 16;  // of a block; see Geometry::kMaxWarps
 
-inline constexpr Limit kLimits[] = {{"max_tokens", kMaxTokens},
-                                    {"max_slots", kMaxSlots},
-                                    {"all_tokens", kAllTokens},
-                                    {"max_host_head_dim", kMaxHostHeadDim},
+inline constexpr Limit kLimits[] = {{"max_host_head_dim", kMaxHostHeadDim},
                                     {"max_lanes", kMaxLanes},
                                     {"head_dims", kHeadDims},
                                     {"max_page_size", kMaxPageSize},

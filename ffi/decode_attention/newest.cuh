@@ -7,8 +7,8 @@
 // with the others, and puts the newest key and value over what came.
 #pragma once
 
-#include "decode_attention/slots.cuh"
 #include "decode_attention/tiles.cuh"
+#include "paged/slots.cuh"
 #include "rope_kv_write/rotate.cuh"
 
 namespace fdjax::decode_attention {
@@ -63,22 +63,17 @@ class Rotation {
 // existed.
 template <typename G>
 struct NewestSlot {
-  char* kept;    // [heads, 2, kRowBytes]: key, value
-  int64_t slot;  // of the key in `kv`, counted as slots_per_page; or kAbsent
+  char* kept;       // [heads, 2, kRowBytes]: key, value
+  int64_t address;  // of the key in the array; or kNowhere
 
   __device__ NewestSlot(const Params& p, const Block& block, char* memory)
-      : kept(memory), slot(kAbsent) {
+      : kept(memory), address(paged::kNowhere) {
     // The slot is read by who has the last tokens, and by no one else.
     if (p.newest.qkv == nullptr || !block.is_last()) return;
-    const int at = p.newest.slots[block.row()];
-    const Newest& n = p.newest;
-    const int64_t slots = int64_t{n.num_pages} * n.page_size;
-    if (at < 0 || at >= slots) return;
-    const uint32_t page = static_cast<uint32_t>(at) / n.page_size;
-    slot = int64_t{page} * n.slots_per_page + at % n.page_size;
+    address = paged::slot_address(p.newest.pages, p.newest.slots[block.row()]);
   }
 
-  __device__ bool is_written() const { return slot != kAbsent; }
+  __device__ bool is_written() const { return address != paged::kNowhere; }
   // Of one of the block's heads.
   __device__ const char* key(int head) const { return kept + head * G::kNewestBytes; }
 };
@@ -152,9 +147,8 @@ class Turner {
   // `vector`: a head's key, then its value.
   __device__ void keep_newest(int vector, const V& first, const V& second) const {
     const int head = vector / 2, is_value = vector % 2;
-    char* slot = static_cast<char*>(p_.newest.kv) +
-                 (newest_.slot + is_value * p_.value_slots) * p_.slot_bytes +
-                 is_value * p_.value_bytes;
+    char* slot = static_cast<char*>(p_.newest.pages.kv) + newest_.address +
+                 is_value * p_.value_offset();
     V* page =
         reinterpret_cast<V*>(slot + int64_t{p_.head_bytes} * (block_.kv_head() + head));
     V* kept = reinterpret_cast<V*>(newest_.kept + head * G::kNewestBytes +

@@ -5,6 +5,7 @@
 
 #include "decode_attention/limits.h"
 #include "fdjax/divisor.h"
+#include "paged/view.h"
 
 namespace fdjax::decode_attention {
 
@@ -14,10 +15,8 @@ struct Newest {
   // [rows, (group + 2) * kv_heads, head_dim]: q, k, v as their GEMM left them;
   // nullptr: q is ready, and the newest keys and values are in their pages.
   const void* qkv;
-  void* kv;              // as Params::kv
-  const int32_t* slots;  // [rows]: page * page_size + slot; others are not written
-  // Of the array, as in Params, where they are those of the page table.
-  uint32_t num_pages, page_size, slots_per_page;
+  paged::Layout pages;   // of the array, where those of Params are of the page table
+  const int32_t* slots;  // [rows]: page * page_size + place; others are not written
   const float* cosines;  // [rows, num_frequencies]: of each row's position
   const float* sines;
   int num_frequencies;  // a multiple of 8
@@ -35,12 +34,9 @@ struct KernelConfig {
   Divisor share;         // of a block's sums, those that a block of the cluster adds
 };
 
-struct Params {
-  const void* q;              // [rows, kv_heads * group, head_dim]
-  const void* kv;             // keys of this layer in page 0
-  const int32_t* page_table;  // [rows, table_width]
-  const int32_t* lengths;     // [rows]: tokens, the newest included
-  const float* slopes;        // of ALiBi, [kv_heads * group], or nullptr
+struct Params : paged::View {
+  const void* q;        // [rows, kv_heads * group, head_dim]
+  const float* slopes;  // of ALiBi, [kv_heads * group], or nullptr
   // [kv_heads * group], or nullptr: the score of one more token that every query sees,
   // and whose value is zero.
   const float* sinks;
@@ -51,20 +47,10 @@ struct Params {
   // [rows, kv_heads * group, 2], or nullptr: the number that a head's weights are
   // relative to, in units of log 2, and their sum.
   float* about = nullptr;
-  int64_t slot_bytes;        // from a token's slot to the next one's
-  uint32_t head_bytes;       // from a head to the next one, in a slot
-  uint32_t slots_per_page;   // from a page to the next, in slots
-  uint32_t page_size;        // in tokens
-  uint32_t value_slots;      // from a key to its value: whole slots,
-  uint32_t value_bytes;      // and bytes behind them; one of the two is 0
-  uint32_t page_reciprocal;  // ceil(2^32 / page_size), see page_reciprocal_of
-  uint32_t num_pages;
-  int rows;
   int kv_heads;
   int group;  // query heads of a key/value head
   int head_dim;
-  int table_width;
-  int window;      // tokens a query sees; kAllTokens: all
+  int window;      // tokens a query sees; paged::kAllTokens: all
   float scale;     // of the scores
   float soft_cap;  // of the scores; 0: none
   bool unified;    // the asynchronous scheme, or the synchronised one throughout
@@ -83,32 +69,12 @@ struct Params {
   const int32_t* table_rows;
 };
 
-// token / page_size is the upper half of token * reciprocal for tokens below 2^25 and
-// page sizes from 2 to 128. 0: a page is one token.
-inline constexpr uint32_t page_reciprocal_of(uint32_t page_size) {
-  return static_cast<uint32_t>(((uint64_t{1} << 32) + page_size - 1) / page_size);
-}
-
-// The same array in pages of one slot: the page table has a slot for each token,
-// counted as `slots_per_page` counts them.
-inline constexpr Params by_slot(Params p) {
-  p.num_pages *= p.slots_per_page;
-  p.slots_per_page = 1;
-  p.page_size = 1;
-  return p;
-}
-
-// From this layer's keys in page 0 to the end of its values in the last page.
-inline constexpr uint64_t slots_of(const Params& p) {
-  return uint64_t{p.num_pages - 1} * p.slots_per_page + p.page_size + p.value_slots;
-}
-
 inline constexpr float kLog2E = 1.44269504f;
 
 // Scores in units of log 2, and the bounds as scores. With a soft cap the scale is that
 // of 2 x in tanh(x) = 1 - 2 / (e^(2 x) + 1).
 inline Params in_units_of_log2(Params p) {
-  p.page_reciprocal = page_reciprocal_of(p.page_size);
+  p.page_reciprocal = paged::page_reciprocal_of(p.page_size);
   p.scale *= p.soft_cap > 0.0f ? 2.0f * kLog2E / p.soft_cap : kLog2E;
   p.soft_cap *= kLog2E;
   p.low = (p.phi + p.low) * kLog2E;

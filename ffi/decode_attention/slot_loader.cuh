@@ -9,9 +9,9 @@
 
 #include "decode_attention/params.h"
 #include "decode_attention/ptx.cuh"
-#include "decode_attention/slots.cuh"
 #include "decode_attention/tma_ring.cuh"
 #include "fdjax/tma.cuh"
+#include "paged/slots.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -70,13 +70,13 @@ class SlotLoader : public TmaRing<G> {
     if (tile >= work_.tiles || token < work_.begin || token >= work_.end) {
       return Ring::kNowhere;
     }
-    const uint32_t slot = page_of</*kAnySize=*/true>(p_, work_.row, token);
-    return slot_in</*kAnySize=*/true>(p_, slot, token, Ring::kNowhere);
+    const uint32_t slot = paged::page_of</*kAnySize=*/true>(p_, work_.row, token);
+    return paged::slot_in</*kAnySize=*/true>(p_, slot, token, Ring::kNowhere);
   }
 
   __device__ void copy(int place, bool values) const {
     const int slot = slots_[0] + (values ? static_cast<int>(p_.value_slots) : 0);
-    const int line = line_of(p_, work_.kv_head, values);
+    const int line = paged::line_of(p_, work_.kv_head, values);
     const int first = __shfl_sync(~0u, slot, 0), token = threadIdx.x % kTileTokens;
     if (__all_sync(~0u, slot == first + token)) {
       if (!Ring::is_speaker()) return;

@@ -6,8 +6,8 @@
 
 #include "decode_attention/params.h"
 #include "decode_attention/ptx.cuh"
-#include "decode_attention/slots.cuh"
 #include "decode_attention/tiles.cuh"
+#include "paged/slots.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -38,7 +38,7 @@ class ThreadLoader {
   // Starts the copy of the next half into `place`, which the warp has read.
   __device__ void fetch(int place) {
     const bool values = next_ % 2 != 0;
-    copy(at(place), values ? p_.value_slots * p_.slot_bytes + p_.value_bytes : 0);
+    copy(at(place), values ? p_.value_offset() : 0);
     ++next_;
     if (!values) return;
     // Loads arrive in order: a page id asked for now comes after these copies. So it is
@@ -63,16 +63,16 @@ class ThreadLoader {
   __device__ static void release_ring() {}
 
  private:
-  // Where this lane's token (lane % 16 of a tile) lies, in slots; kAbsent outside of
-  // what the query sees, where nothing may be read: neither the page table's padding
-  // nor a slot that may hold anything.
+  // Where this lane's token (lane % 16 of a tile) lies, in slots; paged::kAbsent
+  // outside of what the query sees, where nothing may be read: neither the page table's
+  // padding nor a slot that may hold anything.
   __device__ int slot_of_tile(int tile) const {
     const int lane = threadIdx.x % kLanes;
     const int token = work_.token(tile) + lane % kTileTokens;
     if (tile >= work_.tiles || token < work_.begin || token >= work_.end) {
-      return kAbsent;
+      return paged::kAbsent;
     }
-    return slot_of</*kAnySize=*/true>(p_, work_.row, token);
+    return paged::slot_of</*kAnySize=*/true>(p_, work_.row, token);
   }
 
   // Half a tile, `behind` bytes after its keys. Without a next tile an empty group
@@ -87,7 +87,7 @@ class ThreadLoader {
         const int index = lane + i * kLanes;
         const int row = index / G::kChunks, chunk = index % G::kChunks;
         const int slot = __shfl_sync(~0u, slots_[0], row);
-        const bool present = slot != kAbsent;
+        const bool present = slot != paged::kAbsent;
         const int64_t offset = (present ? slot : 0) * p_.slot_bytes + chunk * 16;
         copy_async(target + at_tile(row, chunk), source + offset, present);
       }

@@ -9,9 +9,9 @@
 
 #include "decode_attention/params.h"
 #include "decode_attention/ptx.cuh"
-#include "decode_attention/slots.cuh"
 #include "decode_attention/tma_ring.cuh"
 #include "fdjax/tma.cuh"
+#include "paged/slots.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -50,7 +50,7 @@ class TmaLoader : public TmaRing<G> {
     const int slot = __shfl_sync(~0u, slot_, tile % kLanes) +
                      (values ? static_cast<int>(p_.value_slots) : 0);
     if (Ring::is_speaker()) {
-      const int line = line_of(p_, work_.kv_head, values);
+      const int line = paged::line_of(p_, work_.kv_head, values);
       Ring::expect(place);
       tma_load_3d(Ring::at(place), &source_, 0, slot, line, Ring::full(place),
                   CachePolicy::kEvictFirst);
@@ -82,13 +82,14 @@ class TmaLoader : public TmaRing<G> {
   __device__ uint32_t page_of(int tile) const {
     tile += threadIdx.x % kLanes;
     if (tile >= work_.tiles) return kNoPage;
-    return decode_attention::page_of(p_, work_.row, work_.token(tile));
+    return paged::page_of(p_, work_.row, work_.token(tile));
   }
 
   // The slot of that tile. Apart, so that nothing waits for a page id before its slot
   // is wanted.
   __device__ int slot_of(int tile, uint32_t page) const {
-    return slot_in(p_, page, work_.token(tile + threadIdx.x % kLanes), Ring::kNowhere);
+    return paged::slot_in(p_, page, work_.token(tile + threadIdx.x % kLanes),
+                          Ring::kNowhere);
   }
 
   const Params& p_;

@@ -97,11 +97,11 @@ struct Dims {
   Dim tokens{"T"}, wanted{"U"}, frequencies{"R2"}, places{"places"}, plans{"plans"},
       plan_size{"integers of a plan"}, lists{"lists of tiles"}, tiles{"N"},
       shared_width{"W"}, pieces{"M"}, levels{"K"}, eight{"8", 8}, four{"4", 4};
-  decode_attention::Dims decoding, prompts;
+  paged::Dims decoding, prompts;
 };
 
 // Of a piece of up to kTileRows queries, over all heads.
-inline int64_t record_bytes(const decode_attention::Dims& d) {
+inline int64_t record_bytes(const paged::Dims& d) {
   return *d.kv_heads * prefill_attention::kTileRows * (*d.head_dim + 2) *
          int64_t{sizeof(float)};
 }
@@ -109,7 +109,7 @@ inline int64_t record_bytes(const decode_attention::Dims& d) {
 // What the KV array says of both kinds of rows.
 inline ffi::Error check_kv(const Operands& in, const Results& out, int64_t q_heads,
                            Dims* d) {
-  for (decode_attention::Dims* rows : {&d->decoding, &d->prompts}) {
+  for (paged::Dims* rows : {&d->decoding, &d->prompts}) {
     FDJAX_RETURN_IF_ERROR(
         check_shape("kv", in.kv.dimensions(),
                     {&rows->pages, &rows->layers, &rows->two, &rows->page_size,
@@ -120,12 +120,11 @@ inline ffi::Error check_kv(const Operands& in, const Results& out, int64_t q_hea
   return invalid("the result kv must alias the operand");
 }
 
-inline ffi::Error check_pages(const char* name, const Pages& pages,
-                              decode_attention::Dims* d) {
+inline ffi::Error check_pages(const char* name, const Pages& pages, paged::Dims* d) {
   FDJAX_RETURN_IF_ERROR(
       check_shape(name, pages.table.dimensions(), {&d->rows, &d->width}));
   FDJAX_RETURN_IF_ERROR(check_shape(name, pages.lengths.dimensions(), {&d->rows}));
-  return decode_attention::check_sizes(*d);
+  return paged::check_sizes(*d);
 }
 
 inline ffi::Error check_tokens(const Operands& in, const Results& out, Dims* d) {
@@ -203,9 +202,9 @@ inline ffi::Error check_decoding(const Attributes& a, const Operands& in,
 
 // What rows that decode share.
 inline ffi::Error check_shared(const Operands& in, const Results& out, Dims* d) {
-  using decode_attention::check_range;
+  using paged::check_range;
   const Shared& shared = in.shared;
-  decode_attention::Dims& rows = d->decoding;
+  paged::Dims& rows = d->decoding;
   FDJAX_RETURN_IF_ERROR(
       check_shape("work", shared.work.dimensions(), {&d->pieces, &d->eight}));
   if (is_absent(shared.order)) return ffi::Error::Success();
@@ -215,8 +214,8 @@ inline ffi::Error check_shared(const Operands& in, const Results& out, Dims* d) 
   FDJAX_RETURN_IF_ERROR(check_shape("parts", shared.parts.dimensions(),
                                     {&d->levels, &rows.rows, &d->four}));
   FDJAX_RETURN_IF_ERROR(check_range("K", *d->levels, 0, shared_prefix::kMaxLevels));
-  FDJAX_RETURN_IF_ERROR(check_range("W * Z", *d->shared_width * *rows.page_size, 0,
-                                    decode_attention::kMaxTokens));
+  FDJAX_RETURN_IF_ERROR(
+      check_range("W * Z", *d->shared_width * *rows.page_size, 0, paged::kMaxTokens));
   FDJAX_RETURN_IF_ERROR(prefill_attention::check_limits(rows));
   const int64_t about = *rows.rows * *rows.q_heads * 2 * int64_t{sizeof(float)};
   FDJAX_RETURN_IF_ERROR(
@@ -228,7 +227,7 @@ inline ffi::Error check_shared(const Operands& in, const Results& out, Dims* d) 
 
 // Rows with any number of tokens.
 inline ffi::Error check_prompts(const Operands& in, const Results& out, Dims* d) {
-  using decode_attention::check_range;
+  using paged::check_range;
   FDJAX_RETURN_IF_ERROR(check_pages("prompts", in.prompts, &d->prompts));
   FDJAX_RETURN_IF_ERROR(
       check_shape("tiles", in.tiles.dimensions(), {&d->lists, &d->tiles, &d->eight}));
@@ -239,7 +238,7 @@ inline ffi::Error check_prompts(const Operands& in, const Results& out, Dims* d)
                                       {&d->prompts.layers, &d->prompts.rows}));
   }
   FDJAX_RETURN_IF_ERROR(prefill_attention::check_limits(d->prompts));
-  return check_range("T", *d->tokens, 0, decode_attention::kMaxTokens);
+  return check_range("T", *d->tokens, 0, paged::kMaxTokens);
 }
 
 inline ffi::Error check(const Attributes& a, const Operands& in, const Results& out,

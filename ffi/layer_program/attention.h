@@ -42,7 +42,7 @@ class AttentionChain {
 
   cudaError_t rotate() {
     rope_kv_write::Params p = attention_.rotate;
-    p.kv = static_cast<char*>(p.kv) + layer() * attention_.layer_bytes;
+    p.pages.kv = static_cast<char*>(p.pages.kv) + layer() * attention_.layer_bytes;
     p.qkv =
         reader_.operand(int64_t{p.tokens} * (p.q_heads + 2 * p.kv_heads) * p.head_dim);
     p.query = reader_.operand(int64_t{p.tokens} * p.q_heads * p.head_dim);
@@ -68,9 +68,8 @@ class AttentionChain {
       reader_.refuse("rows share prefixes, and there are none");
     }
     if (!is_right() || p.rows == 0) return cudaSuccess;
-    void* const keys = static_cast<char*>(p.newest.kv) + index * attention_.layer_bytes;
-    p.kv = keys;
-    p.newest.kv = keys;
+    p.kv = static_cast<char*>(p.kv) + index * attention_.layer_bytes;
+    p.newest.pages.kv = p.kv;
     p.newest.qkv = rotates ? p.q : nullptr;
     p.recomputed += index * p.rows * p.kv_heads;
     p.about = shares ? attention_.about : nullptr;
@@ -91,7 +90,7 @@ class AttentionChain {
     const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
     a.q = reader_.operand(size);
     a.out = reader_.operand(size);
-    a.kv = static_cast<const char*>(a.kv) + index * attention_.layer_bytes;
+    a.kv = static_cast<char*>(a.kv) + index * attention_.layer_bytes;
     check_scale(a.scale);
     if (a.unified && a.recomputed == nullptr) {
       reader_.refuse("attention of prompts has no room to count in");
@@ -112,13 +111,13 @@ class AttentionChain {
     decode_attention::Params& a = p.attention;
     const int64_t index = layer();
     read_scores(&a);
-    if (a.window != decode_attention::kAllTokens) {
+    if (a.window != paged::kAllTokens) {
       reader_.refuse("attention of what is shared takes no window");
     }
     const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
     a.q = reader_.operand(size);
     a.out = reader_.operand(size);
-    a.kv = static_cast<const char*>(a.kv) + index * attention_.layer_bytes;
+    a.kv = static_cast<char*>(a.kv) + index * attention_.layer_bytes;
     check_scale(a.scale);
     if (attention_.about == nullptr) {
       reader_.refuse("rows share prefixes, and there are none");

@@ -5,17 +5,20 @@
 namespace fdjax::layer_program {
 namespace {
 
+// Of layer 0.
+paged::Layout layout_of(const Results& out, const Dims& d) {
+  return paged::layout_of(*out.kv, d.decoding, 0, /*element_bytes=*/2);
+}
+
 // What both kinds of attention read. The score terms differ from layer to layer.
 decode_attention::Params attention_of(const Operands& in, const Pages& pages,
-                                      const decode_attention::Dims& d) {
+                                      const paged::Dims& d) {
   decode_attention::Params p = decode_attention::params_of(
-      decode_attention::Attributes{.layer = 0,
-                                   .scores = {.scale = 1.0f,
-                                              .soft_cap = 0.0f,
-                                              .window = decode_attention::kAllTokens}},
-      decode_attention::Inputs{in.kv, in.kv, pages.table, pages.lengths, in.slopes,
-                               in.slopes},
-      d, /*out=*/nullptr, /*recomputed=*/nullptr);
+      paged::Attributes{
+          .layer = 0,
+          .scores = {.scale = 1.0f, .soft_cap = 0.0f, .window = paged::kAllTokens}},
+      paged::Inputs{in.kv, in.kv, pages.table, pages.lengths, in.slopes, in.slopes}, d,
+      /*out=*/nullptr, /*recomputed=*/nullptr);
   p.sinks = nullptr;
   return p;
 }
@@ -28,17 +31,14 @@ decode_attention::Params decode_of(const Attributes& a, const Operands& in,
   p.plan = decode_attention::counters_of(in.plans);
   p.records = static_cast<float*>(out.blocks[kDecodeRecords].data);
   p.newest = {.qkv = nullptr,
-              .kv = out.kv->untyped_data(),
+              .pages = p,
               .slots = in.slots.typed_data(),
-              .num_pages = p.num_pages,
-              .page_size = p.page_size,
-              .slots_per_page = p.slots_per_page,
               .cosines = cosines,
               .sines = cosines != nullptr ? cosines + *d.decoding.rows * *d.frequencies
                                           : nullptr,
               .num_frequencies = static_cast<int>(*d.frequencies),
               .interleaved = a.interleaved};
-  return a.by_slot ? decode_attention::by_slot(p) : p;
+  return a.by_slot ? paged::by_slot(p) : p;
 }
 
 prefill_attention::Params prefill_of(const Operands& in, const Results& out,
@@ -81,29 +81,24 @@ prefill_attention::Joining joining_of(const Operands& in, const Results& out,
 
 rope_kv_write::Params rotate_of(const Attributes& a, const Operands& in,
                                 const Results& out, const Dims& d) {
-  const decode_attention::Dims& kv = d.decoding;
-  const int64_t slot = *kv.kv_heads * *kv.head_dim;
+  const paged::Dims& kv = d.decoding;
   return {.qkv = nullptr,
           .positions = in.positions.typed_data(),
           .slots = in.slots.typed_data(),
           .frequencies = in.frequencies.typed_data(),
           .query = nullptr,
-          .kv = out.kv->untyped_data(),
-          .num_slots = *kv.pages * *kv.page_size,
-          .page_stride = *kv.layers * 2 * *kv.page_size * slot,
-          .value_offset = *kv.page_size * slot,
+          .pages = layout_of(out, d),
           .tokens = static_cast<int>(*d.tokens),
           .q_heads = static_cast<int>(*kv.q_heads),
           .kv_heads = static_cast<int>(*kv.kv_heads),
           .head_dim = static_cast<int>(*kv.head_dim),
           .num_frequencies = static_cast<int>(*d.frequencies),
-          .page_size = static_cast<int>(*kv.page_size),
           .interleaved = a.interleaved};
 }
 
 Attention attention_of(const Attributes& a, const Operands& in, const Results& out,
                        const Dims& d) {
-  const decode_attention::Dims& kv = d.decoding;
+  const paged::Dims& kv = d.decoding;
   const bool shares = !is_absent(in.shared.order);
   return {.decode = decode_of(a, in, out, d),
           .decode_config = decode_attention::config_of(a.launch, /*programmatic=*/true),
@@ -113,7 +108,7 @@ Attention attention_of(const Attributes& a, const Operands& in, const Results& o
           .about = shares ? static_cast<float*>(out.blocks[kAbout].data) : nullptr,
           .rotate = rotate_of(a, in, out, d),
           .layers = *kv.layers,
-          .layer_bytes = 2 * *kv.page_size * *kv.kv_heads * *kv.head_dim * 2,
+          .layer_bytes = paged::layer_bytes(layout_of(out, d)),
           .num_plans = *d.plans,
           .plan_size = *d.plan_size,
           .num_lists = *d.lists,

@@ -7,8 +7,8 @@
 namespace fdjax::prefill_attention {
 
 // What the tiles and the grids of a GPU's kernels have room for.
-inline ffi::Error check_limits(const decode_attention::Dims& d) {
-  using decode_attention::check_range;
+inline ffi::Error check_limits(const paged::Dims& d) {
+  using paged::check_range;
   FDJAX_RETURN_IF_ERROR(
       check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, kTileRows));
   FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, kMaxKvHeads));
@@ -16,14 +16,14 @@ inline ffi::Error check_limits(const decode_attention::Dims& d) {
   FDJAX_RETURN_IF_ERROR(check_range("D", *d.head_dim, kHeadMultiple, kMaxHeadDim));
   FDJAX_RETURN_IF_ERROR(decode_attention::check_alignment(d));
   if (*d.head_dim % kHeadMultiple == 0) return ffi::Error::Success();
-  return decode_attention::invalid("D is " + std::to_string(*d.head_dim) +
-                                   "; the handler takes multiples of " +
-                                   std::to_string(kHeadMultiple));
+  return paged::invalid("D is " + std::to_string(*d.head_dim) +
+                        "; the handler takes multiples of " +
+                        std::to_string(kHeadMultiple));
 }
 
 // The scheme is a GPU's: on a CPU results are the same, and the softmax synchronised.
 struct Attributes {
-  decode_attention::Attributes attention;
+  paged::Attributes attention;
   decode_attention::SchemeAttributes scheme;
 };
 
@@ -31,33 +31,31 @@ struct Attributes {
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     fdjax::prefill_attention::Attributes,
-    StructMember<fdjax::decode_attention::Attributes>("attention"),
+    StructMember<fdjax::paged::Attributes>("attention"),
     StructMember<fdjax::decode_attention::SchemeAttributes>("scheme"));
 
 namespace fdjax::prefill_attention {
 
 struct Arguments {
-  decode_attention::Inputs in;
+  paged::Inputs in;
   ffi::Buffer<ffi::S32> tiles;
   ffi::Result<ffi::AnyBuffer> out;
   ffi::Result<ffi::Buffer<ffi::F32>> records;
   ffi::Result<ffi::Buffer<ffi::S32>> recomputed;  // empty where nothing can be
 };
 
-inline ffi::Error read(const Attributes& a, const Arguments& arguments,
-                       decode_attention::Dims* d, Params* params) {
+inline ffi::Error read(const Attributes& a, const Arguments& arguments, paged::Dims* d,
+                       Params* params) {
   Dim queries{"T"};
-  FDJAX_RETURN_IF_ERROR(
-      decode_attention::check_inputs(arguments.in, arguments.out, &queries, d));
+  FDJAX_RETURN_IF_ERROR(paged::check_inputs(arguments.in, arguments.out, &queries, d));
   Dim tiles{"N"}, eight{"8", 8}, records{"R"}, rows{"128", kTileRows},
       sums{"D + 2", *d->head_dim + 2};
   FDJAX_RETURN_IF_ERROR(
       check_shape("tiles", arguments.tiles.dimensions(), {&tiles, &eight}));
   FDJAX_RETURN_IF_ERROR(check_shape("records", arguments.records->dimensions(),
                                     {&records, &d->kv_heads, &rows, &sums}));
-  FDJAX_RETURN_IF_ERROR(
-      decode_attention::check_range("T", *queries, 0, decode_attention::kMaxTokens));
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_values(a.attention, *d));
+  FDJAX_RETURN_IF_ERROR(paged::check_range("T", *queries, 0, paged::kMaxTokens));
+  FDJAX_RETURN_IF_ERROR(paged::check_values(a.attention, *d));
   Dim counted{"rows of recomputed", a.scheme.unified ? *d->rows : 0};
   FDJAX_RETURN_IF_ERROR(
       check_shape("recomputed", arguments.recomputed->dimensions(), {&counted}));

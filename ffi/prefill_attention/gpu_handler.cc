@@ -5,7 +5,7 @@
 namespace fdjax::prefill_attention {
 namespace {
 
-using decode_attention::invalid;
+using paged::invalid;
 
 ffi::Error check_scale(float scale) {
   if (scale > 0.0f) return ffi::Error::Success();
@@ -24,7 +24,7 @@ ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffe
                   ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::F32>> records,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
-  decode_attention::Dims d;
+  paged::Dims d;
   Params p;
   FDJAX_RETURN_IF_ERROR(read(
       attributes,

@@ -45,7 +45,7 @@ ffi::Error handle(ffi::ThreadPool pool, const Attributes& attributes, ffi::AnyBu
                   ffi::Result<ffi::AnyBuffer> out,
                   ffi::Result<ffi::Buffer<ffi::F32>> records,
                   ffi::Result<ffi::Buffer<ffi::S32>> recomputed) {
-  decode_attention::Dims d;
+  paged::Dims d;
   Params p{};
   FDJAX_RETURN_IF_ERROR(read(
       attributes,

@@ -37,7 +37,7 @@ bool encode_sources(const Params& p, Sources* sources) {
   const uint64_t heads = uint64_t{1} * a.kv_heads * a.group;
   const uint64_t tokens = p.queries;
   const uint64_t lines = static_cast<uint64_t>(a.slot_bytes) / kLineBytes;
-  const uint64_t slots = decode_attention::slots_of(a);
+  const uint64_t slots = paged::slots_of(a);
   const uint32_t group = a.group;
   const BoxSource<4> queries{
       .data = a.q,
@@ -90,8 +90,16 @@ cudaError_t launch_merge(cudaStream_t stream, const Params& p) {
   return fdjax::launch(launch_after<T>(stream, grid), merge_kernel<T>, p);
 }
 
+// Calls `launch` with the size of the head's kernel, which may be larger.
+template <typename Launch>
+cudaError_t of_size(int head_dim, const Launch& launch) {
+  if (head_dim <= 64) return launch(std::integral_constant<int, 64>{});
+  if (head_dim <= 128) return launch(std::integral_constant<int, 128>{});
+  return launch(std::integral_constant<int, 256>{});
+}
+
 template <typename T, int kHeadDim, Use kUse>
-cudaError_t launch_of_size(cudaStream_t stream, const Params& p) {
+cudaError_t launch_attention(cudaStream_t stream, const Params& p) {
   using G = WgmmaGeometry<T, kHeadDim, kUse>;
   Sources sources;
   return has_wgmma<G>() && encode_sources<G>(p, &sources)
@@ -99,21 +107,19 @@ cudaError_t launch_of_size(cudaStream_t stream, const Params& p) {
              : launch_mma<MmaGeometry<T, kHeadDim>>(stream, p);
 }
 
-template <typename T, Use kUse>
-cudaError_t launch_attention(cudaStream_t stream, const Params& p) {
-  const int head_dim = p.attention.head_dim;
-  if (head_dim <= 64) return launch_of_size<T, 64, kUse>(stream, p);
-  if (head_dim <= 128) return launch_of_size<T, 128, kUse>(stream, p);
-  return launch_of_size<T, 256, kUse>(stream, p);
-}
-
-// float16 does not hold weights over the range of the bounds: it is synchronised.
-template <typename T>
-cudaError_t launch_prompts(cudaStream_t stream, const Params& p) {
+// `p` says afterwards whether the unified maximum was taken. float16 does not hold
+// weights over the range of its bounds.
+template <typename T, int kHeadDim>
+cudaError_t launch_prompts(cudaStream_t stream, Params& p) {
   if constexpr (std::is_same_v<T, GpuFloats::bfloat16>) {
-    if (p.attention.unified) return launch_attention<T, Use::kUnified>(stream, p);
+    using G = WgmmaGeometry<T, kHeadDim, Use::kUnified>;
+    Sources sources;
+    if (p.attention.unified && has_wgmma<G>() && encode_sources<G>(p, &sources)) {
+      return launch_wgmma<G>(stream, p, sources);
+    }
   }
-  return launch_attention<T, Use::kSynchronised>(stream, p);
+  p.attention.unified = false;
+  return launch_attention<T, kHeadDim, Use::kSynchronised>(stream, p);
 }
 
 Params in_units_of_log2(Params p) {
@@ -125,8 +131,10 @@ Params in_units_of_log2(Params p) {
 
 template <typename T>
 cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& params) {
-  const Params p = in_units_of_log2(params);
-  const cudaError_t error = launch_prompts<T>(stream, p);
+  Params p = in_units_of_log2(params);
+  const cudaError_t error = of_size(p.attention.head_dim, [&](auto size) {
+    return launch_prompts<T, decltype(size)::value>(stream, p);
+  });
   return error == cudaSuccess ? launch_merge<T>(stream, p) : error;
 }
 
@@ -140,7 +148,9 @@ template <typename T>
 cudaError_t launch_shared_prefixes(cudaStream_t stream, const Params& params,
                                    const Joining& joining) {
   const Params p = in_units_of_log2(params);
-  const cudaError_t error = launch_attention<T, Use::kPrefixes>(stream, p);
+  const cudaError_t error = of_size(p.attention.head_dim, [&](auto size) {
+    return launch_attention<T, decltype(size)::value, Use::kPrefixes>(stream, p);
+  });
   if (error != cudaSuccess) return error;
   const dim3 grid(p.queries, p.attention.kv_heads);
   return fdjax::launch(launch_after<T>(stream, grid), join_kernel<T>, p, joining);

@@ -1,5 +1,5 @@
 // What the handlers of prefill_attention take, beside what every attention over pages
-// does (decode_attention/limits.h), and what its lists hold.
+// does (decode_attention/limits.h, paged/limits.h), and what its lists hold.
 #pragma once
 
 #include "fdjax/limit.h"

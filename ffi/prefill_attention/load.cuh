@@ -50,8 +50,7 @@ class Loader {
   __device__ Loader(const decode_attention::Params& p, const Work& work, Half half)
       : p_(p),
         work_(work),
-        source_(static_cast<const char*>(p.kv) +
-                half * (p.value_slots * p.slot_bytes + p.value_bytes) +
+        source_(static_cast<const char*>(p.kv) + half * p.value_offset() +
                 int64_t{p.head_bytes} * work.kv_head),
         next_(work.key_begin / G::kTileKeys),
         slot_(look_up()) {}

@@ -27,6 +27,18 @@ __device__ inline void add_pieces(const Params& p, int record, int pieces, int k
       sum);
 }
 
+// Whether some piece of a row's keys was computed again: others are relative to the
+// unified maximum.
+__device__ inline bool was_recomputed(const Params& p, const Work& work, int row) {
+  bool again = false;
+  for (int piece = 0; piece < work.pieces; ++piece) {
+    const float2 about =
+        __ldcg(Record(p, work.record + piece, work.kv_head, row).about);
+    again |= about.y > 0.0f && about.x != p.attention.phi;
+  }
+  return again;
+}
+
 // Grid: tiles, key/value heads, parts of kMergeRows rows. Most tiles are whole, or not
 // the first piece of theirs.
 template <typename T>
@@ -47,6 +59,9 @@ __global__ void __launch_bounds__(kMergeThreads)
     T* out = static_cast<T*>(p.out) + place.offset(p, work);
     reinterpret_cast<uint2*>(out)[unit] =
         pack(T{}, sum.values, sum.total > 0.0f ? 1.0f / sum.total : 0.0f);
+    if (p.unified && unit == 0 && was_recomputed(params, work, row)) {
+      atomicAdd(p.recomputed + work.row, 1);
+    }
   }
 }
 

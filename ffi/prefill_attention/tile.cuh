@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "decode_attention/slots.cuh"
+#include "paged/slots.cuh"
 #include "prefill_attention/params.h"
 
 namespace fdjax::prefill_attention {
@@ -67,13 +67,13 @@ __device__ inline Query describe(const decode_attention::Params& p, const Work& 
                                                          : kLog2E * p.sinks[head]};
 }
 
-using decode_attention::kAbsent;
+using paged::kAbsent;
 
 // In slots; kAbsent where nothing may be read: what is past the last query may be
 // anything, and zero times NaN is NaN.
 __device__ inline int slot_of(const decode_attention::Params& p, const Work& work,
                               int token) {
-  return token < work.key_end ? decode_attention::slot_of(p, work.row, token) : kAbsent;
+  return token < work.key_end ? paged::slot_of(p, work.row, token) : kAbsent;
 }
 
 }  // namespace fdjax::prefill_attention

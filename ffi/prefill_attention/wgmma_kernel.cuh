@@ -99,6 +99,7 @@ class Consumer {
       finish<G>(params_, work_, warp_row_, rows);
     } else if (threadIdx.x % kLanes == 0) {
       buffers_.retries->add(warp_, work_.round);
+      if (work_.record >= 0) return;  // of pieces the merge counts
       atomicAdd(p_.recomputed + work_.row,
                 min(16, work_.tokens * p_.group - warp_row_));
     }

@@ -199,8 +199,7 @@ class Producer {
   __device__ int slot_of(const Work& work, int first) const {
     const int token = first + page_ * box_rows_;
     if (token >= work.key_end) return kNowhere;
-    return decode_attention::slot_in(p_, decode_attention::page_of(p_, work.row, token),
-                                     token, kNowhere);
+    return paged::slot_in(p_, paged::page_of(p_, work.row, token), token, kNowhere);
   }
 
   __device__ void fetch(Half half, const Work& work, int slot) {
@@ -214,7 +213,7 @@ class Producer {
       const uint32_t target = buffers_.half(half, cursor.stage) +
                               (line_ * G::kTileKeys + page_ * box_rows_) * kLineBytes;
       const int values = half == kValues ? static_cast<int>(p_.value_slots) : 0;
-      const int line = decode_attention::line_of(p_, work.kv_head, half == kValues);
+      const int line = paged::line_of(p_, work.kv_head, half == kValues);
       tma_load_3d(target, &sources_.slots, 0, slot + values, line + line_, full,
                   CachePolicy::kNormal);
     }

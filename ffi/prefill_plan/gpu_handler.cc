@@ -9,7 +9,7 @@ struct Attributes {
   int64_t queries;
   int64_t max_tokens;
   int64_t tile_tokens;
-  int64_t window;  // decode_attention::kAllTokens: none
+  int64_t window;  // paged::kAllTokens: none
   float blocks;
 };
 
@@ -24,7 +24,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
 namespace fdjax::prefill_plan {
 namespace {
 
-using decode_attention::check_range, decode_attention::invalid;
+using paged::check_range, paged::invalid;
 
 ffi::Error check(const Attributes& a, int64_t rows) {
   FDJAX_RETURN_IF_ERROR(check_range("B", rows, 1, kMaxRows));
@@ -38,10 +38,8 @@ ffi::Error check(const Attributes& a, int64_t rows) {
         check_range("tiles + records", a.tiles + a.records, 1, kMaxPieces));
   }
   FDJAX_RETURN_IF_ERROR(check_range("records", a.records, 0, kMaxPieces));
-  FDJAX_RETURN_IF_ERROR(
-      check_range("max_tokens", a.max_tokens, 0, decode_attention::kMaxTokens));
-  FDJAX_RETURN_IF_ERROR(
-      check_range("window", a.window, 1, decode_attention::kAllTokens));
+  FDJAX_RETURN_IF_ERROR(check_range("max_tokens", a.max_tokens, 0, paged::kMaxTokens));
+  FDJAX_RETURN_IF_ERROR(check_range("window", a.window, 1, paged::kAllTokens));
   if (a.blocks > 0) return ffi::Error::Success();
   return invalid("blocks is " + std::to_string(a.blocks) + "; it must be above 0");
 }

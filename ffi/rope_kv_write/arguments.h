@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fdjax/check.h"
+#include "paged/arguments.h"
 #include "rope_kv_write/params.h"
 
 namespace fdjax::rope_kv_write {
@@ -59,22 +60,22 @@ inline ffi::Error check_sizes(int64_t layer, int64_t layers, int64_t heads,
 // Checks everything that can be known without the data, then fills `params`.
 template <typename T>
 ffi::Error read(const Arguments& a, Params* params) {
-  Dim tokens{"T"}, heads{"H"}, head_dim{"D"}, pages{"P"}, layers{"L"}, two{"2", 2},
-      page_size{"Z"}, kv_heads{"Hkv"}, frequencies{"R2"};
+  Dim tokens{"T"}, heads{"H"}, frequencies{"R2"};
+  paged::Dims d;
   FDJAX_RETURN_IF_ERROR(
-      check_shape("qkv", a.qkv.dimensions(), {&tokens, &heads, &head_dim}));
-  FDJAX_RETURN_IF_ERROR(
-      check_shape("kv", a.kv.dimensions(),
-                  {&pages, &layers, &two, &page_size, &kv_heads, &head_dim}));
+      check_shape("qkv", a.qkv.dimensions(), {&tokens, &heads, &d.head_dim}));
+  FDJAX_RETURN_IF_ERROR(check_shape(
+      "kv", a.kv.dimensions(),
+      {&d.pages, &d.layers, &d.two, &d.page_size, &d.kv_heads, &d.head_dim}));
   FDJAX_RETURN_IF_ERROR(check_shape("positions", a.positions.dimensions(), {&tokens}));
   FDJAX_RETURN_IF_ERROR(check_shape("slots", a.slots.dimensions(), {&tokens}));
   FDJAX_RETURN_IF_ERROR(
       check_shape("frequencies", a.frequencies.dimensions(), {&frequencies}));
-  FDJAX_RETURN_IF_ERROR(check_sizes(a.attributes.layer, *layers, *heads, *kv_heads,
-                                    *head_dim, *frequencies));
-  Dim q_heads{"Hq", *heads - 2 * *kv_heads};
+  FDJAX_RETURN_IF_ERROR(check_sizes(a.attributes.layer, *d.layers, *heads, *d.kv_heads,
+                                    *d.head_dim, *frequencies));
+  d.q_heads = Dim("Hq", *heads - 2 * *d.kv_heads);
   FDJAX_RETURN_IF_ERROR(
-      check_shape("query", a.query->dimensions(), {&tokens, &q_heads, &head_dim}));
+      check_shape("query", a.query->dimensions(), {&tokens, &d.q_heads, &d.head_dim}));
   const ffi::DataType dtype = a.qkv.element_type();
   FDJAX_RETURN_IF_ERROR(check_dtype("kv", a.kv.element_type(), "qkv", dtype));
   FDJAX_RETURN_IF_ERROR(check_dtype("query", a.query->element_type(), "qkv", dtype));
@@ -82,28 +83,22 @@ ffi::Error read(const Arguments& a, Params* params) {
     return ffi::Error::InvalidArgument("kv: the result must alias the operand");
   }
   if (*tokens * *heads > std::numeric_limits<int>::max() ||
-      *heads * *head_dim > std::numeric_limits<int>::max() ||
-      *page_size > std::numeric_limits<int>::max()) {
+      *heads * *d.head_dim > std::numeric_limits<int>::max() ||
+      *d.page_size > std::numeric_limits<int>::max()) {
     return ffi::Error::InvalidArgument("qkv or a page has too many elements");
   }
-  const int64_t value_offset = *page_size * *kv_heads * *head_dim;
   *params = Params{
       .qkv = a.qkv.untyped_data(),
       .positions = a.positions.typed_data(),
       .slots = a.slots.typed_data(),
       .frequencies = a.frequencies.typed_data(),
       .query = a.query->untyped_data(),
-      .kv = static_cast<T*>(a.kv_out->untyped_data()) +
-            a.attributes.layer * 2 * value_offset,
-      .num_slots = *pages * *page_size,
-      .page_stride = *layers * 2 * value_offset,
-      .value_offset = value_offset,
+      .pages = paged::layout_of(*a.kv_out, d, a.attributes.layer, sizeof(T)),
       .tokens = static_cast<int>(*tokens),
-      .q_heads = static_cast<int>(*q_heads),
-      .kv_heads = static_cast<int>(*kv_heads),
-      .head_dim = static_cast<int>(*head_dim),
+      .q_heads = static_cast<int>(*d.q_heads),
+      .kv_heads = static_cast<int>(*d.kv_heads),
+      .head_dim = static_cast<int>(*d.head_dim),
       .num_frequencies = static_cast<int>(*frequencies),
-      .page_size = static_cast<int>(*page_size),
       .interleaved = a.attributes.interleaved,
   };
   return ffi::Error::Success();

@@ -60,13 +60,12 @@ ffi::Error run(const Arguments& arguments) {
   for (int token = 0; token < p.tokens; ++token) {
     fill(p, token, &angles);
     rotate_heads(p, angles, p.q_heads, query, query_out);
-    const int slot = p.slots[token];
-    if (slot >= 0 && slot < p.num_slots) {
-      T* key_out = static_cast<T*>(p.kv) + slot / p.page_size * p.page_stride +
-                   slot % p.page_size * kv_size;
+    const int64_t address = paged::slot_address(p.pages, p.slots[token]);
+    if (address != paged::kNowhere) {
+      T* key_out = reinterpret_cast<T*>(static_cast<char*>(p.pages.kv) + address);
       const T *key = query + q_size, *value = key + kv_size;
       rotate_heads(p, angles, p.kv_heads, key, key_out);
-      std::copy(value, value + kv_size, key_out + p.value_offset);
+      std::copy(value, value + kv_size, key_out + p.pages.value_offset() / sizeof(T));
     }
     query += q_size + 2 * kv_size;
     query_out += q_size;

@@ -28,15 +28,11 @@ struct Unit {
 
 struct Token {
   int index;
-  int64_t slot;  // of this layer, in elements; negative: written nowhere
+  int64_t address;  // of its keys in the pages; kNowhere: they are not written
 };
 
 __device__ inline Token locate(const Params& p, int token) {
-  const int slot = p.slots[token];
-  if (slot < 0 || slot >= p.num_slots) return {token, -1};
-  const int64_t row =
-      static_cast<int64_t>(slot % p.page_size) * p.kv_heads * p.head_dim;
-  return {token, slot / p.page_size * p.page_stride + row};
+  return {token, paged::slot_address(p.pages, p.slots[token])};
 }
 
 // Where head `head` of q, k and v goes.
@@ -47,11 +43,12 @@ __device__ T* target_of(const Params& p, Token token, int head) {
     const int64_t row = static_cast<int64_t>(token.index) * p.q_heads + head;
     return static_cast<T*>(p.query) + row * head_dim;
   }
-  if (token.slot < 0) return nullptr;
-  const int kv_head = head - p.q_heads;
-  T* keys = static_cast<T*>(p.kv) + token.slot;
-  if (kv_head < p.kv_heads) return keys + kv_head * head_dim;
-  return keys + p.value_offset + (kv_head - p.kv_heads) * head_dim;
+  if (token.address == paged::kNowhere) return nullptr;
+  const int kv_head = (head - p.q_heads) % p.kv_heads;
+  const bool is_value = head - p.q_heads >= p.kv_heads;
+  return reinterpret_cast<T*>(static_cast<char*>(p.pages.kv) + token.address +
+                              is_value * p.pages.value_offset() +
+                              int64_t{p.pages.head_bytes} * kv_head);
 }
 
 template <typename T, int kVec>

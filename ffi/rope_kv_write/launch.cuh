@@ -33,7 +33,7 @@ template <typename T>
 gpu_error launch_tokens(gpu_stream stream, const Params& p) {
   constexpr int kVec = 16 / sizeof(T);
   const bool vectors = p.head_dim % (2 * kVec) == 0 && p.num_frequencies % kVec == 0 &&
-                       aligned(p.qkv) && aligned(p.query) && aligned(p.kv);
+                       aligned(p.qkv) && aligned(p.query) && aligned(p.pages.kv);
   return vectors ? launch_units<T, kVec>(stream, p) : launch_units<T, 1>(stream, p);
 }
 

@@ -1,8 +1,9 @@
-// What both implementations of rope_kv_write are given. Sizes are in elements.
+// What both implementations of rope_kv_write are given.
 #pragma once
 
 #include <cstdint>
 
+#include "paged/view.h"
 #include "rope_kv_write/limits.h"
 
 namespace fdjax::rope_kv_write {
@@ -10,19 +11,15 @@ namespace fdjax::rope_kv_write {
 struct Params {
   const void* qkv;           // [tokens, q_heads + 2 * kv_heads, head_dim]
   const int32_t* positions;  // [tokens]
-  const int32_t* slots;      // [tokens]
+  const int32_t* slots;      // [tokens]: page * page_size + place
   const float* frequencies;  // [num_frequencies]
   void* query;               // [tokens, q_heads, head_dim]
-  void* kv;                  // keys of this layer in page 0
-  int64_t num_slots;         // pages * page_size
-  int64_t page_stride;       // from a page to the next
-  int64_t value_offset;      // from a page's keys to its values
+  paged::Layout pages;       // where keys and values go
   int tokens;
   int q_heads;
   int kv_heads;
   int head_dim;
   int num_frequencies;
-  int page_size;
   bool interleaved;
 };
 

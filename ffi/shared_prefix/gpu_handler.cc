@@ -5,14 +5,14 @@
 namespace fdjax::shared_prefix {
 namespace {
 
-using decode_attention::check_range;
-using decode_attention::invalid;
+using paged::check_range;
+using paged::invalid;
 using prefill_attention::Joining;
 using prefill_attention::kTileRows;
 using prefill_attention::Params;
 
 struct Arguments {
-  decode_attention::Inputs in;
+  paged::Inputs in;
   ffi::Buffer<ffi::S32> order, work, parts;
   ffi::AnyBuffer own;
   ffi::Buffer<ffi::F32> about;
@@ -21,9 +21,8 @@ struct Arguments {
 };
 
 // The shapes of what is not every attention's.
-ffi::Error check(const Arguments& a, decode_attention::Dims* d, Dim* items,
-                 Dim* records) {
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_inputs(a.in, a.out, &d->rows, d));
+ffi::Error check(const Arguments& a, paged::Dims* d, Dim* items, Dim* records) {
+  FDJAX_RETURN_IF_ERROR(paged::check_inputs(a.in, a.out, &d->rows, d));
   Dim two{"2", 2}, four{"4", 4}, eight{"8", 8}, rows{"128", kTileRows},
       sums{"D + 2", *d->head_dim + 2};
   FDJAX_RETURN_IF_ERROR(check_shape("order", a.order.dimensions(), {&d->rows}));
@@ -43,15 +42,14 @@ ffi::Error check(const Arguments& a, decode_attention::Dims* d, Dim* items,
   return prefill_attention::check_limits(*d);
 }
 
-ffi::Error run(gpu_stream stream, const decode_attention::Attributes& attributes,
+ffi::Error run(gpu_stream stream, const paged::Attributes& attributes,
                const Arguments& a) {
-  decode_attention::Dims d;
+  paged::Dims d;
   Dim items{"M"}, records{"R"};
   FDJAX_RETURN_IF_ERROR(check(a, &d, &items, &records));
-  FDJAX_RETURN_IF_ERROR(decode_attention::check_values(attributes, d));
+  FDJAX_RETURN_IF_ERROR(paged::check_values(attributes, d));
   FDJAX_RETURN_IF_ERROR(check_range("window", attributes.scores.window,
-                                    decode_attention::kAllTokens,
-                                    decode_attention::kAllTokens));
+                                    paged::kAllTokens, paged::kAllTokens));
   if (*d.rows == 0 || *items == 0) return ffi::Error::Success();
   const Params p{
       .attention = decode_attention::params_of(attributes, a.in, d,
@@ -86,7 +84,7 @@ ffi::Error run(gpu_stream stream, const decode_attention::Attributes& attributes
 }
 
 // Sinks are among a query's own keys; what is shared has none.
-ffi::Error handle(gpu_stream stream, const decode_attention::Attributes& attributes,
+ffi::Error handle(gpu_stream stream, const paged::Attributes& attributes,
                   ffi::AnyBuffer q, ffi::AnyBuffer kv, ffi::Buffer<ffi::S32> page_table,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::F32> none,
                   ffi::Buffer<ffi::S32> order, ffi::Buffer<ffi::S32> work,
@@ -107,21 +105,20 @@ ffi::Error handle(gpu_stream stream, const decode_attention::Attributes& attribu
 }  // namespace
 }  // namespace fdjax::shared_prefix
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    fdjax_shared_prefix_gpu, fdjax::shared_prefix::handle,
-    xla::ffi::Ffi::Bind()
-        .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
-        .Attr<fdjax::decode_attention::Attributes>("attributes")
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
-        .Ret<xla::ffi::AnyBuffer>()
-        .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
-    {xla::ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_shared_prefix_gpu, fdjax::shared_prefix::handle,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
+                                  .Attr<fdjax::paged::Attributes>("attributes")
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Ret<xla::ffi::Buffer<xla::ffi::F32>>(),
+                              {xla::ffi::Traits::kCmdBufferCompatible});

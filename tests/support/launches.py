@@ -13,7 +13,7 @@ from fdjax.kernels.attention import AttentionState, merge_states
 from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
 from fdjax.kernels.embedding import embedding
 from fdjax.kernels.layer_program import launches as do
-from fdjax.kernels.layer_program.call import Shared, Tokens
+from fdjax.kernels.layer_program.call import Recomputed, Shared, Tokens
 from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import Memory
 from fdjax.kernels.layer_program.operands import Operand, Region, WeightOperand
@@ -64,12 +64,15 @@ class Simulation:
         rows = decoding[0].pages.num_rows if decoding else 0
         self.recomputed = np.zeros((kv.num_layers, rows), np.int32)
 
-    def run(self) -> tuple[Array, KVCache, Array]:
+    def run(self) -> tuple[Array, KVCache, Recomputed]:
         """All launches; the results of the call."""
         for launch in self.launches:
             getattr(self, type(launch).__name__.lower())(launch)
         hidden = self.regions[Region.HIDDEN].reshape(-1, self.hidden_size)
-        return jnp.asarray(hidden), self.kv, jnp.asarray(self.recomputed)
+        rows = self.prompts[0].pages.num_rows if self.prompts else 0
+        prompts = jnp.zeros((self.kv.num_layers, rows), jnp.int32)
+        counts = Recomputed(jnp.asarray(self.recomputed), prompts)
+        return jnp.asarray(hidden), self.kv, counts
 
     def view(self, operand: Operand, *shape: int) -> np.ndarray:
         size = int(np.prod(shape))
