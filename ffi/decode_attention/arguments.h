@@ -43,7 +43,7 @@ inline ffi::Error check_alignment(const Dims& d) {
 }
 
 inline ffi::Error check_buffers(const Arguments& a, Dims* d) {
-  FDJAX_RETURN_IF_ERROR(paged::check_inputs(a.in, a.out, &d->rows, d));
+  FDJAX_RETURN_IF_ERROR(paged::check_call(a.in, a.out, &d->rows, d));
   return check_shape("recomputed", a.recomputed->dimensions(),
                      {&d->rows, &d->kv_heads});
 }

@@ -80,9 +80,8 @@ inline ffi::Error check_kv(const ffi::AnyBuffer& kv, Dims* d) {
   return check_range("D'", *d->head_width, *d->head_dim, kInt32);
 }
 
-// `queries` is the first axis of q and out.
-inline ffi::Error check_inputs(const Inputs& in, ffi::Result<ffi::AnyBuffer> out,
-                               Dim* queries, Dims* d) {
+// `queries` is the first axis of q.
+inline ffi::Error check_inputs(const Inputs& in, Dim* queries, Dims* d) {
   FDJAX_RETURN_IF_ERROR(
       check_shape("q", in.q.dimensions(), {queries, &d->q_heads, &d->head_dim}));
   FDJAX_RETURN_IF_ERROR(check_kv(in.kv, d));
@@ -95,11 +94,16 @@ inline ffi::Error check_inputs(const Inputs& in, ffi::Result<ffi::AnyBuffer> out
   if (!is_absent(in.sinks)) {
     FDJAX_RETURN_IF_ERROR(check_shape("sinks", in.sinks.dimensions(), {&d->q_heads}));
   }
+  return check_dtype("kv", in.kv.element_type(), "q", in.q.element_type());
+}
+
+// The same, and a result for each query.
+inline ffi::Error check_call(const Inputs& in, ffi::Result<ffi::AnyBuffer> out,
+                             Dim* queries, Dims* d) {
+  FDJAX_RETURN_IF_ERROR(check_inputs(in, queries, d));
   FDJAX_RETURN_IF_ERROR(
       check_shape("out", out->dimensions(), {queries, &d->q_heads, &d->head_dim}));
-  const ffi::DataType dtype = in.q.element_type();
-  FDJAX_RETURN_IF_ERROR(check_dtype("kv", in.kv.element_type(), "q", dtype));
-  return check_dtype("out", out->element_type(), "q", dtype);
+  return check_dtype("out", out->element_type(), "q", in.q.element_type());
 }
 
 inline ffi::Error check_sizes(const Dims& d) {

@@ -47,7 +47,7 @@ struct Arguments {
 inline ffi::Error read(const Attributes& a, const Arguments& arguments, paged::Dims* d,
                        Params* params) {
   Dim queries{"T"};
-  FDJAX_RETURN_IF_ERROR(paged::check_inputs(arguments.in, arguments.out, &queries, d));
+  FDJAX_RETURN_IF_ERROR(paged::check_call(arguments.in, arguments.out, &queries, d));
   Dim tiles{"N"}, eight{"8", 8}, records{"R"}, rows{"128", kTileRows},
       sums{"D + 2", *d->head_dim + 2};
   FDJAX_RETURN_IF_ERROR(

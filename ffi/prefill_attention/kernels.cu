@@ -1,111 +1,8 @@
 // The kernels, compiled apart from the handler and its XLA headers.
-#include <algorithm>
-#include <type_traits>
-
-#include "fdjax/launch.h"
-#include "fdjax/tensor_map.h"
-#include "prefill_attention/launch.h"
-#include "prefill_attention/merge.cuh"
-#include "prefill_attention/mma_kernel.cuh"
-#include "prefill_attention/wgmma_kernel.cuh"
+#include "prefill_attention/launch.cuh"
 
 namespace fdjax::prefill_attention {
 namespace {
-
-// As many as there can be: how many there are is known to the device alone.
-int most_items(const Params& p) { return p.num_tiles * p.attention.kv_heads; }
-
-template <typename G>
-cudaError_t launch_mma(cudaStream_t stream, const Params& p) {
-  const fdjax::Launch how{.stream = stream,
-                          .grid = dim3(most_items(p)),
-                          .threads = G::kThreads,
-                          .shared_bytes = G::kSharedBytes};
-  return fdjax::launch(how, mma_kernel<G>, p);
-}
-
-// What TMA must know; false where it cannot fetch tiles.
-template <typename G>
-bool encode_sources(const Params& p, Sources* sources) {
-  const decode_attention::Params& a = p.attention;
-  const uint32_t box = std::min(a.page_size, uint32_t{G::kTileKeys});
-  if (a.head_dim != G::kHeadDim || box % 8 != 0 || G::kTileKeys % box != 0)
-    return false;
-  if (a.page_size % box != 0 || a.num_pages == 0) return false;
-  if (a.head_bytes % kLineBytes != 0 || a.value_bytes % kLineBytes != 0) return false;
-  constexpr bool kBfloat16 = std::is_same_v<typename G::T, GpuFloats::bfloat16>;
-  const uint64_t heads = uint64_t{1} * a.kv_heads * a.group;
-  const uint64_t tokens = p.queries;
-  const uint64_t lines = static_cast<uint64_t>(a.slot_bytes) / kLineBytes;
-  const uint64_t slots = paged::slots_of(a);
-  const uint32_t group = a.group;
-  const BoxSource<4> queries{
-      .data = a.q,
-      .sizes = {kLineElements, heads, tokens, G::kLines},
-      .strides = {G::kHeadDim * 2, heads * G::kHeadDim * 2, kLineBytes},
-      .box = {kLineElements, group, G::kShared ? 1 : kTileRows / group, 1}};
-  const BoxSource<3> kv{.data = a.kv,
-                        .sizes = {kLineElements, slots, lines},
-                        .strides = {static_cast<uint64_t>(a.slot_bytes), kLineBytes},
-                        .box = {kLineElements, box, 1}};
-  return encode_tensor_map(queries, kBfloat16, &sources->queries) &&
-         encode_tensor_map(kv, kBfloat16, &sources->slots);
-}
-
-template <typename G>
-cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& sources) {
-  int device, sms;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
-  const fdjax::Launch how{.stream = stream,
-                          .grid = dim3(std::min(most_items(p), sms)),
-                          .threads = G::kThreads,
-                          .shared_bytes = G::kSharedBytes};
-  return fdjax::launch(how, wgmma_kernel<G>, p, sources);
-}
-
-// Whether the device's code has the kernel: one without a body has no shared memory.
-template <typename G>
-bool has_wgmma() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, wgmma_kernel<G>) == cudaSuccess &&
-         attributes.sharedSizeBytes > 0;
-}
-
-// A kernel that may start before the last one ends, where the device has such.
-template <typename T>
-fdjax::Launch launch_after(cudaStream_t stream, dim3 grid) {
-  return {.stream = stream,
-          .grid = grid,
-          .threads = kMergeThreads,
-          .programmatic = has_wgmma<WgmmaGeometry<T, 64, Use::kSynchronised>>()};
-}
-
-template <typename T>
-cudaError_t launch_merge(cudaStream_t stream, const Params& p) {
-  if (p.num_records == 0) return cudaSuccess;
-  const dim3 grid(p.num_tiles, p.attention.kv_heads, kTileRows / kMergeRows);
-  return fdjax::launch(launch_after<T>(stream, grid), merge_kernel<T>, p);
-}
-
-// Calls `launch` with the size of the head's kernel, which may be larger.
-template <typename Launch>
-cudaError_t of_size(int head_dim, const Launch& launch) {
-  if (head_dim <= 64) return launch(std::integral_constant<int, 64>{});
-  if (head_dim <= 128) return launch(std::integral_constant<int, 128>{});
-  return launch(std::integral_constant<int, 256>{});
-}
-
-template <typename T, int kHeadDim, Use kUse>
-cudaError_t launch_attention(cudaStream_t stream, const Params& p) {
-  using G = WgmmaGeometry<T, kHeadDim, kUse>;
-  Sources sources;
-  return has_wgmma<G>() && encode_sources<G>(p, &sources)
-             ? launch_wgmma<G>(stream, p, sources)
-             : launch_mma<MmaGeometry<T, kHeadDim>>(stream, p);
-}
 
 // `p` says afterwards whether the unified maximum was taken. float16 does not hold
 // weights over the range of its bounds.
@@ -122,11 +19,6 @@ cudaError_t launch_prompts(cudaStream_t stream, Params& p) {
   return launch_attention<T, kHeadDim, Use::kSynchronised>(stream, p);
 }
 
-Params in_units_of_log2(Params p) {
-  p.attention = decode_attention::in_units_of_log2(p.attention);
-  return p;
-}
-
 }  // namespace
 
 template <typename T>
@@ -135,7 +27,7 @@ cudaError_t launch_prefill_attention(cudaStream_t stream, const Params& params) 
   const cudaError_t error = of_size(p.attention.head_dim, [&](auto size) {
     return launch_prompts<T, decltype(size)::value>(stream, p);
   });
-  return error == cudaSuccess ? launch_merge<T>(stream, p) : error;
+  return error == cudaSuccess ? launch_merge<T, Use::kSynchronised>(stream, p) : error;
 }
 
 cudaError_t clear_recomputed(cudaStream_t stream, const Params& p, int64_t layers) {
@@ -153,7 +45,8 @@ cudaError_t launch_shared_prefixes(cudaStream_t stream, const Params& params,
   });
   if (error != cudaSuccess) return error;
   const dim3 grid(p.queries, p.attention.kv_heads);
-  return fdjax::launch(launch_after<T>(stream, grid), join_kernel<T>, p, joining);
+  return fdjax::launch(launch_after<T, Use::kPrefixes>(stream, grid), join_kernel<T>, p,
+                       joining);
 }
 
 template cudaError_t launch_prefill_attention<GpuFloats::bfloat16>(cudaStream_t,

@@ -39,9 +39,28 @@ __device__ inline bool was_recomputed(const Params& p, const Work& work, int row
   return again;
 }
 
+// A query head's four dimensions `unit` of what attention leaves.
+template <typename T, Use kUse>
+__device__ void store_sum(const Params& params, int64_t offset, int unit,
+                          const Sum& sum) {
+  const float factor = sum.total > 0.0f ? 1.0f / sum.total : 0.0f;
+  if constexpr (kUse == Use::kStates) {
+    float4 out{0.0f, 0.0f, 0.0f, 0.0f};
+    decode_attention::add_scaled(out, sum.values, factor);
+    reinterpret_cast<float4*>(params.states.outputs + offset)[unit] = out;
+    if (unit == 0) {
+      params.states.log_sums[offset / params.attention.head_dim] =
+          log_sum_of(sum.base, sum.total);
+    }
+  } else {
+    T* const out = static_cast<T*>(params.attention.out) + offset;
+    reinterpret_cast<uint2*>(out)[unit] = pack(T{}, sum.values, factor);
+  }
+}
+
 // Grid: tiles, key/value heads, parts of kMergeRows rows. Most tiles are whole, or not
 // the first piece of theirs.
-template <typename T>
+template <typename T, Use kUse>
 __global__ void __launch_bounds__(kMergeThreads)
     merge_kernel(FDJAX_GRID_CONSTANT const Params params) {
   pdl_wait();
@@ -56,9 +75,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     if (place.token >= work.tokens) return;
     Sum sum;
     add_pieces(params, work.record, work.pieces, work.kv_head, row, unit, sum);
-    T* out = static_cast<T*>(p.out) + place.offset(p, work);
-    reinterpret_cast<uint2*>(out)[unit] =
-        pack(T{}, sum.values, sum.total > 0.0f ? 1.0f / sum.total : 0.0f);
+    store_sum<T, kUse>(params, place.offset(p, work), unit, sum);
     if (p.unified && unit == 0 && was_recomputed(params, work, row)) {
       atomicAdd(p.recomputed + work.row, 1);
     }

@@ -17,9 +17,10 @@
 namespace fdjax::prefill_attention {
 
 // `kHeadDimension`: the largest size of a head; smaller ones are padded with zeros.
-template <typename Element, int kHeadDimension>
+template <typename Element, int kHeadDimension, bool kIsOfStates>
 struct MmaGeometry {
   using T = Element;
+  static constexpr bool kLeavesStates = kIsOfStates;
   static constexpr int kHeadDim = kHeadDimension;
   // Each key that a warp reads from shared memory serves all of its rows; with 16 rows
   // those reads, and not the MMAs, would be the bound. Heads of 256 leave registers
@@ -138,7 +139,8 @@ __global__ void __launch_bounds__(G::kThreads, G::kHeadDim <= 128 ? 2 : 1)
       fetch(stages + (stage ^ 1) * G::kStageBytes);
     Scores<G> scores;
     multiply_keys<G>(own, keys, scores);
-    const float scale = finish_scores<G>(p, work, described, first, scores);
+    const float scale =
+        finish_scores<G>(params, work, described, warp_row, first, scores);
     const Factors<G> factors = weigh<G>(scale, rows, scores);
     rescale(factors, rows);
     multiply_values<G>(keys + G::kHalfBytes, scores, rows);

@@ -20,6 +20,17 @@ struct alignas(16) Tile {
 };
 static_assert(sizeof(Tile) == kTileIntegers * sizeof(int32_t));
 
+// Of attention_states: what queries find, in place of a result, and a tree of drafts.
+struct States {
+  float* outputs;         // [queries, heads, head_dim]
+  float* log_sums;        // [queries, heads]
+  const int32_t* starts;  // [rows]: position of the first new token
+  // [queries, tree_words]: a bit for each new token of the row, whether the query sees
+  // it. Those without a bit are seen, and so is the query's own; nullptr: all are.
+  const uint32_t* tree;
+  int tree_words;
+};
+
 struct Params {
   decode_attention::Params attention;  // q and out: [queries, heads, head_dim]
   const Tile* tiles;                   // those of the most keys first
@@ -33,6 +44,7 @@ struct Params {
   // Where query i of the list lies in q, or nullptr: it is query i. Then every item
   // leaves a record.
   const int32_t* order = nullptr;
+  States states = {};
 };
 
 // Where the sums of a query lie that belongs to a group (fdjax/kernels/shared_prefix).

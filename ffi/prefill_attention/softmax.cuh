@@ -169,11 +169,40 @@ __device__ void weigh_unified(float scale, float phi, Rows<G>& rows,
   }
 }
 
-// Soft cap, ALiBi and masks of the keys from position `first` on; `queries` is of the
-// warp's first row. Returns what scores have to be multiplied by yet.
+// -inf for new tokens that are not a query's ancestors; `row`: the warp's first.
 template <typename G>
-__device__ float finish_scores(const decode_attention::Params& p, const Work& work,
-                               const Query* queries, int first, Scores<G>& scores) {
+__device__ void mask_tree(const Params& params, const Work& work, int row, int first,
+                          Scores<G>& scores) {
+  const States& states = params.states;
+  const int start = states.starts[work.row], bits = 32 * states.tree_words;
+  if (first + G::kTileKeys <= start) return;
+  const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 2 * G::kRowTiles; ++i) {
+    const RowPlace place(params.attention, row + i * 8 + threadIdx.x % kLanes / 4);
+    const int token = min(place.token, work.tokens - 1);
+    const int own = work.position + token - start;
+    const uint32_t* words =
+        states.tree + int64_t{work.first + token} * states.tree_words;
+#pragma unroll
+    for (int n = 0; n < G::kKeyTiles; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int index = first + n * 8 + column + j - start;
+        if (index < 0 || index == own || index >= bits) continue;
+        const bool seen = words[index / 32] >> index % 32 & 1;
+        if (!seen) scores[i / 2][n][i % 2 * 2 + j] = -INFINITY;
+      }
+  }
+}
+
+// Soft cap, ALiBi and masks of the keys from position `first` on; `queries` is of the
+// warp's first row, `row`. Returns what scores have to be multiplied by yet.
+template <typename G>
+__device__ float finish_scores(const Params& params, const Work& work,
+                               const Query* queries, int row, int first,
+                               Scores<G>& scores) {
+  const decode_attention::Params& p = params.attention;
   const bool plain = p.soft_cap == 0.0f && p.slopes == nullptr;
   if (!plain) transform<G>(p, queries, first, scores);
   // Every query sees all of the keys, or not.
@@ -181,6 +210,11 @@ __device__ float finish_scores(const decode_attention::Params& p, const Work& wo
                      first + G::kTileKeys <= work.position + 1 &&
                      first > work.position + work.tokens - 1 - p.window;
   if (!whole) mask<G>(queries, first, work, p.window, scores);
+  if constexpr (G::kLeavesStates) {
+    if (params.states.tree != nullptr) {
+      mask_tree<G>(params, work, row, first, scores);
+    }
+  }
   return plain ? p.scale : 1.0f;
 }
 
@@ -323,13 +357,50 @@ __device__ void store_piece(const Params& p, const Work& work, int first,
   }
 }
 
+// The natural logarithm of what weights and their base, in units of log 2, stand for.
+__device__ inline float log_sum_of(float base, float total) {
+  constexpr float kLn2 = 0.693147181f;
+  return total > 0.0f ? kLn2 * (base + log2f(total)) : -INFINITY;
+}
+
+// Weighted values over the sum of the weights, and its logarithm; `first` is the warp's
+// first row.
+template <typename G>
+__device__ void store_state(const Params& params, const Work& work, int first,
+                            const Rows<G>& rows) {
+  const decode_attention::Params& p = params.attention;
+  const int lane = threadIdx.x % kLanes, column = lane % 4 * 2;
+#pragma unroll
+  for (int row = 0; row < Rows<G>::kCount; ++row) {
+    const float total = row_sum(rows.total[row]);
+    const float factor = total > 0.0f ? 1.0f / total : 0.0f;
+    const RowPlace place(p, first + row * 8 + lane / 4);
+    if (place.token >= work.tokens) continue;
+    const int64_t offset = place.offset(p, work);
+    float* const out = params.states.outputs + offset;
+    if (lane % 4 == 0) {
+      params.states.log_sums[offset / p.head_dim] =
+          log_sum_of(rows.highest[row], total);
+    }
+#pragma unroll
+    for (int d = 0; d < G::kHeadDim / 8; ++d) {
+      if (d * 8 >= p.head_dim) continue;
+      const float* pair = &rows.out[row / 2][d][row % 2 * 2];
+      *reinterpret_cast<float2*>(out + d * 8 + column) = {pair[0] * factor,
+                                                          pair[1] * factor};
+    }
+  }
+}
+
 template <typename G>
 __device__ void finish(const Params& p, const Work& work, int first,
                        const Rows<G>& rows) {
-  if (work.record < 0) {
-    store<G>(p, work, first, rows);
-  } else {
+  if (work.record >= 0) {
     store_piece<G>(p, work, first, rows);
+  } else if constexpr (G::kLeavesStates) {
+    store_state<G>(p, work, first, rows);
+  } else {
+    store<G>(p, work, first, rows);
   }
 }
 

@@ -14,6 +14,15 @@
 namespace fdjax::prefill_attention {
 
 inline constexpr int kLanes = 32;
+
+// What a kernel is compiled for.
+enum class Use {
+  kSynchronised,  // prompts, of which each row has its running maximum
+  kUnified,       // prompts, by the asynchronous scheme with a unified maximum
+  kPrefixes,  // shared prefixes: queries are gathered, often too few for both consumers
+  kStates,    // as kSynchronised, along a tree, and what is left are states
+};
+
 // A tile, and one key/value head.
 struct Work : Tile {
   int kv_head;

@@ -147,7 +147,8 @@ class Consumer {
   // must.
   template <bool kUnified>
   __device__ auto weigh_keys(int first, Rows<G>& rows, Scores<G>& scores) const {
-    const float scale = finish_scores<G>(p_, work_, described_, first, scores);
+    const float scale =
+        finish_scores<G>(params_, work_, described_, warp_row_, first, scores);
     if constexpr (kUnified) {
       weigh_unified<G>(scale, p_.phi, rows, scores);
       return nullptr;

@@ -22,18 +22,12 @@ inline constexpr int kGroupThreads = 128;
 inline constexpr int kStages = 2;
 inline constexpr int kLineElements = 64, kLineBytes = 128;  // of a box in shared memory
 
-// What a kernel is compiled for.
-enum class Use {
-  kSynchronised,  // prompts, of which each row has its running maximum
-  kUnified,       // prompts, by the asynchronous scheme with a unified maximum
-  kPrefixes,  // shared prefixes: queries are gathered, often too few for both consumers
-};
-
 template <typename Element, int kHeadDimension, Use kUse>
 struct WgmmaGeometry {
   using T = Element;
   static constexpr bool kShared = kUse == Use::kPrefixes;
   static constexpr bool kUnified = kUse == Use::kUnified;
+  static constexpr bool kLeavesStates = kUse == Use::kStates;
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kTileKeys = kHeadDim <= 128 ? 128 : 64;

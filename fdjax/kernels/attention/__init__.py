@@ -1,6 +1,6 @@
 """Attention of any number of new tokens a row over the pages of its sequence."""
 
-from fdjax.kernels.attention import reference
+from fdjax.kernels.attention import cuda, reference
 from fdjax.kernels.attention.arguments import Attention, KeyRange
 from fdjax.kernels.attention.states import AttentionState, merge_states
 from fdjax.kernels.op import Op
@@ -16,7 +16,7 @@ __all__ = [
     "merge_states",
 ]
 
-OP = Op("attention_states", reference.attention_states)
+OP = Op("attention_states", reference.attention_states, {"cuda": cuda.CUDA})
 
 
 def attention_states(
