@@ -68,6 +68,15 @@ class RequestOptions:
             rich_help_panel=_REQUESTS,
         ),
     ] = 64
+    max_num_beams: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Beams of all searches that run: the other sequences are left to "
+            "requests without. By default 7/8 of --max-num-seqs; 0: no limit.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = None
     max_answer_logprobs: Annotated[
         int,
         typer.Option(
@@ -110,6 +119,13 @@ class RequestOptions:
             "max_queued_requests": _limit(self.max_queued_requests),
             "max_queued_samples": _limit(self.max_queued_samples),
             "max_queued_tokens": _limit(self.max_queued_tokens),
+        }
+
+    def beams(self) -> "dict[str, Limit]":
+        """The limits of beam searches, as arguments of `fdjax.LLM`."""
+        return {
+            "max_beam_width": self.max_beam_width,
+            "max_num_beams": _limit(self.max_num_beams),
         }
 
     def limits(self) -> Limits:

@@ -121,7 +121,7 @@ def serve(
             keep_programs(compilation_cache_dir)
         llm = load(
             model,
-            max_beam_width=requests.max_beam_width,
+            **requests.beams(),
             **requests.waiting(),
             **steps.settings(),
         )

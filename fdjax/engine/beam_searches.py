@@ -11,13 +11,27 @@ from fdjax.memory.pages import PagePool
 class BeamSearches:
     """Few among many, as in `FormedSequences`.
 
+    Args:
+        most_rows: that they may hold together.
+
     Attributes:
+        most_rows: see above.
         num_dead: pages given back before their search ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_rows: int) -> None:
+        self.most_rows = most_rows
         self._sequences: list[EngineSequence] = []
         self.num_dead = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that they hold."""
+        return sum(sequence.request.num_rows for sequence in self._sequences)
+
+    def is_too_many(self, sequence: EngineSequence) -> bool:
+        """With this one they would hold more rows than they may."""
+        return self.num_rows + sequence.request.num_rows > self.most_rows
 
     def add(self, sequence: EngineSequence) -> None:
         """Takes a sequence that runs now, if it is one."""

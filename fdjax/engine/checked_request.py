@@ -68,6 +68,7 @@ def check_beams(
     *,
     max_beam_width: int,
     max_num_seqs: int,
+    max_num_beams: int,
     batch_invariant: bool,
 ) -> None:
     """Refuses searches that an engine cannot run.
@@ -86,6 +87,12 @@ def check_beams(
         raise RequestError(
             f"beam_width is {beams.beam_width}, but max_num_seqs is {max_num_seqs} and "
             "each beam counts as one; lower beam_width, or raise max_num_seqs"
+        )
+    if beams.beam_width > max_num_beams:
+        raise RequestError(
+            f"beam_width is {beams.beam_width}, but max_num_beams is {max_num_beams} "
+            f"of max_num_seqs, {max_num_seqs}, so that searches leave room to other "
+            "requests; lower beam_width, or raise either"
         )
     if batch_invariant:
         raise RequestError(

@@ -48,6 +48,7 @@ class Engine(Intake):
             does not read pages in place they take turns whatever it says.
         limits: what may wait for a row.
         max_beam_width: beams of a search; no more than there are rows, in any case.
+        max_num_beams: of all searches that run; as many as rows by default.
         borrowing: pages that calls overwrite; by default those the plan lends.
     """
 
@@ -64,6 +65,7 @@ class Engine(Intake):
         policy: StepPolicy | None = None,
         limits: QueueLimits | None = None,
         max_beam_width: int = MAX_BEAMS,
+        max_num_beams: int | None = None,
         borrowing: Borrowing | None = None,
     ) -> None:
         self.config = model.config
@@ -82,6 +84,7 @@ class Engine(Intake):
             gathering=plan.page_workspace_bytes > 0,
             order=policy.prefill_order,
             borrowing=borrowing,
+            max_num_beams=max_num_beams,
         )
         self._parking = Parking(self.scheduler)
         pace = Pace(steps_per_launch, max_launch_s)

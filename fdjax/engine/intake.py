@@ -82,6 +82,7 @@ class Intake:
                 beams,
                 max_beam_width=self.max_beam_width,
                 max_num_seqs=rows,
+                max_num_beams=self.scheduler.beams.most_rows,
                 batch_invariant=invariant,
             )
         request = make_request(

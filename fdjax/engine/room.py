@@ -168,6 +168,13 @@ class Room:
         sequence.pages += self._pool.take(count)
         self.promise(sequence, sequence.num_promised - count)
 
+    def can_gather(self, sequences: Sequence[EngineSequence]) -> bool:
+        """Whether pages of a batch of these can all be copied."""
+        rows = smallest_fitting(self._buckets.rows, len(sequences))
+        tokens = max(sequence.request.num_kv_tokens for sequence in sequences)
+        width = self._buckets.width(-(-tokens // self._page_size))
+        return rows == 1 or rows * width <= self._pool.num_pages
+
     def can_clear(self, count: int) -> bool:
         """Whether so many pages have room beside all that is held and promised."""
         return self._pool.can_clear(count + self.num_promised)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from fdjax.engine.admission import Admission
 from fdjax.engine.away import AwaySequences
 from fdjax.engine.beam_searches import BeamSearches
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
-from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.buckets import Buckets
 from fdjax.engine.formed import FormedSequences
 from fdjax.engine.limits import Load
 from fdjax.engine.policy import PrefillOrder, StepPolicy
@@ -41,6 +42,7 @@ class Scheduler:
         gathering: decode calls copy their pages, and there is room for all once.
         order: of prompts.
         borrowing: pages of the pool that calls overwrite; `room` is for that.
+        max_num_beams: rows that beam searches may hold together; all by default.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class Scheduler:
         gathering: bool,
         order: PrefillOrder = StepPolicy.prefill_order,
         borrowing: Borrowing = NOTHING_BORROWED,
+        max_num_beams: int | None = None,
     ) -> None:
         self.room = Room(pool, buckets, borrowing, page_size=page_size)
         self.pool = pool
         self.running: list[EngineSequence] = []
         self.formed = FormedSequences()
-        self.beams = BeamSearches()
+        num_rows = buckets.rows[-1]
+        self.beams = BeamSearches(num_rows if max_num_beams is None else max_num_beams)
         self.num_preemptions = 0
         self.prefixes = Prefixes(pool, page_size=page_size, caching=caching)
         self._buckets = buckets
@@ -68,7 +72,9 @@ class Scheduler:
         self.away = AwaySequences()
         self.shares = self.waiting.shares
         self._rows = FreeRows(buckets.rows)
-        self._kept_out: EngineSequence | None = None
+        self._admission = Admission(
+            self.waiting, self._rows, self.beams, num_rows=num_rows
+        )
         self.prompts = Prompts(buckets, order)
 
     @property
@@ -117,16 +123,15 @@ class Scheduler:
             The sequences let in.
         """
         admitted: list[EngineSequence] = []
-        self._kept_out = None
+        self._admission.begin()
         if self.away.any_on_way:  # nobody overtakes them meanwhile
             return admitted
-        while sequence := self.waiting.peek():
-            has_rows = sequence.request.num_rows <= len(self._rows)
-            found = self.prefixes.found(sequence) if has_rows else []
+        while sequence := self._admission.next():
+            found = self.prefixes.found(sequence)
             if found is None:
                 break
-            if not has_rows or not self._seat(sequence, found):
-                self._kept_out = sequence
+            if not self._seat(sequence, found):
+                self._admission.keep_out(sequence)
                 break
             admitted.append(sequence)
         return admitted
@@ -176,7 +181,7 @@ class Scheduler:
 
     def giving_way(self) -> EngineSequence | None:
         """The running sequence whose place whoever waits first should have, if one."""
-        waiting = self._kept_out
+        waiting = self._admission.kept_out
         if waiting is None or waiting.ended:
             return None
         sequences = [
@@ -191,7 +196,7 @@ class Scheduler:
         sequence = self.giving_way()
         if sequence is not None:
             self._put_back(sequence)
-            self._kept_out = None
+            self._admission.kept_out = None
         return sequence is not None
 
     def reserve(self, num_steps: int) -> list[EngineSequence]:
@@ -225,7 +230,7 @@ class Scheduler:
         return -(-num_tokens // self._page_size)
 
     def _seat(self, sequence: EngineSequence, found: Sequence[int]) -> bool:
-        if self._gathering and not self._gatherable(sequence):
+        if self._gathering and not self.room.can_gather([*self.running, sequence]):
             return False
         self.pool.share(found)
         missing = self._pages_for(len(sequence.tokens)) - len(found)
@@ -239,6 +244,7 @@ class Scheduler:
         if missing + crowd > num_free and self.running:
             self.pool.give_back(found)
             return False
+        self._admission.let_in()
         sequence.seat(self._rows.take(sequence), found, page_size=self._page_size)
         self.room.promise(sequence, missing)
         self.waiting.pop()
@@ -249,13 +255,6 @@ class Scheduler:
         self.beams.add(sequence)
         self.prefixes.seated(sequence, len(found))
         return True
-
-    def _gatherable(self, sequence: EngineSequence) -> bool:
-        """Whether the pages of a batch with the sequence too can be copied."""
-        rows = smallest_fitting(self._buckets.rows, len(self.running) + 1)
-        tokens = max(one.request.num_kv_tokens for one in [*self.running, sequence])
-        width = self._buckets.width(self._pages_for(tokens))
-        return rows == 1 or rows * width <= self.pool.num_pages
 
     def leave(self, sequence: EngineSequence, *, parked: bool) -> None:
         """Takes a sequence's row and pages, or its place in the queue; it is away then.

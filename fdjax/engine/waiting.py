@@ -4,11 +4,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import count
 
+from fdjax.engine.levels import Level
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.sequence import EngineSequence
 from fdjax.engine.shares import Shares
-from fdjax.engine.turns import Turns
 
 # Rows that go to the most urgent priority before one goes to another.
 _TURNS_OF_THE_URGENT = 7
@@ -32,12 +32,14 @@ class WaitingSequences:
     Attributes:
         load: what waits.
         shares: of tenants; one that may hold no more rows is passed over.
+        passes_searches: beam searches are passed over, for now.
     """
 
     def __init__(self) -> None:
         self.load = Load()
         # By priority; the one whose turn was longest ago is first.
-        self._levels: OrderedDict[int, _Level] = OrderedDict()
+        self._levels: OrderedDict[int, Level] = OrderedDict()
+        self.passes_searches = False
         self._urgent_turns = 0
         self._turns = count()
         # Of a tenant by priority: urgent sequences of it are no reason to let others
@@ -49,8 +51,7 @@ class WaitingSequences:
     def __iter__(self) -> Iterator[EngineSequence]:
         """All sequences, in no particular order."""
         for level in self._levels.values():
-            for sequences in level.sequences.values():
-                yield from sequences
+            yield from level
 
     def push(self, sequence: EngineSequence) -> None:
         """Adds a new sequence, behind those that came before."""
@@ -68,19 +69,22 @@ class WaitingSequences:
         load = Load(int(level.remove(sequence)), 1, len(sequence.tokens))
         self.load = self.load.minus(load)
         self.shares.leave(sequence.origin, load)
-        if not level.sequences:
+        if level.is_empty:
             del self._levels[priority]
 
     def peek(self) -> EngineSequence | None:
         """The next sequence; `None` if none waits that may have a row."""
         level = self._next_level()
-        return level and level.next()
+        if level is None:
+            return None
+        return level.next(searches=not self.passes_searches)
 
     def pop(self) -> EngineSequence:
         """Takes the next sequence out; it has had its turn."""
         level, open_ = self._next_level(), self._open()
         assert level is not None, "a sequence was seen that may have a row"
-        sequence, urgent = level.next(), min(open_)
+        sequence = level.next(searches=not self.passes_searches)
+        urgent = min(open_)
         if sequence.priority == urgent and len(open_) > 1:
             self._urgent_turns += 1
         else:
@@ -99,6 +103,19 @@ class WaitingSequences:
     def unseated(self, sequence: EngineSequence) -> None:
         """Counts the rows that a sequence has given up."""
         self._count(sequence.origin, -sequence.request.num_rows)
+
+    def is_as_light(self, sequence: EngineSequence, other: EngineSequence) -> bool:
+        """Whether a sequence's tenant holds no more rows than that of another one.
+
+        Where both have one tenant, their requests are compared. The sequence is no less
+        urgent, either. With one row more it would not have to give way to the other.
+        """
+        rows, others = self._rows(sequence.origin), self._rows(other.origin)
+        same = sequence.origin.tenant == other.origin.tenant
+        return (
+            sequence.origin.priority <= other.origin.priority
+            and rows[same] <= others[same]
+        )
 
     def outweighing(
         self, running: Iterable[EngineSequence], waiting: EngineSequence
@@ -130,19 +147,24 @@ class WaitingSequences:
         origin = sequence.origin
         level = self._levels.get(origin.priority)
         if level is None:
-            level = self._levels[origin.priority] = _Level()
-        is_new = level.add(sequence, first=first)
-        load = Load(int(is_new), 1, len(sequence.tokens))
+            level = self._levels[origin.priority] = Level()
+        is_only, is_new = level.add(sequence, first=first)
+        load = Load(int(is_only), 1, len(sequence.tokens))
         self.load = self.load.plus(load)
         self.shares.come(origin, load)
-        if is_new or first:
+        if is_new:
             self._grade(origin, first=first)
 
     def _open(self) -> list[int]:
         """Priorities of those that may have a row; the one longest without is first."""
-        return [priority for priority, level in self._levels.items() if level.is_open]
+        searches = not self.passes_searches
+        return [
+            priority
+            for priority, level in self._levels.items()
+            if level.is_open(searches=searches)
+        ]
 
-    def _next_level(self) -> "_Level | None":
+    def _next_level(self) -> Level | None:
         open_ = self._open()
         if not open_:
             return None
@@ -178,62 +200,3 @@ class WaitingSequences:
 
 def _tenant(origin: Origin) -> tuple[int, str]:
     return origin.priority, origin.tenant
-
-
-class _Level:
-    """Those of one priority, by request, and the turns of requests and of tenants."""
-
-    def __init__(self) -> None:
-        self.sequences: dict[Origin, OrderedDict[EngineSequence, None]] = {}
-        self._requests: dict[str, Turns[Origin]] = {}
-        self._tenants: Turns[str] = Turns()
-
-    @property
-    def is_open(self) -> bool:
-        """Some tenant here may have a row."""
-        return bool(self._tenants)
-
-    def add(self, sequence: EngineSequence, *, first: bool) -> bool:
-        """Adds a sequence; whether it is its request's only one. `grade` follows."""
-        sequences = self.sequences.setdefault(sequence.origin, OrderedDict())
-        sequences[sequence] = None
-        if first:
-            sequences.move_to_end(sequence, last=False)
-        return len(sequences) == 1
-
-    def remove(self, sequence: EngineSequence) -> bool:
-        """Takes a sequence out; whether it was the only one of its request."""
-        origin = sequence.origin
-        sequences = self.sequences[origin]
-        del sequences[sequence]
-        if sequences:
-            return False
-        del self.sequences[origin]
-        requests = self._requests[origin.tenant]
-        requests.drop(origin)
-        if not requests:
-            del self._requests[origin.tenant]
-            self._tenants.drop(origin.tenant)
-        return True
-
-    def next(self) -> EngineSequence:
-        """Whose turn it is."""
-        origin = self._requests[self._tenants.next()].next()
-        return next(iter(self.sequences[origin]))
-
-    def grade(
-        self, origin: Origin, rows: tuple[int, int], *, first: bool = False
-    ) -> None:
-        """Gives a tenant and its request their places, where they wait here."""
-        of_tenant, of_request = rows
-        if origin in self.sequences:
-            requests = self._requests.setdefault(origin.tenant, Turns())
-            requests.put(origin, of_request, first=first)
-        self.place(origin.tenant, of_tenant)
-
-    def place(self, tenant: str, rows: int | None) -> None:
-        """Gives a tenant its place, if it waits here; `None` passes it over."""
-        if rows is None:
-            self._tenants.drop(tenant)
-        elif tenant in self._requests:
-            self._tenants.put(tenant, rows)

@@ -43,8 +43,9 @@ class LLM(Vectors):
         memory_fraction: of the device's memory; takes effect on a GPU if JAX has not
             been used in this process before.
         max_num_seqs: most sequences that run together.
-        max_beam_width: beams of a search, up to 512; each counts as a sequence, so that
-            `max_num_seqs` must be as many.
+        max_beam_width: beams of a search, up to 512; each counts as a sequence.
+        max_num_beams: of all searches that run, up to `max_num_seqs`, which is the
+            default; "auto" leaves an eighth to others, as `fdjax serve` does.
         max_num_batched_tokens: most tokens of one step: of prompts, and one of each
             sequence that decodes.
         max_itl_ms: milliseconds that a step with both should not exceed, so that tokens
@@ -103,6 +104,7 @@ class LLM(Vectors):
         memory_fraction: float = 0.9,
         max_num_seqs: int | None = None,
         max_beam_width: int = MAX_BEAM_WIDTH,
+        max_num_beams: Limit = None,
         max_num_batched_tokens: int | None = None,
         max_itl_ms: float | None = None,
         prefill_order: PrefillOrder = StepPolicy.prefill_order,
@@ -125,11 +127,8 @@ class LLM(Vectors):
         on_progress: Callable[[int, int, str], None] | None = None,
         **vllm: Any,
     ) -> None:
-        own = {
-            "memory_fraction": memory_fraction,
-            "page_size": page_size,
-            "random_weights": random_weights,
-        }
+        own = {"memory_fraction": memory_fraction, "page_size": page_size}
+        own |= {"random_weights": random_weights}
         own = in_our_words(vllm, own, inspect.signature(LLM).parameters)
         memory_fraction, page_size = own["memory_fraction"], own["page_size"]
         random_weights = own["random_weights"]
@@ -145,6 +144,7 @@ class LLM(Vectors):
             memory_fraction=memory_fraction,
             max_num_seqs=max_num_seqs,
             max_beam_width=max_beam_width,
+            max_num_beams=max_num_beams,
             max_num_batched_tokens=max_num_batched_tokens,
             page_size=page_size,
             revision=revision,

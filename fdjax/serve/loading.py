@@ -118,6 +118,7 @@ def make_engine(
         steps_per_launch=STEPS_PER_LAUNCH[kind_of_platform()],
         policy=settings.policy,
         max_beam_width=settings.max_beam_width,
+        max_num_beams=settings.max_num_beams,
         **options,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from fdjax import device
 from fdjax.engine.buckets import SMALLEST_PREFILL
 from fdjax.engine.lent_pages import LentPages, lends
+from fdjax.engine.limits import Limit
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.workspace import page_workspace_bytes, workspace_bytes
 from fdjax.errors import ConfigError
@@ -36,6 +37,8 @@ MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
 MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
 # A search has all of its rows at once, and others wait for them.
 MAX_BEAM_WIDTH = 64
+# Of a server's rows, one of so many is never a search's.
+_NO_BEAM_OF = 8
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Settings:
         page_size: tokens of a page.
         policy: how prompts and decoding share steps.
         max_beam_width: beams of a search.
+        max_num_beams: of all searches that run; `None`: as many as rows.
     """
 
     folder: pathlib.Path
@@ -65,6 +69,7 @@ class Settings:
     page_size: int
     policy: StepPolicy
     max_beam_width: int = MAX_BEAM_WIDTH
+    max_num_beams: int | None = None
 
     @staticmethod
     def of(
@@ -82,6 +87,7 @@ class Settings:
         batch_invariant: bool = False,
         policy: StepPolicy | None = None,
         max_beam_width: int = MAX_BEAM_WIDTH,
+        max_num_beams: Limit = None,
     ) -> "Settings":
         """Reads the configuration and fills in what was left open; see `LLM`.
 
@@ -117,6 +123,7 @@ class Settings:
             page_size=positive("page_size", page_size),
             policy=policy or StepPolicy(),
             max_beam_width=_beam_width(max_beam_width),
+            max_num_beams=_num_beams(max_num_beams, max_num_seqs=rows),
         )
 
     @property
@@ -237,6 +244,19 @@ def _length(wanted: int | None, config: ModelConfig) -> int:
 def _beam_width(wanted: int) -> int:
     if positive("max_beam_width", wanted) > MAX_BEAMS:
         raise ConfigError(f"max_beam_width is {wanted}; use {MAX_BEAMS} at most")
+    return wanted
+
+
+def _num_beams(wanted: Limit, *, max_num_seqs: int) -> int | None:
+    if wanted is None:
+        return None
+    if wanted == "auto":
+        return max(max_num_seqs - max(max_num_seqs // _NO_BEAM_OF, 1), 1)
+    if positive("max_num_beams", wanted) > max_num_seqs:
+        raise ConfigError(
+            f"max_num_beams is {wanted}, but max_num_seqs is {max_num_seqs} and each "
+            "beam counts as one; lower it, or raise max_num_seqs"
+        )
     return wanted
 
 

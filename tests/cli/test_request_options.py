@@ -22,4 +22,7 @@ def test_limits_of_a_request():
 
 def test_beams_of_a_search():
     """The options know the number without what imports JAX."""
-    assert RequestOptions().max_beam_width == MAX_BEAM_WIDTH
+    usual = {"max_beam_width": MAX_BEAM_WIDTH, "max_num_beams": "auto"}
+    assert RequestOptions().beams() == usual
+    assert RequestOptions(max_num_beams=3).beams()["max_num_beams"] == 3
+    assert RequestOptions(max_num_beams=0).beams()["max_num_beams"] is None

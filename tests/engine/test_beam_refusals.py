@@ -34,6 +34,15 @@ def test_a_search_wider_than_the_engine_takes_is_refused_with_the_remedy():
     assert engine.request(0, PROMPTS[0], pair).num_rows == 2
 
 
+def test_a_search_wider_than_all_searches_may_be_is_refused_with_the_remedy():
+    engine = engine_of(max_num_beams=2)
+    told = r"beam_width is 3, but max_num_beams is 2 of max_num_seqs, 4, .* raise"
+    with pytest.raises(RequestError, match=told):
+        engine.request(0, PROMPTS[0], SEARCH)
+    pair = dataclasses.replace(SEARCH, beam_width=2, n=2)
+    assert engine.request(0, PROMPTS[0], pair).num_rows == 2
+
+
 def test_a_search_wider_than_its_tenant_may_hold_rows_is_refused():
     engine = engine_of()
     request = engine.request(0, PROMPTS[0], SEARCH)

@@ -67,6 +67,11 @@ def test_a_gpu_keeps_the_checkpoint_s_type():
         ({"max_num_seqs": 2.5}, "max_num_seqs is 2.5; use a whole number"),
         ({"max_beam_width": 0}, "max_beam_width is 0; use a whole number from 1"),
         ({"max_beam_width": 513}, "max_beam_width is 513; use 512 at most"),
+        ({"max_num_beams": 0}, "max_num_beams is 0; use a whole number from 1"),
+        (
+            {"max_num_beams": 9, "max_num_seqs": 8},
+            "max_num_beams is 9, but max_num_seqs is 8",
+        ),
         ({"page_size": -1}, "page_size is -1"),
         ({"memory_fraction": 1.5}, "memory_fraction is 1.5"),
     ],
@@ -74,6 +79,15 @@ def test_a_gpu_keeps_the_checkpoint_s_type():
 def test_settings_out_of_range(options: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
         Settings.of(SHIPPED, **options)  # pyright: ignore[reportArgumentType]  (wrong on purpose)
+
+
+@pytest.mark.parametrize(
+    ("rows", "beams"), [(256, 224), (16, 14), (4, 3), (2, 1), (1, 1)]
+)
+def test_beams_of_a_server_leave_an_eighth_of_the_rows(rows: int, beams: int):
+    settings = Settings.of(SHIPPED, max_num_seqs=rows, max_num_beams="auto")
+    assert settings.max_num_beams == beams
+    assert Settings.of(SHIPPED, max_num_seqs=rows).max_num_beams is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1, "a": 2}', "\xff"])

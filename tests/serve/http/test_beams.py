@@ -172,15 +172,17 @@ def test_more_outputs_than_beams_are_refused():
         params_of(use_beam_search=True, temperature=0.5)
 
 
-async def test_wider_searches_than_the_engine_takes_are_refused():
-    engine: Any = tiny_engine(max_num_seqs=4, max_beam_width=2)
+@pytest.mark.parametrize("name", ["max_beam_width", "max_num_beams"])
+async def test_wider_searches_than_the_engine_takes_are_refused(name: str):
+    widest: Any = {name: 2}
+    engine: Any = tiny_engine(max_num_seqs=4, **widest)
     search = {"prompt": [5], "use_beam_search": True, "beam_width": 3, "n": 1}
     with served(engine) as server:
         answer = await server.post("/v1/completions", search)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == "beam_width"
-    assert "beam_width is 3, but max_beam_width is 2" in error["message"]
+    assert f"beam_width is 3, but {name} is 2" in error["message"]
 
 
 async def test_searches_are_compiled_before_the_engine_has_them(

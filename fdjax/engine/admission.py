@@ -1,0 +1,88 @@
+"""`Admission`: who may have a row next, and who waits for one. Host only."""
+
+from fdjax.engine.beam_searches import BeamSearches
+from fdjax.engine.rows import FreeRows
+from fdjax.engine.sequence import EngineSequence
+from fdjax.engine.waiting import WaitingSequences
+
+# Sequences that overtake one search, for each row that there is.
+_TIMES_ROWS = 4
+
+
+class Admission:
+    """Goes through the queue, in its order, but for beam searches that must wait.
+
+    A search needs all of its rows at once. Where searches together would hold more
+    than they may, it waits until another has ended, and keeps nobody out but searches.
+    Where others hold too many rows for it, whoever holds no more than its tenant
+    overtakes it, up to four times as many sequences as there are rows, and then rows
+    are kept for it: if all waited for it, it would hold them up as long as those that
+    run take, and if none did, it would starve.
+
+    Args:
+        waiting: who waits.
+        rows: that are free.
+        beams: searches that run.
+        num_rows: that there are.
+
+    Attributes:
+        kept_out: the first that got no row or no pages, if others could give way to it.
+    """
+
+    def __init__(
+        self,
+        waiting: WaitingSequences,
+        rows: FreeRows,
+        beams: BeamSearches,
+        *,
+        num_rows: int,
+    ) -> None:
+        self.kept_out: EngineSequence | None = None
+        self._waiting, self._rows, self._beams = waiting, rows, beams
+        self._most_overtaking = _TIMES_ROWS * num_rows
+        self._search: EngineSequence | None = None
+        self._num_overtaking = 0
+
+    def begin(self) -> None:
+        """Goes through the queue anew."""
+        self.kept_out, self._waiting.passes_searches = None, False
+
+    def next(self) -> EngineSequence | None:
+        """The next sequence, for which there are rows; `None` if no other may go in."""
+        while sequence := self._waiting.peek():
+            has_rows = sequence.request.num_rows <= len(self._rows)
+            if sequence.is_search and not self._has_turn(sequence, has_rows):
+                self._waiting.passes_searches = True
+                continue
+            search = self.kept_out
+            if search is not None and not self._may_overtake(sequence, search):
+                return None
+            if not has_rows:
+                self.keep_out(sequence)
+            return sequence if has_rows else None
+        return None
+
+    def keep_out(self, sequence: EngineSequence) -> None:
+        """That sequence, the next one, gets no rows or no pages."""
+        self.kept_out = self.kept_out or sequence
+
+    def let_in(self) -> None:
+        """That sequence will get its row now."""
+        if self.kept_out is not None:
+            self._num_overtaking += 1
+
+    def _has_turn(self, search: EngineSequence, has_rows: bool) -> bool:
+        """Whether a search, the first in the queue, can have its rows."""
+        if self._beams.is_too_many(search):
+            return False
+        if not has_rows:
+            self.kept_out = search
+            if search is not self._search:
+                self._search, self._num_overtaking = search, 0
+        return has_rows
+
+    def _may_overtake(self, sequence: EngineSequence, search: EngineSequence) -> bool:
+        return (
+            self._num_overtaking < self._most_overtaking
+            and self._waiting.is_as_light(sequence, search)
+        )
