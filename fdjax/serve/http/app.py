@@ -78,8 +78,8 @@ def create_app(
         stall_seconds=stall_seconds,
         metrics_prefix=metrics_prefix,
     )
-    # The pages of docs load scripts from elsewhere; the document itself is served.
-    app = FastAPI(title="fdjax", version=__version__, docs_url=None, redoc_url=None)
+    # FastAPI's pages load scripts from elsewhere, and write the document each time.
+    app = FastAPI(title="fdjax", version=__version__, openapi_url=None)
     app.state.server = server
     errors.install(app)
     texts = TokenTexts(llm.tokenizer)

@@ -11,14 +11,13 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
+from fdjax.serve.http import heads
 from fdjax.serve.http.addresses import address_of
 from fdjax.serve.http.crowd import Crowd, Reason
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.left_open import LeftOpen
+from fdjax.serve.http.turnstile import Turnstile
 from fdjax.serve.http.underway import is_stream
-
-# Of a request's line and headers; nginx takes about as much.
-HEAD_BYTES = 32 * 2**10
 
 # Taken in at once. Each chunk of a body costs 20 us, however small: a body may have so
 # many ends of lines (two a chunk), and one more for so many of its bytes.
@@ -39,6 +38,7 @@ class CrowdConfig(uvicorn.Config):
     """A configuration whose connections are those of a crowd."""
 
     crowd: Crowd
+    turnstile: Turnstile
 
 
 class Connection(H11Protocol):
@@ -67,6 +67,7 @@ class Connection(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self.logger = _UVICORN
         self._crowd = cast(CrowdConfig, config).crowd
+        self._turnstile = cast(CrowdConfig, config).turnstile
         self._application = self.app
         self.app = self._serve
         self.address = ""
@@ -138,7 +139,7 @@ class Connection(H11Protocol):
         error = sys.exception()
         status = getattr(error, "error_status_hint", 400)
         if status == 431:
-            self._say(_head_too_long())
+            self._say(heads.too_long())
         else:
             text = f"the request is not HTTP/1.1: {error or msg}"
             self._say(ApiError(text, status=status))
@@ -152,6 +153,7 @@ class Connection(H11Protocol):
         """The application, around which the crowd counts."""
         self._head_has_come()
         self._num_served += 1
+        turn = await self._turnstile.enter(self.address)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -159,14 +161,15 @@ class Connection(H11Protocol):
             await send(message)
 
         try:
-            if _head_bytes(scope) > HEAD_BYTES:
-                raise _head_too_long()
-            _check_one_length(scope)
+            if self.cycle.disconnected:  # meanwhile
+                return
+            heads.check(scope)
             self._crowd.begin(self, scope["path"])
             await self._application(cast(Any, scope), receive, cast(Any, sending))
         except ApiError as error:
             await error.send(scope, receive, send)
         finally:
+            self._turnstile.leave(turn)
             self._num_served -= 1
             self._crowd.end(self)
             if not self._num_served and self.conn.trailing_data[0]:
@@ -273,27 +276,3 @@ class Connection(H11Protocol):
         if self.cycle and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-
-
-def _head_bytes(scope: Scope) -> int:
-    fields = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
-    return fields + len(scope["raw_path"]) + len(scope["query_string"])
-
-
-def _check_one_length(scope: Scope) -> None:
-    """Refuses a head with two lengths of its body: a proxy may believe the other."""
-    names = {name for name, _ in scope["headers"]}
-    if {b"content-length", b"transfer-encoding"} <= names:
-        raise ApiError(
-            "the head has Content-Length and Transfer-Encoding; send one of them",
-            headers={"Connection": "close"},
-        )
-
-
-def _head_too_long() -> ApiError:
-    return ApiError(
-        f"the request's line and headers have more than {HEAD_BYTES} bytes; send less",
-        status=431,
-        code="head_too_large",
-        headers={"Connection": "close"},
-    )

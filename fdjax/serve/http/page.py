@@ -17,6 +17,7 @@ _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 def router() -> APIRouter:
     """The path."""
     text = whole_page()
+    before, after = (part.encode() for part in text.split(_FIELD))
     headers = {
         "Content-Security-Policy": policy(text),
         "Referrer-Policy": "no-referrer",
@@ -29,8 +30,8 @@ def router() -> APIRouter:
     async def page(request: Request) -> Response:
         # Who opened it with a key need not type it again.
         key = html.escape(getattr(request.state, "api_key", ""))
-        filled = text.replace(_FIELD, f'{_FIELD} value="{key}"')
-        return HTMLResponse(filled, headers=headers)
+        field = f'{_FIELD} value="{key}"'.encode()
+        return HTMLResponse(before + field + after, headers=headers)
 
     return routes
 

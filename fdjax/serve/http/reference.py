@@ -1,8 +1,11 @@
-"""`/docs`: the OpenAPI document as a page of plain HTML, without scripts."""
+"""The OpenAPI document: as JSON, and as a page of plain HTML without scripts."""
 
+import asyncio
 import html
+import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
@@ -10,7 +13,7 @@ from fastapi.responses import HTMLResponse
 
 from fdjax.serve.http.page import policy
 
-PATH = "/docs"
+DOCUMENT, PATH = "/openapi.json", "/docs"
 
 _CODE = re.compile("`([^`]+)`")
 _STYLE = """
@@ -25,18 +28,54 @@ h2 { margin-top: 2.5rem; overflow-wrap: anywhere; }
 """
 
 
+@dataclass(frozen=True)
+class _Written:
+    """The document and the page, and the page's policy."""
+
+    document: bytes
+    page: bytes
+    policy: str
+
+
+class _Reference:
+    """An application's document and page, written once: it takes half a second."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._lock = asyncio.Lock()
+        self._written: _Written | None = None
+
+    async def written(self) -> _Written:
+        """Both, which a thread writes when somebody wants one of them first."""
+        async with self._lock:
+            if self._written is None:
+                self._written = await asyncio.to_thread(self._write)
+            return self._written
+
+    def _write(self) -> _Written:
+        document = self._app.openapi()
+        page = rendered(document)
+        text = json.dumps(document, ensure_ascii=False)
+        return _Written(text.encode(), page.encode(), policy(page))
+
+
 def router(app: FastAPI) -> APIRouter:
-    """The path, over an application whose document is read when it is asked for."""
-    routes = APIRouter()
+    """The paths, over an application that has all others when they are asked for."""
+    routes, reference = APIRouter(), _Reference(app)
+
+    @routes.get(DOCUMENT, response_model=None, include_in_schema=False)
+    async def openapi() -> Response:
+        written = await reference.written()
+        return Response(written.document, media_type="application/json")
 
     @routes.get(PATH, response_model=None, include_in_schema=False)
     async def docs() -> Response:
-        text = rendered(app.openapi())
+        written = await reference.written()
         headers = {
-            "Content-Security-Policy": policy(text),
+            "Content-Security-Policy": written.policy,
             "X-Content-Type-Options": "nosniff",
         }
-        return HTMLResponse(text, headers=headers)
+        return HTMLResponse(written.page, headers=headers)
 
     return routes
 

@@ -13,13 +13,15 @@ from typing import override
 import uvicorn
 from fastapi import FastAPI
 
-from fdjax.serve.http.connections import HEAD_BYTES, Connection, CrowdConfig
+from fdjax.serve.http.connections import Connection, CrowdConfig
 from fdjax.serve.http.crowd import ConnectionLimits, Crowd
 from fdjax.serve.http.errors import ApiError, draining
 from fdjax.serve.http.errors import stalled as stalled_error
+from fdjax.serve.http.heads import HEAD_BYTES
 from fdjax.serve.http.idle_memory import IDLE_SECONDS, IdleMemory, give_back
 from fdjax.serve.http.listening import ACCEPTED_AT_ONCE, url
 from fdjax.serve.http.server import Server
+from fdjax.serve.http.turnstile import Turnstile
 
 # For clients that were told of an error to read it, and for connections to close.
 _LAST_WORDS_S = 1.0
@@ -75,6 +77,7 @@ class DrainingServer(uvicorn.Server):
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
         config.crowd = Crowd(limits, server.metrics.dropped)
+        config.turnstile = Turnstile()
         server.metrics.connections.set_function(lambda: len(config.crowd))
         super().__init__(config)
         self._server = server
