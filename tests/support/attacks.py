@@ -1,81 +1,17 @@
 """Hostile requests, and how a server takes them: nobody should send any of these."""
 
 import asyncio
-import collections
 import contextlib
 import json
-import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import httpx2
 
-COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
-_WAIT_S = 60.0
+from tests.support import model_attacks
+from tests.support.attackers import CHATS, COMPLETIONS, Attackers
+
 AMBIGUOUS = 'start: start start | start start start | "a"\n'
-
-
-@dataclass
-class Attackers:
-    """Where attacks go, and what has become of them.
-
-    Attributes:
-        url: of the server.
-        key: of the API, or `None`.
-        draw: what is random about them.
-        largest: bytes of the largest body.
-        hold_s: how long an attack keeps what it has, at most.
-        outcomes: how often each attack ended with what: a status, or "closed".
-    """
-
-    url: str
-    key: str | None
-    draw: random.Random
-    largest: int = 4 * 2**20
-    hold_s: float = 3.0
-    outcomes: collections.Counter[tuple[str, str]] = field(
-        default_factory=collections.Counter[tuple[str, str]]
-    )
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
-
-    async def post(self, path: str, body: Any) -> str:
-        """The status of the answer."""
-        async with httpx2.AsyncClient(base_url=self.url, timeout=_WAIT_S) as client:
-            answer = await client.post(path, json=body, headers=self.headers)
-        return str(answer.status_code)
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        url = httpx2.URL(self.url)
-        return await asyncio.open_connection(url.host, url.port)
-
-    def head(self, path: str, length: int | None) -> bytes:
-        """Of a request with a body of so many bytes; `None`: in chunks."""
-        size = f"Content-Length: {length}"
-        lines = [
-            f"POST {path} HTTP/1.1",
-            "Host: 127.0.0.1",
-            "Content-Type: application/json",
-            "Transfer-Encoding: chunked" if length is None else size,
-            *(f"{name}: {value}" for name, value in self.headers.items()),
-        ]
-        return "\r\n".join([*lines, "", ""]).encode()
-
-    async def send(self, *parts: bytes, half_close: bool = False) -> str:
-        """Bytes on a connection of their own, and the status of the first answer."""
-        reader, writer = await self.connect()
-        with contextlib.closing(writer):
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-            if half_close:
-                writer.write_eof()
-            line = await asyncio.wait_for(reader.readline(), _WAIT_S)
-        return line.split()[1].decode() if line else "closed"
 
 
 async def long_text(to: Attackers) -> str:
@@ -96,14 +32,8 @@ async def left_crowd(to: Attackers) -> str:
     """Connections that ask for many samples, and are closed before these are made."""
     body = {"prompt": [[5] * 50] * 2, "n": 128, "max_tokens": 150, "stream": True}
 
-    async def one() -> None:
-        data = json.dumps(body).encode()
-        _, writer = await to.connect()
-        with contextlib.closing(writer):
-            writer.write(to.head(COMPLETIONS, len(data)) + data)
-            await asyncio.sleep(to.draw.uniform(0.0, to.hold_s))
-
-    await asyncio.gather(*(one() for _ in range(to.draw.randrange(2, 20))))
+    count = to.draw.randrange(2, 20)
+    await asyncio.gather(*(to.leave(COMPLETIONS, body) for _ in range(count)))
     return "closed"
 
 
@@ -271,6 +201,7 @@ ATTACKS: tuple[Attack, ...] = (
     broken_head,
     wrong_key,
     half_closed,
+    *model_attacks.ALL,
 )
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from tests.support.attacks import ATTACKS, Attackers, attack_at_random, attack_once
+from tests.support.attackers import Attackers
+from tests.support.attacks import ATTACKS, attack_at_random, attack_once
 from tests.support.load import Load, load
 from tests.support.server_process import family, open_files, resident_bytes
 
