@@ -13,7 +13,8 @@ def attacked() -> Iterator[Attacked]:
     with attacked_server(
         *QUICK,
         "--no-compilation-cache",
-        limits=("--write-seconds", "1"),
+        "--write-seconds",
+        "1",
         wrapper=FEW_FILES,
     ) as one:
         assert one.small().status_code == 200  # what all need is compiled

@@ -57,7 +57,8 @@ def first(folder: pathlib.Path) -> Iterator[Attacked]:
         *programs,
         "--drain-seconds",
         "0.5",
-        limits=("--stall-seconds", "1"),
+        "--stall-seconds",
+        "1",
         environment=environment,
     ) as one:
         assert one.small().status_code == 200

@@ -5,7 +5,7 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,27 +81,16 @@ class Attacked:
 
 
 @contextlib.contextmanager
-def attacked_server(
-    *options: str, limits: Sequence[str] = (), **others: Any
-) -> Generator[Attacked]:
-    """A server, with limits that not every version has.
+def attacked_server(*options: str, **others: Any) -> Generator[Attacked]:
+    """A server, whose log is kept.
 
     Args:
-        options: that all have.
-        limits: options that are left out where the server does not know them.
+        options: of `fdjax serve`.
         others: see `server`.
 
     Raises:
-        SystemExit: see `server`.
+        SystemExit: see `server`; an option that it does not know is one reason.
     """
     log: list[str] = []
-    with contextlib.ExitStack() as stack:
-        try:
-            started = server(*options, *limits, log=log, **others)
-            process, url = stack.enter_context(started)
-        except SystemExit:
-            if not any("No such option" in line for line in log):
-                raise
-            log.clear()
-            process, url = stack.enter_context(server(*options, log=log, **others))
+    with server(*options, log=log, **others) as (process, url):
         yield Attacked(process, url, log)
