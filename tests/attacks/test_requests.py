@@ -87,6 +87,30 @@ def test_many_samples_of_one_request(attacked: Attacked):
     assert ends < 64, "half of a request's samples went before another's only one"
 
 
+def test_searches_of_nearly_all_rows(attacked: Attacked):
+    """Others find a row while one runs and another waits for its end."""
+    search = {
+        "prompt": [5],
+        "use_beam_search": True,
+        "beam_width": 7,
+        "n": 1,
+        "max_tokens": 900,
+        "ignore_eos": True,
+    }
+    waiting, running = "num_requests_waiting", "num_requests_running"
+    with (
+        quiet(attacked.port) as beside,
+        attacked.asking(COMPLETIONS, search),
+        attacked.asking(COMPLETIONS, search),
+    ):
+        wait_until(
+            lambda: attacked.metric(waiting) and attacked.metric(running) > 1, 120
+        )
+        beside.go_on(80)  # a stream has 32
+        assert attacked.metric(waiting), "the second search waits, as before"
+    wait_until(lambda: not attacked.metric(running), 120)
+
+
 def test_an_answer_of_a_hundred_megabytes(attacked: Attacked):
     body = {"prompt": "Once", "n": 128, "max_tokens": 500, "ignore_eos": True}
     with quiet(attacked.port) as beside, beside.undisturbed(busy_s=BUSY_S):
