@@ -11,6 +11,7 @@ import numpy as np
 
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import PREFILL_ROWS
+from fdjax.kernels import op
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.paged import KVCache, PageView, SharedPrefixes
 from fdjax.kernels.shared_prefix import prefix_shapes, room_for, room_for_prompts
@@ -61,7 +62,9 @@ class StepCalls:
             batch = self._batch(kind, num_tokens, width)
             return LayerProgram(kv, batch, parameters, program)
 
-        return jax.eval_shape(call, self._kv, parameters)
+        # Shapes alone: what serves is told, and warned of, where a program is traced.
+        with op.recording():
+            return jax.eval_shape(call, self._kv, parameters)
 
     @cached_property
     def _kv(self) -> Any:

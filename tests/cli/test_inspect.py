@@ -1,6 +1,7 @@
 """`fdjax inspect`: a model from its configuration alone."""
 
 import json
+import logging
 import pathlib
 from typing import Any
 
@@ -49,6 +50,23 @@ def test_the_plan_is_for_the_device_named(report: dict[str, Any]):
     assert report["device"] == "gpu (NVIDIA H200)"
     assert report["dtype"] == "bfloat16"
     assert not any("traced for cpu" in line for line in report["kernels"])
+
+
+@pytest.mark.parametrize("budget", ["141GB", "10GB"])
+def test_a_plan_for_another_device_does_not_warn_of_this_one(
+    invoke: Invoke,
+    budget: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Operations are asked for shapes alone; the table says what would serve."""
+    monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: "not built")
+    monkeypatch.setattr("fdjax.kernels.op._warned", set[tuple[str, str]]())
+    with caplog.at_level(logging.WARNING):
+        result = invoke("inspect", str(LLAMA), "--device", "h200", "--budget", budget)
+    assert result.exit_code == (budget == "10GB")
+    assert not caplog.records
+    assert "token_places" in result.stdout and "not cuda: not built" in result.stdout
 
 
 def test_every_operation_of_a_step_is_explained(invoke: Invoke):
