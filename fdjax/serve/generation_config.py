@@ -57,7 +57,13 @@ def default_sampling(
     try:
         return SamplingParams(**recommended | dict(override or {}))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"override_generation_config: {error}") from error
+        beside = (
+            f"; {FILE_NAME} recommends {', '.join(recommended)}, and "
+            'generation_config="vllm" leaves that out'
+        )
+        raise ConfigError(
+            f"override_generation_config: {error}{beside if recommended else ''}"
+        ) from error
 
 
 def eos_token_ids(folder: pathlib.Path) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from fdjax import ConfigError, SamplingParams
+from fdjax import BeamSearch, ConfigError, SamplingParams
 from fdjax.models import SHIPPED, resolve
 from fdjax.serve.generation_config import (
     default_sampling,
@@ -79,10 +79,23 @@ def test_what_a_model_is_sampled_by(tmp_path: pathlib.Path):
         ("other", None, "generation_config is 'other'; use auto, or vllm"),
         ("auto", {"top_p": 7}, "override_generation_config: top_p is 7"),
         ("auto", {"beams": 7}, "override_generation_config: .*beams"),
+        ("auto", {"beam_search": {"beam_width": 2}}, ".*beam_search is .*; use Beam"),
     ],
 )
 def test_what_it_is_not_sampled_by(
-    tmp_path: pathlib.Path, source: str, override: dict[str, int], message: str
+    tmp_path: pathlib.Path, source: str, override: dict[str, object], message: str
 ):
     with pytest.raises(ConfigError, match=message):
         default_sampling(tmp_path, source, override)
+
+
+def test_a_search_takes_nothing_that_a_model_recommends_for_draws(
+    tmp_path: pathlib.Path,
+):
+    search = BeamSearch(beam_width=2)
+    folder = folder_with(tmp_path, {"temperature": 0.6})
+    remedy = 'temperature is 0.6.*recommends temperature, and generation_config="vllm"'
+    with pytest.raises(ConfigError, match=remedy):
+        default_sampling(folder, "auto", {"beam_search": search})
+    params = default_sampling(folder, "vllm", {"beam_search": search})
+    assert params == SamplingParams(beam_search=search)
