@@ -9,6 +9,23 @@ if TYPE_CHECKING:
     from fdjax.serve.http.crowd import ConnectionLimits
 
 
+def _sites(values: list[str] | None) -> list[str] | None:
+    """Sites as browsers name them, or `*`: any other word would match none.
+
+    Raises:
+        BadParameter: one is neither.
+    """
+    for value in values or ():
+        scheme, separator, name = value.partition("://")
+        whole = scheme and separator and name and not set(name) & set("/?#, \"'")
+        if value != "*" and not whole:
+            raise typer.BadParameter(
+                f"{value!r} is no site; write it like https://chat.example.com, or * "
+                "for any, and repeat the option for several"
+            )
+    return values
+
+
 def _option(text: str, **limits: Any) -> Any:
     return typer.Option(help=text, rich_help_panel="Connections", **limits)
 
@@ -30,7 +47,8 @@ class ConnectionOptions:
         list[str] | None,
         _option(
             "A site whose scripts may send requests from a browser (CORS), such as "
-            "https://chat.example.com, * for any; may be repeated. None by default."
+            "https://chat.example.com, * for any; may be repeated. None by default.",
+            callback=_sites,
         ),
     ] = None
     max_connections: Annotated[

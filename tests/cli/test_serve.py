@@ -20,6 +20,7 @@ import pytest
 import typer
 
 from fdjax.cli.app import app
+from fdjax.cli.connection_options import _sites
 from fdjax.errors import to_install
 from tests.cli.conftest import Invoke
 from tests.support.load import load
@@ -203,6 +204,20 @@ def test_an_empty_key_is_refused(invoke: Invoke, key: str):
     result = invoke("serve", "--api-key", "first", "--api-key", key)
     assert result.exit_code == 1
     assert "an API key is empty" in result.stderr
+
+
+@pytest.mark.parametrize("site", ['["*"]', "chat.example.com", "https://a.org/", ""])
+def test_a_site_that_no_browser_names_is_refused(invoke: Invoke, site: str):
+    """It would match none: vLLM takes a list as JSON."""
+    result = invoke("serve", "--allowed-origins", "*", "--allowed-origins", site)
+    told = " ".join(result.stderr.replace("│", " ").split())
+    assert result.exit_code == 2
+    assert "is no site; write it like https://chat.example.com, or *" in told
+
+
+def test_sites_as_browsers_name_them_are_taken():
+    sites = ["https://a.org", "http://[::1]:3000", "http://localhost:3000", "*"]
+    assert _sites(sites) == sites
 
 
 def test_the_docs_say_what_each_option_does():
