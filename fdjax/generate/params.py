@@ -11,6 +11,7 @@ from fdjax.generate.beam_fields import COMMON, BeamSearch
 from fdjax.generate.checks import Interval, flag, integer, real, shown
 from fdjax.generate.fields import INT32_MAX
 from fdjax.generate.structured import FIELD, StructuredOutputs
+from fdjax.generate.vllm_fields import check_names
 
 MAX_LOGPROBS = 20
 MAX_SAMPLES = 16384
@@ -103,6 +104,7 @@ class SamplingParams:
 
     Raises:
         RequestError: a value has the wrong type or is out of range.
+        TypeError: there is no such field.
     """
 
     # Run-time type checkers would refuse what `__post_init__` converts or explains.
@@ -132,6 +134,13 @@ class SamplingParams:
     structured_outputs: StructuredOutputs | None = None
     n: int = 1
     beam_search: BeamSearch | None = None
+
+    # Before `__init__`, which would say no more of a name than that it is wrong.
+    def __new__(  # noqa: D102  (a page of the API would have it as a method)
+        cls, *_: object, **given: object
+    ) -> "SamplingParams":
+        check_names(given, cls.__dataclass_fields__)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, allowed in _REALS.items():

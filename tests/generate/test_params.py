@@ -1,7 +1,9 @@
 """SamplingParams: what is accepted, normalised and refused."""
 
+import copy
 import dataclasses
 import math
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -184,6 +186,25 @@ def test_is_frozen_and_hashable():
         params.top_k = 1  # pyright: ignore[reportAttributeAccessIssue]  (the point)
     with pytest.raises(TypeError):
         params.logit_bias[7] = 2.0  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]  (the point)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("guided_decoding", "vLLM's: give structured_outputs=StructuredOutputs"),
+        ("best_of", "SamplingParams has no best_of, which is vLLM's: give n"),
+        ("max_token", "has no max_token; did you mean max_tokens?"),
+        ("zzz", "SamplingParams has no zzz"),
+    ],
+)
+def test_what_is_no_field_is_named_with_what_is(field: str, message: str):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        SamplingParams(**{field: None})  # pyright: ignore[reportArgumentType]  (the point)
+
+
+def test_copies_are_equal():
+    params = make(n=2, stop=["x"], bad_words=["y"])
+    assert copy.deepcopy(params) == params == copy.copy(params)
 
 
 def test_greedy_below_a_limit():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fdjax import LLM, ConfigError, SamplingParams
+from fdjax.generate.vllm_fields import ONLY_VLLMS
 from fdjax.serve.vllm_words import ALIASES, ONLY, in_our_words
 
 PARAMETERS = inspect.signature(LLM).parameters
@@ -68,10 +69,13 @@ def test_a_word_that_nobody_knows():
 def test_the_page_of_vllm_s_words_has_them_all():
     page = (pathlib.Path(__file__).parents[2] / "docs/coming-from-vllm.md").read_text()
     fields = {field.name for field in dataclasses.fields(SamplingParams)}
-    missing = [word for word in {*ONLY, *ALIASES, *fields} if f"`{word}`" not in page]
+    words = {*ONLY, *ALIASES, *fields, *ONLY_VLLMS}
+    missing = [word for word in words if f"`{word}`" not in page]
     assert not missing
 
 
 def test_every_word_is_either_ours_or_vllm_s():
     assert not {*ONLY, *ALIASES} & PARAMETERS.keys()
     assert set(ALIASES.values()) <= PARAMETERS.keys()
+    fields = {field.name for field in dataclasses.fields(SamplingParams)}
+    assert not ONLY_VLLMS.keys() & fields
