@@ -1,4 +1,7 @@
-"""OpenAI's client against a server that it starts: `pip install openai`."""
+"""OpenAI's client against a server that it starts.
+
+It needs the client: `uv pip install -c constraints.txt openai`.
+"""
 
 import contextlib
 import re
