@@ -169,29 +169,54 @@ __device__ void weigh_unified(float scale, float phi, Rows<G>& rows,
   }
 }
 
+// Which of a tile's keys a query sees along its tree, a bit each; `first`: of the first
+// key among the new tokens, `own` the query's.
+template <typename G>
+struct Seen {
+  static constexpr int kWords = G::kTileKeys / 32;
+  uint32_t words[kWords];
+
+  __device__ Seen(const uint32_t* tree, int tree_words, int first, int own) {
+    const auto word = [=](int i) {
+      return i < 0 || i >= tree_words ? ~0u : tree[i];  // without a bit all are seen
+    };
+    const int from = first >> 5, bits = first & 31;
+    uint32_t low = word(from);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const uint32_t high = word(from + i + 1);
+      words[i] = __funnelshift_r(low, high, bits);
+      low = high;
+      if ((own - first) >> 5 == i) words[i] |= 1u << ((own - first) & 31);
+    }
+  }
+
+  __device__ bool has(int key) const { return words[key / 32] >> key % 32 & 1; }
+};
+
 // -inf for new tokens that are not a query's ancestors; `row`: the warp's first.
 template <typename G>
 __device__ void mask_tree(const Params& params, const Work& work, int row, int first,
                           Scores<G>& scores) {
   const States& states = params.states;
-  const int start = states.starts[work.row], bits = 32 * states.tree_words;
+  const int start = states.starts[work.row];
   if (first + G::kTileKeys <= start) return;
   const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2 * G::kRowTiles; ++i) {
     const RowPlace place(params.attention, row + i * 8 + threadIdx.x % kLanes / 4);
     const int token = min(place.token, work.tokens - 1);
-    const int own = work.position + token - start;
     const uint32_t* words =
         states.tree + int64_t{work.first + token} * states.tree_words;
+    const Seen<G> seen(words, states.tree_words, first - start,
+                       work.position + token - start);
 #pragma unroll
     for (int n = 0; n < G::kKeyTiles; ++n)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int index = first + n * 8 + column + j - start;
-        if (index < 0 || index == own || index >= bits) continue;
-        const bool seen = words[index / 32] >> index % 32 & 1;
-        if (!seen) scores[i / 2][n][i % 2 * 2 + j] = -INFINITY;
+        if (!seen.has(n * 8 + column + j)) {
+          scores[i / 2][n][i % 2 * 2 + j] = -INFINITY;
+        }
       }
   }
 }
