@@ -10,6 +10,9 @@ import jax
 from fdjax.engine.beam_programs import Alike, Prepared
 from fdjax.engine.sequence import EngineSequence
 
+ROWS_OF_A_CALL = 64
+"""Reading the weights once more takes as long as so many more rows do, or longer."""
+
 
 class LiveSearches:
     """How many searches there are of each kind, whose programs were prepared."""
@@ -50,11 +53,12 @@ def batches(
     *,
     most: Callable[[Sequence[EngineSequence]], int],
 ) -> list[list[EngineSequence]]:
-    """Searches in the batches that take a step together, of powers of two.
+    """Searches in the batches that take a step together.
 
     Args:
         searches: whose next step is due.
-        most: searches that a call may have, of some that are alike.
+        most: searches that the first call may have, of some that are alike: a power of
+            two. If there are fewer, the call is padded.
     """
     by_kind: dict[Alike, list[EngineSequence]] = {}
     found: list[list[EngineSequence]] = []
@@ -67,10 +71,31 @@ def batches(
     for same in by_kind.values():
         first = 0
         while rest := same[first:]:
-            count = largest_power(min(len(rest), max(most(rest), 1)))
-            found.append(rest[:count])
-            first += count
+            found.append(rest[: most(rest)])
+            first += len(found[-1])
     return found
+
+
+def first_call(count: int, *, rows: int) -> int:
+    """Searches that the first call has of some that are alike: a power of two.
+
+    It is padded, so that all are in it, where the padding costs less than the calls
+    that it saves.
+
+    Args:
+        count: of the searches.
+        rows: of each.
+    """
+    padded = padded_count(count)
+    num_saved = count.bit_count() - 1
+    if (padded - count) * rows <= num_saved * ROWS_OF_A_CALL:
+        return padded
+    return largest_power(count)
+
+
+def padded_count(count: int) -> int:
+    """Searches of a call with so many, padding included: the next power of two."""
+    return 1 << (count - 1).bit_length()
 
 
 def largest_power(count: int) -> int:

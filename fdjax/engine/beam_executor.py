@@ -7,7 +7,14 @@ import jax
 import numpy as np
 
 from fdjax.engine.awaited_beams import AwaitedBeams, AwaitedSearch
-from fdjax.engine.beam_batches import batches, kind_of, largest_power
+from fdjax.engine.beam_batches import (
+    batches,
+    first_call,
+    kind_of,
+    largest_power,
+    padded_count,
+)
+from fdjax.engine.beam_padding import BeamPadding
 from fdjax.engine.beam_preparation import BeamPreparation
 from fdjax.engine.beam_programs import Alike, Kind
 from fdjax.engine.beam_tables import BeamTables
@@ -48,6 +55,7 @@ class BeamExecutor:
         self._programs = programs
         self._buckets = buckets
         self._tables = BeamTables(config, layout, buckets)
+        self._padding = BeamPadding()
         self.preparation = BeamPreparation(
             config, programs, self._tables, layout, buckets
         )
@@ -80,20 +88,21 @@ class BeamExecutor:
         self,
         searches: Sequence[EngineSequence],
         *,
-        fits: Callable[[Sequence[EngineSequence]], bool],
+        fits: Callable[[EngineSequence, int], bool],
     ) -> list[list[EngineSequence]]:
         """Searches in the batches that take their next step in one call.
 
         Args:
             searches: whose next step is due.
-            fits: whether there is room for a call of some.
+            fits: whether there is room for a call of so many that are like one.
         """
 
         def most(same: Sequence[EngineSequence]) -> int:
             width = same[0].search.run_width
-            count = largest_power(min(len(same), self._buckets.rows[-1] // width) or 1)
+            room = largest_power(self._buckets.rows[-1] // width or 1)
+            count = min(first_call(len(same), rows=width), room)
             while count > 1 and not (
-                self._is_ready(same[:count]) and fits(same[:count])
+                self._is_ready(same[:count], count) and fits(same[0], count)
             ):
                 count //= 2
             return count
@@ -106,18 +115,14 @@ class BeamExecutor:
         """Feeds beams' tokens and chooses the next; `kv` is donated.
 
         Args:
-            searches: a batch. Where candidates are judged, which are then those of one
-                search, it chooses among them first.
+            searches: a batch, which is padded. Where candidates are judged, which are
+                then those of one search, it chooses among them first.
             kv: the KV array.
         """
         sequence, group = searches[0], searches[0].search
         weights, run = self._programs.weights, group.run
         if group.judges is None:
-            groups = [one.search for one in searches]
-            kv, runs, step = self._run(groups, "step", self._operands(searches, kv))
-            for one, after in zip(groups, runs, strict=True):
-                one.run = after
-            return kv, self._launched(searches, step)
+            return self._step(searches, kv)
         rules, judgement = group.rules, group.judgement
         assert judgement is not None
         if sequence.num_launched > sequence.limit:
@@ -128,12 +133,22 @@ class BeamExecutor:
             kv, group.run, step = self._run([group], "judged_step", operands)
         return kv, self._launched(searches, step)
 
-    def _operands(
+    def _step(
         self, searches: Sequence[EngineSequence], kv: KVCache
-    ) -> tuple[Any, ...]:
-        """Of a step of searches that nobody judges."""
-        rules, runs = _rules_and_runs(searches)
-        return self._programs.weights, kv, rules, runs, self._tables.pages(searches)
+    ) -> tuple[KVCache, AwaitedBeams]:
+        """Of searches that nobody judges."""
+        groups, count = [one.search for one in searches], len(searches)
+        num_padding = padded_count(count) - count
+        padding = self._padding.take(groups[0], num_padding)
+        rules = tuple(one.rules for one in groups) + (groups[0].rules,) * num_padding
+        runs = *(one.run for one in groups), *padding
+        pages = self._tables.pages(searches)
+        operands = self._programs.weights, kv, rules, runs, pages
+        kv, after, step = self._run(groups, "step", operands)
+        for one, run in zip(groups, after[:count], strict=True):
+            one.run = run
+        self._padding.give(groups[0], after[count:])
+        return kv, self._launched(searches, step)
 
     def _kind(self, sequence: EngineSequence) -> Alike | None:
         if not sequence.request.goes_in_batches:
@@ -141,14 +156,20 @@ class BeamExecutor:
         group, width = sequence.search, self._buckets.width(len(sequence.pages))
         return kind_of((group.rules, group.run), width)
 
-    def _is_ready(self, searches: Sequence[EngineSequence]) -> bool:
-        """No step compiles what was to be prepared; what was not, is compiled then."""
+    def _is_ready(self, searches: Sequence[EngineSequence], count: int) -> bool:
+        """No step compiles what was to be prepared; what was not, is compiled then.
+
+        Args:
+            searches: of a call.
+            count: with its padding.
+        """
         groups = [one.search for one in searches]
         if not any(one.request.programs for one in searches):
             return True
         beams, tables = self._programs.beams, self._tables
         pages = tables.shapes(*tables.sizes(searches))
-        key = beams.key("step", (None, None, *_rules_and_runs(searches), pages))
+        alike = (groups[0].rules,) * count, (groups[0].run,) * count
+        key = beams.key("step", (None, None, *alike, pages))
         if any(key in group.programs for group in groups):
             return True
         if (program := beams.kept(key)) is None:
@@ -178,8 +199,3 @@ class BeamExecutor:
             launched.append(AwaitedSearch(one, first, ends))
             first += one.search.params.num_beam_groups
         return AwaitedBeams(tuple(launched), step).start_copy()
-
-
-def _rules_and_runs(searches: Sequence[EngineSequence]) -> tuple[Any, Any]:
-    groups = [one.search for one in searches]
-    return tuple(one.rules for one in groups), tuple(one.run for one in groups)

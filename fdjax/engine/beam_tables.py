@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from fdjax.engine.beam_batches import padded_count
 from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.page_table import page_table
@@ -63,15 +64,17 @@ class BeamTables:
         }
 
     def sizes(self, searches: Sequence[EngineSequence]) -> tuple[int, int, int, int]:
-        """Groups of all, their width, and how wide the tables are."""
+        """Groups, with those of the padding; their width, and how wide tables are."""
         groups = [one.search for one in searches]
-        num_groups = sum(one.params.num_beam_groups for one in groups)
+        num_groups = padded_count(len(groups)) * groups[0].params.num_beam_groups
         prompt = max(len(one.pages) for one in searches)
         own = max(one.segments.num_pages for one in groups)
         return num_groups, groups[0].run_width, self._width(prompt), self._width(own)
 
     def pages(self, searches: Sequence[EngineSequence]) -> BeamPages:
         """Rows of the beams that exist, each group's padded to the width of the run.
+
+        Searches of the padding have no pages.
 
         Those of an earlier call, if the same searches had the same pages then: they
         change once in as many steps as a page has tokens.
@@ -105,6 +108,7 @@ class BeamTables:
             table = table.reshape(count, params.group_width, -1)
             own[first : first + count, : params.group_width, : table.shape[2]] = table
             first += count
+        lengths += [0] * (num_groups - first)
         prompt = page_table(
             prompts, num_rows=num_groups, width=prompt_width, num_pages=absent
         )

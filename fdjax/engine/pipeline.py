@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from fdjax.engine.awaited_beams import AwaitedBeams
+from fdjax.engine.beam_batches import padded_count
 from fdjax.engine.executor import AnyAwaited, Executor
 from fdjax.engine.hold import Hold
 from fdjax.engine.parking import Parking
@@ -152,7 +153,8 @@ class Pipeline:
         scheduler, before = self._scheduler, len(self._unread)
         searches = scheduler.beams.reserve(scheduler.pool, self._has_room)
         for batch in self._executor.beams.batches(searches, fits=self._fits):
-            self._clear(self._borrowed(batch[:1], count=len(batch)))
+            count = padded_count(len(batch))
+            self._clear(self._borrowed(batch[:1], count=count))
             self._unread.append(self._executor.search(batch))
         return len(self._unread) - before
 
@@ -160,9 +162,9 @@ class Pipeline:
         """Whether there is room for a step of each when so many pages are taken."""
         return self._scheduler.room.can_clear(self._borrowed(searches) + count)
 
-    def _fits(self, searches: Sequence[EngineSequence]) -> bool:
-        """There is room for a call of these, which are alike."""
-        borrowed = self._borrowed(searches[:1], count=len(searches))
+    def _fits(self, search: EngineSequence, count: int) -> bool:
+        """There is room for a call of so many that are like one."""
+        borrowed = self._borrowed([search], count=count)
         return self._scheduler.room.can_clear(borrowed)
 
     def _borrowed(self, searches: Sequence[EngineSequence], *, count: int = 1) -> int:

@@ -56,7 +56,7 @@ def plan_prompts(
     """The work of the prompts of groups of beams, on the device; none is left out.
 
     Args:
-        prompt_lengths: tokens of each group's prompt.
+        prompt_lengths: tokens of each group's prompt; 0: it has none to read.
         width: beams of a group; rows are those of group 0, of group 1, and so on.
         num_kv_heads: `Hkv`.
         group: query heads of each key/value head.
@@ -64,13 +64,15 @@ def plan_prompts(
     groups = [
         Group(tuple(range(i * width, (i + 1) * width)), 0, length, 0)
         for i, length in enumerate(prompt_lengths)
+        if length
     ]
+    num_groups = len(prompt_lengths)
     room = room_for_prompts(
-        len(groups), width=width, num_kv_heads=num_kv_heads, group=group
+        num_groups, width=width, num_kv_heads=num_kv_heads, group=group
     )
     return plan_prefixes(
         groups,
-        rows=len(groups) * width,
+        rows=num_groups * width,
         num_kv_heads=num_kv_heads,
         group=group,
         room=room,
