@@ -31,7 +31,7 @@ def test_transformers_and_the_engine_find_what_is_committed(name: str):
         beam_models.assert_same(beam_models.find(engine, case), case)
 
 
-@pytest.mark.parametrize("name", beam_models.FAMILIES)
+@pytest.mark.parametrize("name", [*beam_models.FAMILIES, "tales-5m"])
 def test_with_every_width_early_stopping_and_penalty_they_find_the_same(name: str):
     from tests.support import hf_beams
 

@@ -101,7 +101,7 @@ def questions() -> list[ModelCase]:
 
 
 def all_questions(name: str) -> list[ModelCase]:
-    """Every width, early stopping and penalty with a family."""
+    """Every width, early stopping and penalty with a family, or with tales-5m."""
     return [
         _family(name, place, width=width, early=early, penalty=penalty)
         for place, (penalty, width, early) in enumerate(
