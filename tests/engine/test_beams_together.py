@@ -1,6 +1,7 @@
 """Searches of odd widths at a time, put back or not, find what the definition does."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +10,7 @@ from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
-from tests.support.beam_definition import Search, model_logprobs
+from tests.support.beam_definition import Logprobs, Search, model_logprobs
 from tests.support.beam_models import TOLERANCE
 from tests.support.engines import PROMPTS, shallow_model, tiny_engine
 from tests.support.soak import is_idle
@@ -46,6 +47,11 @@ def test_as_many_beams_as_a_search_has_by_default_find_what_the_definition_does(
     check(engine, [(PROMPTS[1], params)])
 
 
+@functools.cache
+def _logprobs() -> Logprobs:
+    return model_logprobs(shallow_model(), room=32)
+
+
 def check(engine: Engine, asked: Sequence[tuple[list[int], BeamSearchParams]]) -> None:
     """All searches at a time find what the definition does with each alone."""
     sequences = [engine.add(engine.request(0, *one)) for one in asked]
@@ -55,9 +61,8 @@ def check(engine: Engine, asked: Sequence[tuple[list[int], BeamSearchParams]]) -
             assert isinstance(increment, Found)
             last[sequence] = increment
     assert is_idle(engine)
-    logprobs = model_logprobs(shallow_model(), room=32)
     for sequence, (prompt, params) in zip(sequences, asked, strict=True):
-        expected = Search(params, prompt, logprobs).found()
+        expected = Search(params, prompt, _logprobs()).found()
         found = last[sequence].hypotheses
         assert [one.token_ids for one in found] == [tokens for tokens, _ in expected]
         scores = [score for _, score in expected]

@@ -158,15 +158,14 @@ def model_logprobs(model: Decoder, *, room: int) -> Logprobs:
         room: most tokens of a prefix.
     """
 
+    kv = layout_of(model, num_pages=1, page_size=room).allocate()
+
     @functools.cache
     def of(prefix: tuple[int, ...]) -> np.ndarray:
         tokens = np.zeros((1, room), np.int32)
         tokens[0, : len(prefix)] = prefix
-        layout = layout_of(model, num_pages=1, page_size=room)
         lengths, table = np.array([len(prefix)], np.int32), np.zeros((1, 1), np.int32)
-        logits, _ = _score(
-            model, layout.allocate(), *jax.device_put((tokens, lengths, table))
-        )
+        logits, _ = _score(model, kv, *jax.device_put((tokens, lengths, table)))
         return np.asarray(jax.nn.log_softmax(logits[0, len(prefix) - 1]))
 
     return lambda prefix: of(tuple(prefix))
