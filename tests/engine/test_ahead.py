@@ -125,7 +125,7 @@ def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[st
     for threads in (0, 0, 3):
         told: list[int] = []
         engine = tiny_engine(
-            shallow_model(), max_num_seqs=2, max_model_len=16, page_size=16
+            shallow_model(), max_num_seqs=1, max_model_len=16, page_size=16
         )
         compilations.clear()
         done = warm_up(

@@ -82,7 +82,7 @@ def test_the_synchronised_softmax_counts_nothing(engine: Engine):
 
 def test_counting_traces_and_transfers_nothing():
     narrow = tiny_engine(model_with(NONE_FITS), max_num_seqs=2)
-    narrow.warm_up()
+    narrow.warm_up([GREEDY])
     assert narrow.softmax_statistics().query_heads == 0, "warming up counts nothing"
     with jax.no_tracing(True), no_host_reads():
         run(narrow, PROMPTS)
