@@ -22,7 +22,7 @@ struct Arguments {
 
 // The shapes of what is not every attention's.
 ffi::Error check(const Arguments& a, paged::Dims* d, Dim* items, Dim* records) {
-  FDJAX_RETURN_IF_ERROR(paged::check_inputs(a.in, a.out, &d->rows, d));
+  FDJAX_RETURN_IF_ERROR(paged::check_call(a.in, a.out, &d->rows, d));
   Dim two{"2", 2}, four{"4", 4}, eight{"8", 8}, rows{"128", kTileRows},
       sums{"D + 2", *d->head_dim + 2};
   FDJAX_RETURN_IF_ERROR(check_shape("order", a.order.dimensions(), {&d->rows}));
