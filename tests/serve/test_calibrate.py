@@ -132,8 +132,8 @@ def test_a_calibration_foretells_what_generation_counts(
     assert found.unified is not None and found.texts[0].recomputed is not None
     llm = LLM(softmax=found.unified, max_model_len=128, max_num_seqs=1)
     params = SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True)
-    llm.generate(STORY, params)
-    assert llm.softmax_statistics().query_heads == 49 * 4
+    prompt = llm.generate(STORY, params)[0].prompt_token_ids
+    assert llm.softmax_statistics().query_heads == (len(prompt) + 49) * 4
     rate = llm.softmax_statistics().rate
     assert rate == pytest.approx(found.texts[0].recomputed, abs=0.1)
     assert rate > 0.1

@@ -81,7 +81,7 @@ class EngineCollector(Collector):
         softmax = now.softmax
         yield self._counter(
             "softmax_query_heads",
-            "Query heads that decoding attended with, in all layers.",
+            "Query heads of tokens that were attended with, in all layers.",
             softmax.query_heads * len(softmax.recomputed),
         )
         yield self._counter(
