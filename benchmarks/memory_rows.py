@@ -22,6 +22,7 @@ from benchmarks.cases import Case
 from benchmarks.decode import Bench, layout_of
 from benchmarks.memory_plans import most
 from fdjax import device
+from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.lent_pages import LentPages
 from fdjax.engine.programs import Programs
 from fdjax.engine.workspace import (
@@ -180,7 +181,8 @@ def step_times(
     model: Decoder, programs: Programs, case: Case, *, lent: bool, repeats: int
 ) -> Row:
     """A decode step of the case, in milliseconds, and what that comes to."""
-    bench = filled(Bench(model, programs, case, _layout(model, case, lent=lent)))
+    layout = layout_with_room(model, case, ("decode", case.batch), lent=lent)
+    bench = filled(Bench(model, programs, case, layout))
     times = bench.seconds_per_step(repeats)
     median = statistics.median(times)
     return {
@@ -190,15 +192,17 @@ def step_times(
     }
 
 
-def _layout(model: Decoder, case: Case, *, lent: bool) -> KVLayout:
-    """What the rows fill; and if it is lent, what a step needs, at its end."""
+def layout_with_room(
+    model: Decoder, case: Case, call: tuple[BorrowingCall, int], *, lent: bool
+) -> KVLayout:
+    """What the rows fill; and if it is lent, what the call needs, at its end."""
     rows = layout_of(model, case)
     if not lent:
         return rows
     layout = replace(rows, lent=True)
     width = rows.num_pages // case.batch
     lending = _borrowing(model.config, layout, rows=case.batch, width=width)
-    return layout.with_pages(rows.num_pages + lending.pages("decode", case.batch))
+    return layout.with_pages(rows.num_pages + lending.pages(*call))
 
 
 NO_ROOM = {"ms_per_step": None, "tokens_per_s": None, "spread": None}
@@ -255,18 +259,19 @@ def main(given: Sequence[str] | None = None) -> None:
     device.claim_memory(0.93)
     lengths = Lengths(asked.prompt, asked.output)
     settings = Settings.of(asked.model, max_model_len=lengths.final, max_num_seqs=1)
-    budget = int(asked.budget_gib * GIB)
-    fitting = rows_that_fit(settings, lengths, budget)
     path = pathlib.Path(asked.model)
     model = load_decoder(settings, random_weights=path.suffix == ".json")
-    launch = STEPS_PER_LAUNCH[kind_of_platform()]
+    programs = Programs(model, steps_per_launch=STEPS_PER_LAUNCH[kind_of_platform()])
+    folder = results.RESULTS / results.device_slug()
+    budget = int(asked.budget_gib * GIB)
+    fitting = rows_that_fit(settings, lengths, budget)
     told = {"model": path.stem, "prompt": asked.prompt, "output": asked.output}
     told["budget_gib"] = asked.budget_gib
-    out = asked.out or results.RESULTS / results.device_slug() / "memory_rows.json"
+    out = asked.out or folder / "memory_rows.json"
     rows: list[Row] = []
     for row in measure(
         model,
-        Programs(model, steps_per_launch=launch),
+        programs,
         fitting,
         [int(one) for one in asked.batches.split(",")],
         context=lengths.mean,

@@ -44,29 +44,13 @@ class Consumer {
         described_(descriptions + warp_row_) {}
 
   __device__ void run() {
-    for (;;) {
-      mbarrier_wait(&barriers_.queries.full[queries_.stage], queries_.parity);
-      work_ = buffers_.work[queries_.stage];
-      if (work_.tokens == 0) {
-        if (!G::kUnified || again_) return;
-        again_ = true;
-        release(&barriers_.queries.empty[queries_.stage]);
-        queries_.advance(G::kQueryStages);
-        continue;
-      }
-      if (is_others()) {
-        skip();
-        continue;
-      }
-      const int lane = threadIdx.x % kLanes;
-      __syncwarp();  // the last item's descriptions have been read
-      if (lane < 16) described_[lane] = describe(p_, work_, warp_row_ + lane);
-      __syncwarp();
-      if (G::kUnified && !again_ && work_.round < Retries::kRounds) {
-        unified();
-      } else {
-        synchronised();
-      }
+    if constexpr (G::kUnified) {
+      go_through<Pass::kUnified>();
+      release(&barriers_.queries.empty[queries_.stage]);
+      queries_.advance(G::kQueryStages);
+      go_through<Pass::kAgain>();
+    } else {
+      go_through<Pass::kOnly>();
     }
   }
 
@@ -74,27 +58,57 @@ class Consumer {
   static constexpr int kGroupRows = kTileRows / kConsumers;
   using Weights = uint32_t[G::kTileKeys / 16][4];
 
+  // With a unified maximum some items come a second time. A loop for each pass: where
+  // one may skip an item, ptxas takes nothing to be uniform, and fills the registers
+  // that GEMMs read addresses from anew for each tile.
+  enum class Pass { kOnly, kUnified, kAgain };
+
+  template <Pass kPass>
+  __device__ void go_through() {
+    for (;;) {
+      mbarrier_wait(&barriers_.queries.full[queries_.stage], queries_.parity);
+      work_ = buffers_.work[queries_.stage];
+      if (work_.tokens == 0) return;
+      if constexpr (kPass == Pass::kAgain || G::kShared) {
+        if (is_others()) {
+          skip();
+          continue;
+        }
+      }
+      const int lane = threadIdx.x % kLanes;
+      __syncwarp();  // the last item's descriptions have been read
+      if (lane < 16) described_[lane] = describe(p_, work_, warp_row_ + lane);
+      __syncwarp();
+      if constexpr (kPass == Pass::kUnified) {
+        Rows<G> rows(described_, p_.phi);
+        attend<true>(rows);
+        keep_or_note(rows);
+      } else {
+        Rows<G> rows(described_);
+        attend<false>(rows);
+        if constexpr (kPass == Pass::kAgain) {
+          if (!buffers_.retries->has(warp_, work_.round)) continue;
+        }
+        finish<G>(params_, work_, warp_row_, rows);
+      }
+    }
+  }
+
   // Are all rows the other warpgroup's?
   __device__ bool is_others() const {
-    if (G::kShared) return group_ * kGroupRows >= work_.tokens * p_.group;
-    if (!G::kUnified || !again_) return false;
-    bool own = false;
-    for (int warp = group_ * 4; warp < group_ * 4 + 4; ++warp) {
-      own |= buffers_.retries->has(warp, work_.round);
+    if constexpr (G::kShared) {
+      return group_ * kGroupRows >= work_.tokens * p_.group;
+    } else {
+      bool own = false;
+      for (int warp = group_ * 4; warp < group_ * 4 + 4; ++warp) {
+        own |= buffers_.retries->has(warp, work_.round);
+      }
+      return !own;
     }
-    return !own;
   }
 
-  __device__ void synchronised() {
-    Rows<G> rows(described_);
-    attend<false>(rows);
-    if (again_ && !buffers_.retries->has(warp_, work_.round)) return;
-    finish<G>(params_, work_, warp_row_, rows);
-  }
-
-  __device__ void unified() {
-    Rows<G> rows(described_, p_.phi);
-    attend<true>(rows);
+  // Stores what the unified maximum suits.
+  __device__ void keep_or_note(const Rows<G>& rows) {
     if (suits<G>(p_, work_, described_, warp_row_, rows)) {
       finish<G>(params_, work_, warp_row_, rows);
     } else if (threadIdx.x % kLanes == 0) {
@@ -265,8 +279,7 @@ class Consumer {
   const int warp_row_;      // the warp's first row
   Query* const described_;  // of the warp's rows
   Work work_{};
-  bool again_ = false;  // items come a second time
-  Cursor cursor_;       // of keys and of values
+  Cursor cursor_;   // of keys and of values
   Cursor queries_;  // of the next item, once an item's keys have all been multiplied
 };
 

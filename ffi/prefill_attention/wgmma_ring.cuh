@@ -74,7 +74,7 @@ struct Barriers {
 // again by the synchronised scheme, by the same block when it has done all items. What
 // has not been stored is still there to be read: queries lie where results go.
 struct Retries {
-  static constexpr int kRounds = 1024;  // later ones are synchronised at once
+  static constexpr int kRounds = 1024;  // later ones come in the second pass alone
   // A bit an item, of the rows of each warp, which alone writes it.
   uint32_t of_warp[kConsumerWarps][kRounds / 32];
 
@@ -91,7 +91,7 @@ struct Retries {
   }
 
   __device__ bool has(int warp, int round) const {
-    return of_warp[warp][round / 32] >> round % 32 & 1;
+    return round >= kRounds || of_warp[warp][round / 32] >> round % 32 & 1;
   }
 
   // Rounds `32 * word` and on of which some warp has rows; the same in all lanes.
@@ -143,23 +143,30 @@ class Producer {
         line_(threadIdx.x / pages_) {}
 
   __device__ void run() {
-    int rounds = 0;
-    for (;; ++rounds) {
-      const Work work = item_of_round(params_, rounds);
-      if (work.tokens == 0) break;
-      hand_over(work);
-      load(work);
-    }
-    const Cursor end = queries_;
-    hand_over({});
+    const int rounds = go_through(0, G::kUnified ? Retries::kRounds : INT32_MAX);
     if constexpr (G::kUnified) {
-      mbarrier_wait(&buffers_.barriers->queries.empty[end.stage], end.parity);
-      again(min(rounds, Retries::kRounds));
+      const Cursor end = queries_;
       hand_over({});
+      mbarrier_wait(&buffers_.barriers->queries.empty[end.stage], end.parity);
+      again(rounds);
+      go_through(rounds, INT32_MAX);
     }
+    hand_over({});
   }
 
  private:
+  // Of the items of rounds from `first` up to `end` those that there are; returns the
+  // round after the last.
+  __device__ int go_through(int first, int end) {
+    for (int round = first; round < end; ++round) {
+      const Work work = item_of_round(params_, round);
+      if (work.tokens == 0) return round;
+      hand_over(work);
+      load(work);
+    }
+    return end;
+  }
+
   // What did not suit the unified maximum. Consumers have been through all items.
   __device__ void again(int rounds) {
     for (int first = 0; first < rounds; first += 32) {
