@@ -115,37 +115,56 @@ def _shape(rows: str) -> str:
     return f"{count} x {int(length):,}"
 
 
+UNIFIED = "-unified"
+
+
 def prefills(rows: Sequence[Row]) -> str:
     """One layer's attention of new tokens, some of them after cached ones."""
     header = (
         "new tokens",
         "µs",
         "TFLOP/s",
+        "unified, µs",
+        "TFLOP/s",
+        "gain",
         "FlashInfer's best, µs",
         "spread",
         "commit",
     )
+    unified = {row["case"]: row for row in rows if row["case"].endswith(UNIFIED)}
     cells = (
         (
             _prompts(row["case"]),
-            f"{row['us']:,.1f}",
-            f"{row['tflop_s']}",
+            *_speed(row),
+            *_speed(unified.get(row["case"] + UNIFIED)),
+            _gain(row, unified.get(row["case"] + UNIFIED)),
             f"{row['flashinfer_us']:,.0f}" if row["flashinfer_us"] else "",
             f"{row['spread']:.0%}",
             row["commit"],
         )
         for row in rows
-        if "tflop_s" in row
+        if "tflop_s" in row and row["case"] not in unified
     )
     return markdown(header, cells)
 
 
+def _speed(row: Row | None) -> tuple[str, str]:
+    if row is None:
+        return "", ""
+    return f"{row['us']:,.1f}", f"{row['tflop_s']}"
+
+
+def _gain(row: Row, unified: Row | None) -> str:
+    return "" if unified is None else f"{row['us'] / unified['us'] - 1:+.1%}"
+
+
 def _prompts(case: str) -> str:
-    """`prefill-8x1024` or `64@32704`, for readers."""
+    """`prefill-8x1024`, `prefill-8x1024-group1` or `64@32704`, for readers."""
     if "@" in case:
         return " after ".join(f"{int(part):,}" for part in case.split("@"))
-    rows, length = case.removeprefix("prefill-").split("x")
-    return f"{rows} x {int(length):,}"
+    shape, _, group = case.removeprefix("prefill-").partition("-group")
+    heads = f", {group} query heads a key head" if int(group or 0) > 1 else ""
+    return _shape(shape) + (", each head its own keys" if group == "1" else heads)
 
 
 def pallas(rows: Sequence[Row]) -> str:

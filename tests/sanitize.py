@@ -33,11 +33,13 @@ TOOLS = {
     "memcheck": f"not ({LARGE})",
     "racecheck": "(cuda and agrees and (odd_group or tales or llama2_7b))"
     " or (cuda_equals and packed and (everything or d64))"
+    " or (changes_no_result and packed and d128) or (follows_a_tree and tiles and d64)"
     " or (test_draw and agrees_with and 64-1000) or (gemv and (tiny or odd))",
 }
 TESTS = (
     "tests/kernels/test_add_norm.py",
     "tests/kernels/test_attention_plan.py",
+    "tests/kernels/test_attention_states.py",
     "tests/kernels/test_decode_attention_impls.py",
     "tests/kernels/test_draw.py",
     "tests/kernels/test_embedding.py",
