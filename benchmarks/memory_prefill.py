@@ -58,7 +58,7 @@ def main() -> None:
     asked = parser.parse_args()
     device.claim_memory(0.93)
     cases = parse_cases(asked.cases, steps=1)
-    longest = max(case.context for case in cases) + 1
+    longest = max(case.context for case in cases)
     settings = Settings.of(asked.model, max_model_len=longest, max_num_seqs=1)
     path = pathlib.Path(asked.model)
     model = load_decoder(settings, random_weights=path.suffix == ".json")

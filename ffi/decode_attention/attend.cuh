@@ -19,7 +19,7 @@ namespace fdjax::decode_attention {
 template <typename G>
 struct Partial {
   float out[G::kHeadDim / 16][G::kBlocks][4];
-  float highest[G::kBlocks][2];  // largest score of a column; -inf if unified
+  float highest[G::kBlocks][2];  // largest score of a column; if unified, any number
   float total[G::kBlocks][2];    // sum of the weights, of this thread's tokens
 
   __device__ void clear() {
@@ -117,8 +117,8 @@ struct Scheme {
   // By how much a partial sum made with `highest` counts in one made with `overall`.
   // Without a branch, so that loops over partial sums load several at once.
   __device__ float factor(float highest, float overall) const {
-    const float factor = highest == -INFINITY ? 0.0f : exp2_approx(highest - overall);
-    return unified ? 1.0f : factor;
+    const float factor = exp2_approx(unified ? 0.0f : highest - overall);
+    return highest == -INFINITY ? 0.0f : factor;
   }
 
   // The weight of one score beside a sum whose largest score is `overall`.
@@ -326,7 +326,10 @@ __device__ void attend(const Params& p, const Work& work, Loader& loader,
 #pragma unroll
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
-    for (int j = 0; j < 2; ++j) partial.total[n][j] = column_sum(partial.total[n][j]);
+    for (int j = 0; j < 2; ++j) {
+      partial.total[n][j] = column_sum(partial.total[n][j]);
+      if constexpr (kUnified) partial.highest[n][j] = 0.0f;  // nobody asks which
+    }
 }
 
 }  // namespace fdjax::decode_attention

@@ -194,23 +194,20 @@ __device__ inline int seen_of(const Params& p, const Block& block) {
   return max(count, 0) + (p.sinks != nullptr && item.piece == 0);
 }
 
-// Writes this block's share of the columns: by the unified scheme those that it suits,
-// then those that are not `done`; all if that is nullptr. Every thread sums its column
-// over the splits itself. Of a piece of a row the sums are left for who is done last to
-// add.
+// Writes this block's share of the columns: by the unified scheme those that are `done`
+// so, then the others; all if that is nullptr. Every thread sums its column over the
+// splits itself. Of a piece of a row the sums are left for who is done last to add.
 template <typename G>
 __device__ void finish(const Params& p, const Block& block, Scheme scheme,
                        const Exchange<G>& e, const bool* done) {
   constexpr int kUnits = G::kHeadDim / 4;  // of a query head
   uint2* out = static_cast<uint2*>(p.out) + block.query_head(p) * kUnits;
-  const int seen = seen_of(p, block);
   for (int i = threadIdx.x; i < e.share; i += blockDim.x) {
     const int unit = block.split * e.share + i;
     if (unit >= e.units) return;
     const int column = unit / kUnits;
-    if (!scheme.unified && done != nullptr && done[column]) continue;
+    if (done != nullptr && done[column] != scheme.unified) continue;
     const Column all = sum_all(p, block, scheme, e, column);
-    if (scheme.unified && !suits(p, all.total, seen)) continue;
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 4
     for (int s = 0; s < block.splits; ++s) {

@@ -232,8 +232,8 @@ __device__ bool conclude(const Params& p, State<G, Loader>& state, char* shared,
   const Exchange<G> exchange(p, block, room.inbox, room.rings, state.of_warps,
                              &state.full);
   exchange_sums(p, block, scheme, exchange, partial, state.passes & 1);
-  finish(p, block, scheme, exchange, done);
   const bool again = scheme.unified && check(p, block, exchange, done);
+  finish(p, block, scheme, exchange, done);
   if (wanted) count_recomputed(p, block, done);
   // Nothing comes after it: the sooner the block ends, the sooner others begin.
   if (!again && block.is_whole() && !state.schedule.has_next(p)) return false;

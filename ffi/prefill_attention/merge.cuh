@@ -4,7 +4,7 @@
 
 #include "decode_attention/sums.cuh"
 #include "fdjax/pdl.cuh"
-#include "prefill_attention/softmax.cuh"
+#include "prefill_attention/finish.cuh"
 
 namespace fdjax::prefill_attention {
 

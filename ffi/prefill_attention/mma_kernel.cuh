@@ -11,8 +11,8 @@
 #pragma once
 
 #include "fdjax/mbarrier.cuh"
+#include "prefill_attention/finish.cuh"
 #include "prefill_attention/load.cuh"
-#include "prefill_attention/softmax.cuh"
 
 namespace fdjax::prefill_attention {
 

@@ -1,14 +1,11 @@
-// What a warp does with a tile of scores, whichever instruction computed them: masks,
-// weights, the running maximum, and the end.
-//
-// A thread holds the rows lane / 4 and lane / 4 + 8 of each block of 16 rows, and of
-// each 8 columns those at 2 * (lane % 4) and the next: so do mma.sync and wgmma. `G`
-// says how many: kRowTiles blocks of 16 rows, kKeyTiles of 8 keys, kHeadDim.
+// What a warp does with a tile of scores, whichever instruction computed them: weights,
+// the running maximum or the unified one, and the weights as an operand. scores.cuh
+// says what a thread holds.
 #pragma once
 
 #include "decode_attention/bounds.cuh"
 #include "fdjax/mma.cuh"
-#include "prefill_attention/tile.cuh"
+#include "prefill_attention/scores.cuh"
 
 namespace fdjax::prefill_attention {
 
@@ -54,51 +51,6 @@ struct Rows {
         for (int i = 0; i < 4; ++i) out[m][d][i] = 0.0f;
   }
 };
-
-template <typename G>
-using Scores = float[G::kRowTiles][G::kKeyTiles][4];
-
-// Scale, soft cap and ALiBi, to units of log 2; `first` is the position of key 0.
-template <typename G>
-__device__ void transform(const decode_attention::Params& p, const Query* queries,
-                          int first, Scores<G>& scores) {
-  const int column = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int m = 0; m < G::kRowTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < G::kKeyTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Query& query = queries[m * 16 + i / 2 * 8 + threadIdx.x % kLanes / 4];
-        float score = p.scale * scores[m][n][i];
-        if (p.soft_cap > 0.0f) {  // tanh(x) = 1 - 2 / (e^(2 x) + 1)
-          score = p.soft_cap * (1.0f - __fdividef(2.0f, exp2_approx(score) + 1.0f));
-        }
-        const int key = first + n * 8 + column + i % 2;
-        const float distance = static_cast<float>(key - query.position);
-        scores[m][n][i] = score + query.slope * distance;
-      }
-}
-
-// -inf for keys that a query does not see, or that are another piece's.
-template <typename G>
-__device__ void mask(const Query* queries, int first, const Work& work, int window,
-                     Scores<G>& scores) {
-  const int column = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int row = 0; row < 2 * G::kRowTiles; ++row) {
-    const int position = queries[row * 8 + threadIdx.x % kLanes / 4].position;
-#pragma unroll
-    for (int n = 0; n < G::kKeyTiles; ++n)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int key = first + n * 8 + column + j, before = position - key;
-        const bool seen = before >= 0 && before < window && key >= work.key_begin &&
-                          key < work.key_end;
-        if (!seen) scores[row / 2][n][row % 2 * 2 + j] = -INFINITY;
-      }
-  }
-}
 
 // Over the four threads that share a row.
 __device__ inline float row_max(float x) {
@@ -169,80 +121,6 @@ __device__ void weigh_unified(float scale, float phi, Rows<G>& rows,
   }
 }
 
-// Which of a tile's keys a query sees along its tree, a bit each; `first`: of the first
-// key among the new tokens, `own` the query's.
-template <typename G>
-struct Seen {
-  static constexpr int kWords = G::kTileKeys / 32;
-  uint32_t words[kWords];
-
-  __device__ Seen(const uint32_t* tree, int tree_words, int first, int own) {
-    const auto word = [=](int i) {
-      return i < 0 || i >= tree_words ? ~0u : tree[i];  // without a bit all are seen
-    };
-    const int from = first >> 5, bits = first & 31;
-    uint32_t low = word(from);
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      const uint32_t high = word(from + i + 1);
-      words[i] = __funnelshift_r(low, high, bits);
-      low = high;
-      if ((own - first) >> 5 == i) words[i] |= 1u << ((own - first) & 31);
-    }
-  }
-
-  __device__ bool has(int key) const { return words[key / 32] >> key % 32 & 1; }
-};
-
-// -inf for new tokens that are not a query's ancestors; `row`: the warp's first.
-template <typename G>
-__device__ void mask_tree(const Params& params, const Work& work, int row, int first,
-                          Scores<G>& scores) {
-  const States& states = params.states;
-  const int start = states.starts[work.row];
-  if (first + G::kTileKeys <= start) return;
-  const int column = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < 2 * G::kRowTiles; ++i) {
-    const RowPlace place(params.attention, row + i * 8 + threadIdx.x % kLanes / 4);
-    const int token = min(place.token, work.tokens - 1);
-    const uint32_t* words =
-        states.tree + int64_t{work.first + token} * states.tree_words;
-    const Seen<G> seen(words, states.tree_words, first - start,
-                       work.position + token - start);
-#pragma unroll
-    for (int n = 0; n < G::kKeyTiles; ++n)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (!seen.has(n * 8 + column + j)) {
-          scores[i / 2][n][i % 2 * 2 + j] = -INFINITY;
-        }
-      }
-  }
-}
-
-// Soft cap, ALiBi and masks of the keys from position `first` on; `queries` is of the
-// warp's first row, `row`. Returns what scores have to be multiplied by yet.
-template <typename G>
-__device__ float finish_scores(const Params& params, const Work& work,
-                               const Query* queries, int row, int first,
-                               Scores<G>& scores) {
-  const decode_attention::Params& p = params.attention;
-  const bool plain = p.soft_cap == 0.0f && p.slopes == nullptr;
-  if (!plain) transform<G>(p, queries, first, scores);
-  // Every query sees all of the keys, or not.
-  const bool whole = first >= work.key_begin && first + G::kTileKeys <= work.key_end &&
-                     first + G::kTileKeys <= work.position + 1 &&
-                     first > work.position + work.tokens - 1 - p.window;
-  if (!whole) mask<G>(queries, first, work, p.window, scores);
-  if constexpr (G::kLeavesStates) {
-    if (params.states.tree != nullptr) {
-      mask_tree<G>(params, work, row, first, scores);
-    }
-  }
-  return plain ? p.scale : 1.0f;
-}
-
 // Whether the unified maximum suits all of the warp's rows.
 template <typename G>
 __device__ bool suits(const decode_attention::Params& p, const Work& work,
@@ -294,138 +172,6 @@ __device__ void pack(const Scores<G>& weights, int m, int k, uint32_t (&a)[4]) {
   for (int i = 0; i < 4; ++i) {
     const float* pair = &weights[m][2 * k + i / 2][i % 2 * 2];
     a[i] = packed(typename G::T{}, pair[0], pair[1]);
-  }
-}
-
-// Among four neighbouring lanes, v[j] becomes lane j's v[lane].
-__device__ inline void transpose(uint32_t (&v)[4]) {
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool upper = threadIdx.x & distance;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int low = distance == 1 ? 2 * i : i, high = low + distance;
-      const uint32_t got = __shfl_xor_sync(~0u, upper ? v[low] : v[high], distance);
-      if (upper) {
-        v[low] = got;
-      } else {
-        v[high] = got;
-      }
-    }
-  }
-}
-
-// Weighted values over the sum of the weights; `first` is the warp's first row. Four
-// lanes have 16 bytes of a row: they trade, so that each writes 16 bytes.
-template <typename G>
-__device__ void store(const Params& params, const Work& work, int first,
-                      const Rows<G>& rows) {
-  using T = typename G::T;
-  const decode_attention::Params& p = params.attention;
-  const int lane = threadIdx.x % kLanes;
-#pragma unroll
-  for (int row = 0; row < Rows<G>::kCount; ++row) {
-    const float total = row_sum(rows.total[row]);
-    const float factor = total > 0.0f ? 1.0f / total : 0.0f;
-    const RowPlace place(p, first + row * 8 + lane / 4);
-    T* out = static_cast<T*>(p.out) + place.offset(p, work);
-#pragma unroll
-    for (int d = 0; d < G::kHeadDim / 8; d += 4) {
-      uint32_t v[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = &rows.out[row / 2][d + i][row % 2 * 2];
-        v[i] = packed(T{}, pair[0] * factor, pair[1] * factor);
-      }
-      transpose(v);
-      const int chunk = d + lane % 4;
-      if (place.token < work.tokens && chunk < p.head_dim / 8) {
-        reinterpret_cast<uint4*>(out)[chunk] = make_uint4(v[0], v[1], v[2], v[3]);
-      }
-    }
-  }
-}
-
-// Where a tile's piece leaves its sums, from row `row` on, and what they are relative
-// to.
-struct Record {
-  float* sums;
-  float2* about;
-
-  __device__ Record(const Params& p, int record, int kv_head, int row) {
-    const decode_attention::Params& a = p.attention;
-    const int64_t rows = (int64_t{record} * a.kv_heads + kv_head) * kTileRows + row;
-    const int64_t all = int64_t{p.num_records} * a.kv_heads * kTileRows;
-    sums = p.records + rows * a.head_dim;
-    about = reinterpret_cast<float2*>(p.records + all * a.head_dim) + rows;
-  }
-};
-
-// What the rows have of a piece of their keys; `first` is the warp's first row.
-template <typename G>
-__device__ void store_piece(const Params& p, const Work& work, int first,
-                            const Rows<G>& rows) {
-  const int lane = threadIdx.x % kLanes, column = lane % 4 * 2;
-#pragma unroll
-  for (int row = 0; row < Rows<G>::kCount; ++row) {
-    const float total = row_sum(rows.total[row]);
-    const int place = first + row * 8 + lane / 4;
-    const Record record(p, work.record, work.kv_head, place);
-    if (RowPlace(p.attention, place).token >= work.tokens) continue;
-    if (lane % 4 == 0) *record.about = {rows.highest[row], total};
-#pragma unroll
-    for (int d = 0; d < G::kHeadDim / 8; ++d) {
-      if (d * 8 >= p.attention.head_dim) continue;
-      const float* pair = &rows.out[row / 2][d][row % 2 * 2];
-      *reinterpret_cast<float2*>(record.sums + d * 8 + column) = {pair[0], pair[1]};
-    }
-  }
-}
-
-// The natural logarithm of what weights and their base, in units of log 2, stand for.
-__device__ inline float log_sum_of(float base, float total) {
-  constexpr float kLn2 = 0.693147181f;
-  return total > 0.0f ? kLn2 * (base + log2f(total)) : -INFINITY;
-}
-
-// Weighted values over the sum of the weights, and its logarithm; `first` is the warp's
-// first row.
-template <typename G>
-__device__ void store_state(const Params& params, const Work& work, int first,
-                            const Rows<G>& rows) {
-  const decode_attention::Params& p = params.attention;
-  const int lane = threadIdx.x % kLanes, column = lane % 4 * 2;
-#pragma unroll
-  for (int row = 0; row < Rows<G>::kCount; ++row) {
-    const float total = row_sum(rows.total[row]);
-    const float factor = total > 0.0f ? 1.0f / total : 0.0f;
-    const RowPlace place(p, first + row * 8 + lane / 4);
-    if (place.token >= work.tokens) continue;
-    const int64_t offset = place.offset(p, work);
-    float* const out = params.states.outputs + offset;
-    if (lane % 4 == 0) {
-      params.states.log_sums[offset / p.head_dim] =
-          log_sum_of(rows.highest[row], total);
-    }
-#pragma unroll
-    for (int d = 0; d < G::kHeadDim / 8; ++d) {
-      if (d * 8 >= p.head_dim) continue;
-      const float* pair = &rows.out[row / 2][d][row % 2 * 2];
-      *reinterpret_cast<float2*>(out + d * 8 + column) = {pair[0] * factor,
-                                                          pair[1] * factor};
-    }
-  }
-}
-
-template <typename G>
-__device__ void finish(const Params& p, const Work& work, int first,
-                       const Rows<G>& rows) {
-  if (work.record >= 0) {
-    store_piece<G>(p, work, first, rows);
-  } else if constexpr (G::kLeavesStates) {
-    store_state<G>(p, work, first, rows);
-  } else {
-    store<G>(p, work, first, rows);
   }
 }
 

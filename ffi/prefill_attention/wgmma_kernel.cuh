@@ -13,7 +13,7 @@
 
 #include "fdjax/pdl.cuh"
 #include "fdjax/wgmma.cuh"
-#include "prefill_attention/softmax.cuh"
+#include "prefill_attention/finish.cuh"
 #include "prefill_attention/wgmma_ring.cuh"
 
 namespace fdjax::prefill_attention {
