@@ -39,7 +39,7 @@ TOOLS = {
 TESTS = (
     "tests/kernels/test_add_norm.py",
     "tests/kernels/test_attention_plan.py",
-    "tests/kernels/test_attention_states.py",
+    "tests/kernels/test_attention_states_cuda.py",
     "tests/kernels/test_decode_attention_impls.py",
     "tests/kernels/test_draw.py",
     "tests/kernels/test_embedding.py",
@@ -47,6 +47,7 @@ TESTS = (
     "tests/kernels/test_matmul.py",
     "tests/kernels/test_page_move.py",
     "tests/kernels/test_prefill_attention.py",
+    "tests/kernels/test_prefill_attention_unified.py",
     "tests/kernels/test_prefill_plan.py",
     "tests/kernels/test_shared_prefix.py",
     "tests/kernels/test_rope_kv_write.py",

@@ -1,0 +1,104 @@
+"""`prefill_attention` with a unified maximum: the same results, and what is counted."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.kernels.prefill_attention import OP, reference
+from tests.support.handlers import skip_without
+from tests.support.prefill_calls import (
+    CALLS,
+    CUDA_CALLS,
+    Call,
+    check,
+    check_against_the_reference,
+    draw,
+)
+
+FITS = UnifiedMax(0.0, -55.0, 55.0)
+# The largest scores of these calls lie about 1 to 12.
+TOO_LOW = UnifiedMax(-70.0, -5.0, 55.0)
+TOO_HIGH = UnifiedMax(50.0, -2.0, 9.0)
+SOME = UnifiedMax(2.0, -40.0, 4.0)
+UNIFIED_CALLS = [
+    call
+    for call in CUDA_CALLS
+    if call.head_dim in (64, 128, 256) and call.page_size in (8, 16, 32, 64, 128)
+]
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+def test_what_leaves_the_bounds_is_counted(call: Call, packed: bool):
+    skip_without("prefill_attention", "cpu")
+    drawn = draw(call, packed=packed)
+    starts = call.starts or (0,) * len(call.lengths)
+    heads = call.num_heads * (np.asarray(call.lengths) - np.asarray(starts))
+
+    def counts(unified: UnifiedMax | None) -> list[np.ndarray[Any, Any]]:
+        one = dataclasses.replace(drawn.call, unified=unified)
+        found = [np.asarray(jax.jit(reference.prefill_attention)(one)[1])]
+        with OP.using("cpu"):
+            out, recomputed = jax.jit(OP)(one)
+        check(out, drawn)
+        return [*found, np.asarray(recomputed)]
+
+    for unified, expected in ((None, 0 * heads), (FITS, 0 * heads), (TOO_LOW, heads)):
+        for found in counts(unified):
+            np.testing.assert_array_equal(found, expected)
+    by_definition, by_handler = counts(SOME)
+    np.testing.assert_array_equal(by_handler, by_definition)
+    assert (by_definition <= heads).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("call", UNIFIED_CALLS, ids=lambda call: call.name)
+def test_a_unified_maximum_changes_no_result(call: Call, packed: bool):
+    """Whether it suits all rows, none, or some of a tile."""
+    skip_without("prefill_attention", "gpu")
+    drawn = draw(call, packed=packed)
+    starts = call.starts or (0,) * len(call.lengths)
+    heads = call.num_heads * (np.asarray(call.lengths) - np.asarray(starts))
+    check = functools.partial(
+        check_against_the_reference, "cuda", drawn, dtype=jnp.bfloat16
+    )
+    # With ALiBi's slopes, pieces of a row's keys that lie far back leave any bounds.
+    assert call.alibi or not check(unified=FITS).any()
+    np.testing.assert_array_equal(check(unified=TOO_LOW), heads)
+    np.testing.assert_array_equal(check(unified=TOO_HIGH), heads)
+    check(unified=SOME)
+
+
+@pytest.mark.gpu
+def test_some_rows_of_a_tile_are_computed_again():
+    skip_without("prefill_attention", "gpu")
+    call = next(call for call in UNIFIED_CALLS if call.name == "d128")
+    drawn = draw(call, packed=True)
+    # Of three heads that share keys, one in the first 40 tokens has large scores.
+    q = drawn.call.q.at[:40, 1].multiply(12.0)
+    large = dataclasses.replace(drawn, call=dataclasses.replace(drawn.call, q=q))
+    bounds = UnifiedMax(0.0, -40.0, 25.0)
+    again = check_against_the_reference(
+        "cuda", large, dtype=jnp.bfloat16, unified=bounds
+    )
+    assert 0 < again[0] < call.num_heads * call.lengths[0]
+    assert again[1] == 0
+
+
+@pytest.mark.gpu
+def test_float16_is_synchronised():
+    """It does not hold the weights."""
+    skip_without("prefill_attention", "gpu")
+    call = next(call for call in UNIFIED_CALLS if call.name == "d128")
+    again = check_against_the_reference(
+        "cuda", draw(call, packed=True), dtype=jnp.float16, unified=TOO_LOW
+    )
+    assert not again.any()
