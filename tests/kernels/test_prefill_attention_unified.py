@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.decode_attention import UnifiedMax
-from fdjax.kernels.prefill_attention import OP, reference
+from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
+from fdjax.kernels.prefill_attention import OP, PrefillAttention, reference
 from tests.support.handlers import skip_without
+from tests.support.numerics import assert_close
 from tests.support.prefill_calls import (
     CALLS,
     CUDA_CALLS,
@@ -102,3 +104,35 @@ def test_float16_is_synchronised():
         "cuda", draw(call, packed=True), dtype=jnp.float16, unified=TOO_LOW
     )
     assert not again.any()
+
+
+@pytest.mark.gpu
+def test_a_block_may_have_more_items_than_notes():
+    """Those beyond are computed once, synchronised."""
+    skip_without("prefill_attention", "gpu")
+    tokens, heads, head_dim = 140_000, 128, 64  # tiles of a token: 1,060 for each SM
+    keys = jax.random.split(jax.random.key(0), 2)
+    pages = -(-tokens // 16)
+    cache = jax.random.normal(keys[0], (pages, 1, 2, 16, 1, head_dim), jnp.bfloat16)
+    call = PrefillAttention(
+        jax.random.normal(keys[1], (tokens, heads, head_dim), jnp.bfloat16),
+        KVCache.page_major(cache).layer(0),
+        PageView.packed(
+            jnp.arange(pages, dtype=jnp.int32)[None],
+            jnp.full(1, tokens, jnp.int32),
+            jnp.zeros(1, jnp.int32),
+        ),
+        ScoreSpec(None, 0.2, None, window=3),
+    )
+    with OP.using("cuda"):
+        run = jax.jit(OP)
+        plain, _ = run(call)
+        again, everything = run(dataclasses.replace(call, unified=TOO_HIGH))
+        kept, nothing = run(dataclasses.replace(call, unified=FITS))
+    assert bool(jnp.array_equal(again, plain))
+    assert_close(kept[-9:], np.asarray(plain[-9:], np.float32), reduction=64)
+    differs = jnp.max(jnp.abs(kept.astype(jnp.float32) - plain.astype(jnp.float32)))
+    assert float(differs) < 0.05
+    # What is never tried is not counted.
+    assert 0.9 * tokens * heads < int(everything[0]) < tokens * heads
+    assert int(nothing[0]) == 0
