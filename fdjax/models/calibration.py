@@ -14,9 +14,9 @@ from fdjax.models.strict_json import read_object
 FILE_NAME = "softmax.json"
 """A model's folder may hold its own calibration under this name."""
 
-# What the kernels know is the sum of a row's weights, and of 2^25 tokens that is up to
-# exp(17.4) times the largest: a row whose largest score is within the ranges is never
-# computed again. And of 12 million largest scores of tales-5m, on the text of its
+# Of prompts the kernel knows the sum of a row's weights, and of 2^25 tokens that is up
+# to exp(17.4) times the largest: a row whose largest score is within the ranges is
+# never computed again. And of 12 million largest scores of tales-5m, on the text of its
 # calibration and another, none lay 8 beyond the range of 99.99 % of them. Wider bounds
 # cost nothing.
 MARGIN = 18.0

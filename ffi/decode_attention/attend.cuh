@@ -19,7 +19,7 @@ namespace fdjax::decode_attention {
 template <typename G>
 struct Partial {
   float out[G::kHeadDim / 16][G::kBlocks][4];
-  float highest[G::kBlocks][2];  // largest score of a column; if unified, any number
+  float highest[G::kBlocks][2];  // largest score of a column
   float total[G::kBlocks][2];    // sum of the weights, of this thread's tokens
 
   __device__ void clear() {
@@ -70,7 +70,7 @@ __device__ float weight(float x) {
 // --- The two schemes -----------------------------------------------------------------
 
 // FlashDecoding++Next, section III: weights relative to a constant. Nothing depends on
-// another tile, lane, warp or block, and no largest score is sought (bounds.cuh).
+// another tile, lane, warp or block; the largest score is only watched, by one fmax.
 template <typename G>
 __device__ void weigh_unified(float phi, float (&scores)[G::kBlocks][4],
                               Partial<G>& partial) {
@@ -78,6 +78,8 @@ __device__ void weigh_unified(float phi, float (&scores)[G::kBlocks][4],
   for (int n = 0; n < G::kBlocks; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
+      float& highest = partial.highest[n][i % 2];
+      highest = fmaxf(highest, scores[n][i]);
       scores[n][i] = weight<typename G::T>(scores[n][i] - phi);
       partial.total[n][i % 2] += scores[n][i];
     }
@@ -328,7 +330,7 @@ __device__ void attend(const Params& p, const Work& work, Loader& loader,
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       partial.total[n][j] = column_sum(partial.total[n][j]);
-      if constexpr (kUnified) partial.highest[n][j] = 0.0f;  // nobody asks which
+      partial.highest[n][j] = column_max(partial.highest[n][j]);
     }
 }
 

@@ -14,7 +14,6 @@
 #pragma once
 
 #include "decode_attention/attend.cuh"
-#include "decode_attention/bounds.cuh"
 #include "decode_attention/inbox.cuh"
 #include "decode_attention/merge.cuh"
 #include "decode_attention/sums.cuh"
@@ -186,27 +185,19 @@ __device__ Column sum_all(const Params& p, const Block& block, Scheme scheme,
                        scheme.weight_of(p, sink, highest)};
 }
 
-// Weights that a column of the block has in its item, a sink's among them.
-__device__ inline int seen_of(const Params& p, const Block& block) {
-  const Item& item = block.item;
-  const int end = min(item.end, item.last * kTileTokens);
-  const int count = end - max(item.begin, item.first * kTileTokens);
-  return max(count, 0) + (p.sinks != nullptr && item.piece == 0);
-}
-
-// Writes this block's share of the columns: by the unified scheme those that are `done`
-// so, then the others; all if that is nullptr. Every thread sums its column over the
-// splits itself. Of a piece of a row the sums are left for who is done last to add.
+// Writes this block's share of the columns: those of which `done` says `wanted`, or all
+// if it is nullptr. Every thread sums its column over the splits itself. Of a piece of
+// a row the sums are left for who is done last to add.
 template <typename G>
 __device__ void finish(const Params& p, const Block& block, Scheme scheme,
-                       const Exchange<G>& e, const bool* done) {
+                       const Exchange<G>& e, const bool* done, bool wanted) {
   constexpr int kUnits = G::kHeadDim / 4;  // of a query head
   uint2* out = static_cast<uint2*>(p.out) + block.query_head(p) * kUnits;
   for (int i = threadIdx.x; i < e.share; i += blockDim.x) {
     const int unit = block.split * e.share + i;
     if (unit >= e.units) return;
     const int column = unit / kUnits;
-    if (done != nullptr && done[column] != scheme.unified) continue;
+    if (done != nullptr && done[column] != wanted) continue;
     const Column all = sum_all(p, block, scheme, e, column);
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 4
@@ -219,8 +210,7 @@ __device__ void finish(const Params& p, const Block& block, Scheme scheme,
       record[1 + unit % kUnits] = sum;
       if (unit % kUnits == 0) {
         const float base = scheme.unified ? p.phi : all.highest;
-        const bool again = done != nullptr && !scheme.unified;
-        record[0] = {base, all.total, again ? 1.0f : 0.0f, 0.0f};
+        record[0] = {base, all.total, /*again=*/wanted ? 0.0f : 1.0f, 0.0f};
       }
       continue;
     }

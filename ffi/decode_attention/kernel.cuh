@@ -7,12 +7,11 @@
 // and tiles, warps and blocks add theirs without knowing each other's maxima: nothing
 // is exchanged in the loop and nothing is rescaled.
 //
-// It is exact as long as float32 holds the sums, which the largest score m decides:
+// It is exact as long as float32 holds the sums. Every row's largest score m is
+// watched:
 // * m >= phi + high: exp could overflow. The row is recomputed.
 // * m <= phi + low: the sums could underflow as a whole. The row is recomputed.
-// No largest score is sought for that: the sum of the weights says between what it lies
-// (bounds.cuh), and where that is not within the bounds the row is recomputed, too.
-// The second test is of the LARGEST score only. A score far below the others adds
+// The second test needs the LARGEST score only. A score far below the others adds
 // exp(s - m) < exp(-87 - low) of the row's largest weight before its own weight is
 // flushed to zero: with low >= -60 that is under 2e-12, which no 16 bit result can
 // show, in this scheme or in any other. Testing each score would recompute rows for
@@ -24,7 +23,6 @@
 //
 //   newest.cuh         before all that, if wanted: RoPE, and the newest token's page
 //   tiles.cuh          which tokens are whose, and where they lie in shared memory
-//   slots.cuh          where the page table says that a token lies
 //   tma_ring.cuh       a ring a warp in shared memory, which TMA fills
 //   tma_loader.cuh     pages -> ring by TMA
 //   slot_loader.cuh    the same of single slots, of which most are neighbours
@@ -76,16 +74,18 @@ __device__ void exchange_sums(const Params& p, const Block& block, Scheme scheme
   exchange.inbox.wait(parity, block.splits);
 }
 
-// After a pass with the unified maximum: which of the block's columns are `done`, as it
-// suits them. Returns whether any is not: the same in every block of the cluster.
+// After a pass with the unified maximum: which of the block's columns are `done`, being
+// within the bounds. Returns whether any is not: the same in every block of the
+// cluster.
 template <typename G>
 __device__ bool check(const Params& p, const Block& block, const Exchange<G>& exchange,
                       bool* done) {
   bool outside = false;
   if (const int column = threadIdx.x; column < exchange.columns) {
-    const float total = sum_all(p, block, Scheme{true}, exchange, column).total;
-    done[column] = suits(p, total, seen_of(p, block));
-    outside = !done[column];
+    const float highest = sum_all(p, block, Scheme{true}, exchange, column).highest;
+    // -inf: the query sees no token, and its zeros are right.
+    outside = highest >= p.high || (highest <= p.low && highest != -INFINITY);
+    done[column] = !outside;
   }
   return __syncthreads_or(outside);
 }
@@ -233,7 +233,7 @@ __device__ bool conclude(const Params& p, State<G, Loader>& state, char* shared,
                              &state.full);
   exchange_sums(p, block, scheme, exchange, partial, state.passes & 1);
   const bool again = scheme.unified && check(p, block, exchange, done);
-  finish(p, block, scheme, exchange, done);
+  finish(p, block, scheme, exchange, done, wanted);
   if (wanted) count_recomputed(p, block, done);
   // Nothing comes after it: the sooner the block ends, the sooner others begin.
   if (!again && block.is_whole() && !state.schedule.has_next(p)) return false;

@@ -3,7 +3,6 @@
 // says what a thread holds.
 #pragma once
 
-#include "decode_attention/bounds.cuh"
 #include "fdjax/mma.cuh"
 #include "prefill_attention/scores.cuh"
 
@@ -121,7 +120,18 @@ __device__ void weigh_unified(float scale, float phi, Rows<G>& rows,
   }
 }
 
-// Whether the unified maximum suits all of the warp's rows.
+// Whether the unified maximum suits a row. The sum of its weights is watched, not its
+// scores: of `seen` weights relative to phi with the sum `total`, the largest score
+// lies between phi + log2(total / seen) and phi + log2(total). Where both are within
+// the bounds, so is it. Of a row that sees nothing nothing can be lost; a sum that is
+// no number suits nobody.
+__device__ inline bool suits(const decode_attention::Params& p, float total, int seen) {
+  if (seen == 0) return true;
+  const float sum = p.phi + __log2f(total);
+  return sum < p.high && sum - __log2f(static_cast<float>(seen)) > p.low;
+}
+
+// Whether it suits all of the warp's rows.
 template <typename G>
 __device__ bool suits(const decode_attention::Params& p, const Work& work,
                       const Query* queries, int first, const Rows<G>& rows) {
@@ -136,7 +146,7 @@ __device__ bool suits(const decode_attention::Params& p, const Work& work,
     const int begin = max(work.key_begin, query.position - p.window + 1);
     const int keys = min(work.key_end, query.position + 1) - begin;
     const int seen = max(keys, 0) + (query.sink != -INFINITY);
-    all &= decode_attention::suits(p, total, seen);
+    all &= suits(p, total, seen);
   }
   return __all_sync(~0u, all);
 }

@@ -94,10 +94,10 @@ class Consumer {
     }
   }
 
-  // Are all rows the other warpgroup's?
+  // Are all rows the other warpgroup's? A vote is the same in all lanes to ptxas, too.
   __device__ bool is_others() const {
     if constexpr (G::kShared) {
-      return group_ * kGroupRows >= work_.tokens * p_.group;
+      return __all_sync(~0u, group_ * kGroupRows >= work_.tokens * p_.group);
     } else {
       bool own = false;
       for (int warp = group_ * 4; warp < group_ * 4 + 4; ++warp) {

@@ -24,10 +24,10 @@ class UnifiedMax:
 
     A query head of a row keeps its result where its largest score lies strictly between
     `phi + low` and `phi + high`; otherwise it is computed again with its own maximum.
-    The CUDA kernels do not seek the largest score. They know the sum of the weights,
-    and so between what it lies: of `n` weights with the sum `l`, between
+    Of prompts the CUDA kernel does not seek the largest score. It knows the sum of the
+    weights, and so between what it lies: of `n` weights with the sum `l`, between
     `phi + log(l) - log(n)` and `phi + log(l)`. Where these two are not within the
-    bounds they compute again, so at times what would have been exact.
+    bounds it computes again, so at times what would have been exact.
 
     Attributes:
         phi: the constant all exponents are relative to.
