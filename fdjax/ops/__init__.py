@@ -9,7 +9,7 @@ Names and signatures are those of `VERSION`: what would break a call changes its
 number, what is added the second.
 """
 
-from fdjax.kernels.attention import AttentionState, KeyRange
+from fdjax.kernels.attention_states import AttentionState, KeyRange
 from fdjax.kernels.paged import KVCache, KVLayer, PageLayout, PageView
 from fdjax.ops.attention import attention, attention_states, merge_states
 from fdjax.ops.layer import flat_gemm, rms_norm, rope_and_write, sample

@@ -1,8 +1,8 @@
 """Attention over pages, for every kind of row."""
 
-from fdjax.kernels import attention as definition
-from fdjax.kernels.attention import OP as STATES
-from fdjax.kernels.attention import merge_states
+from fdjax.kernels import attention_states as definition
+from fdjax.kernels.attention_states import OP as STATES
+from fdjax.kernels.attention_states import merge_states
 from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.decode_attention import decode_attention
 from fdjax.kernels.paged import KVLayer, PageView

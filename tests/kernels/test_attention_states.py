@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdjax.kernels.attention import (
+from fdjax.kernels.attention_states import (
     AttentionState,
     KeyRange,
     attention_states,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.kernels.attention import OP, Attention, KeyRange, cuda, reference
+from fdjax.kernels.attention_states import OP, Attention, KeyRange, cuda, reference
 from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
 from tests.support.dense_attention import scatter_pages
 from tests.support.handlers import skip_without

@@ -19,6 +19,7 @@ from fdjax.kernels.layer_program import call as layer_program_call
 from fdjax.kernels.matmul import handler as matmul_handler
 from fdjax.kernels.paged import AttentionAttributes, ScoreAttributes
 from fdjax.kernels.paged.calls import ALL_TOKENS
+from fdjax.kernels.prefill_attention import handler as prefill_handler
 from fdjax.kernels.prefill_plan import cuda as prefill_plan_cuda
 from fdjax.kernels.rope_kv_write import cuda as rope_cuda
 from fdjax.kernels.token_places import cuda as token_places_cuda
@@ -28,20 +29,23 @@ from tests.support.operations import ROOT, operations
 STRUCTS: dict[str, type[Any]] = {
     "add_norm::Attributes": add_norm_cuda.Attributes,
     "attention_plan::Attributes": plan_cuda.Attributes,
-    "decode_attention::Attributes": AttentionAttributes,
     "decode_attention::GpuAttributes": decode_cuda.Attributes,
     "decode_attention::HostAttributes": decode_cpu.Attributes,
     "decode_attention::LaunchAttributes": LaunchAttributes,
     "decode_attention::SchemeAttributes": SchemeAttributes,
-    "decode_attention::Scores": ScoreAttributes,
     "embedding::Attributes": embedding_cuda.Attributes,
     "layer_program::Attributes": layer_program_call.Attributes,
     "matmul::Attributes": matmul_handler.Attributes,
+    "paged::Attributes": AttentionAttributes,
+    "paged::Scores": ScoreAttributes,
+    "prefill_attention::Attributes": prefill_handler.Attributes,
     "prefill_plan::Attributes": prefill_plan_cuda.Attributes,
     "rope_kv_write::Attributes": rope_cuda.Attributes,
     "token_places::Attributes": token_places_cuda.Attributes,
 }
 KINDS = {"int64_t": int, "float": float, "bool": bool}
+# `using` in C++.
+ALIASES = {"decode_attention::Attributes": "paged::Attributes"}
 
 _SOURCES = {path: path.read_text() for path in sorted(ROOT.glob("ffi/*/*.[hc]*"))}
 _REGISTERED = {
@@ -84,11 +88,15 @@ def test_members_are_registered_as_they_are_defined(struct: str):
 @pytest.mark.parametrize("struct", STRUCTS)
 def test_python_sends_what_is_registered(struct: str):
     sent = {field.name: field.type for field in dataclasses.fields(STRUCTS[struct])}
-    taken = {
-        name: KINDS[kind] if kind in KINDS else STRUCTS[kind.removeprefix("fdjax::")]
-        for kind, name in _REGISTERED[struct]
-    }
+    taken = {name: _python_type(kind) for kind, name in _REGISTERED[struct]}
     assert sent == taken
+
+
+def _python_type(kind: str) -> type[Any]:
+    if kind in KINDS:
+        return KINDS[kind]
+    struct = kind.removeprefix("fdjax::")
+    return STRUCTS[ALIASES.get(struct, struct)]
 
 
 def test_numbers_have_the_width_that_handlers_read():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdjax.kernels.attention import KeyRange, attention_states, merge_states
+from fdjax.kernels.attention_states import KeyRange, attention_states, merge_states
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, reference
 from fdjax.kernels.paged import KVCache, PageView, ScoreSpec, SharedPrefixes
 from fdjax.kernels.shared_prefix import Group, find_groups, plan_prefixes

@@ -9,7 +9,7 @@ import numpy as np
 
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.add_norm import add_norm
-from fdjax.kernels.attention import AttentionState, merge_states
+from fdjax.kernels.attention_states import AttentionState, merge_states
 from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
 from fdjax.kernels.embedding import embedding
 from fdjax.kernels.layer_program import launches as do

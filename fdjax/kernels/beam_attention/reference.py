@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fdjax.kernels.attention.states import AttentionState, merge_states
+from fdjax.kernels.attention_states.states import AttentionState, merge_states
 from fdjax.kernels.beam_attention.arguments import BeamAttention
 from fdjax.kernels.paged.definition import mixed, scores_of
 from fdjax.notation import Array, Float

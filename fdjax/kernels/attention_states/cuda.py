@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
-from fdjax.kernels.attention.arguments import Attention, KeyRange
-from fdjax.kernels.attention.states import AttentionState
+from fdjax.kernels.attention_states.arguments import Attention, KeyRange
+from fdjax.kernels.attention_states.states import AttentionState
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import attention_attributes, by_head, handlers_array
 from fdjax.kernels.prefill_attention import PrefillAttention
@@ -17,7 +17,7 @@ MAX_TREE_WORDS = ffi.limit(NAME, "max_tree_words")
 
 
 def run(call: Attention) -> AttentionState:
-    """See `fdjax.kernels.attention.attention_states`."""
+    """See `fdjax.kernels.attention_states.attention_states`."""
     num_queries, num_heads, head_dim = call.q.shape
     pages, prompts = call.pages, _prompts(call)
     work = prefill.work_on_gpu(prompts)

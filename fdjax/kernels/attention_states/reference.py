@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.kernels.attention.arguments import Attention
-from fdjax.kernels.attention.states import AttentionState
-from fdjax.kernels.attention.tree import ancestors, depths, sight
+from fdjax.kernels.attention_states.arguments import Attention
+from fdjax.kernels.attention_states.states import AttentionState
+from fdjax.kernels.attention_states.tree import ancestors, depths, sight
 from fdjax.kernels.paged.definition import mixed, scores_at
 from fdjax.notation import Array
 
@@ -14,7 +14,7 @@ BLOCK_QUERIES = 16
 
 
 def attention_states(call: Attention) -> AttentionState:
-    """See `fdjax.kernels.attention.attention_states`.
+    """See `fdjax.kernels.attention_states.attention_states`.
 
     Every query is attended to as a row of its own.
     """

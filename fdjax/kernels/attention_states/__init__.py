@@ -1,8 +1,8 @@
 """Attention of any number of new tokens a row over the pages of its sequence."""
 
-from fdjax.kernels.attention import cuda, reference
-from fdjax.kernels.attention.arguments import Attention, KeyRange
-from fdjax.kernels.attention.states import AttentionState, merge_states
+from fdjax.kernels.attention_states import cuda, reference
+from fdjax.kernels.attention_states.arguments import Attention, KeyRange
+from fdjax.kernels.attention_states.states import AttentionState, merge_states
 from fdjax.kernels.op import Op
 from fdjax.kernels.paged import KVLayer, PageView, ScoreSpec, check_attention
 from fdjax.notation import Array, Float, UInt32
