@@ -73,6 +73,7 @@ class Connection(H11Protocol):
         self.address = ""
         self._num_served = 0
         self._last_words = False
+        self._head_missed = False
         self._streams = False
         self._counted: Any = None
         self._num_line_ends = self._num_bytes = 0
@@ -249,7 +250,12 @@ class Connection(H11Protocol):
         if begun and not self._last_words:
             seconds = self._crowd.limits.head_seconds
             text = f"the request's head was not there after {seconds:g} seconds"
+            # Counted now: who reads the answer closes, and is not dropped any more.
+            self._head_missed = True
+            self._crowd.note("head")
             self._say(ApiError(text, status=408))
+        elif self._head_missed:
+            self.transport.abort()
         else:
             self._crowd.drop(self, "head")
 

@@ -109,6 +109,10 @@ class Crowd:
         self._on_drop(reason)
         member.drop(reason)
 
+    def note(self, reason: Reason) -> None:
+        """Counts a connection that is told why it ends, and ends by that."""
+        self._on_drop(reason)
+
     def begin(self, member: Member, path: str) -> None:
         """A request of a connection has come.
 

@@ -235,7 +235,23 @@ async def test_a_head_that_does_not_come(sent: bytes, statuses: list[bytes]):
             async with asyncio.timeout(30):
                 answer = await reader.read()
         assert re.findall(rb"HTTP/1.1 (\d+)", answer) == statuses
+        assert await dropped_for(server, "head") == 1
         await still_serves(port)
+
+
+async def test_who_stays_after_that_is_counted_once():
+    limits = ConnectionLimits(head_seconds=0.2, idle_seconds=60)
+    with served() as server, listening(server.app, limits) as port:
+        async with connection(port) as (reader, writer):
+            writer.write(b"GET /health HT")
+            async with asyncio.timeout(30):
+                assert await status_of(reader) == 408
+                with contextlib.suppress(ConnectionError):
+                    while True:
+                        writer.write(b"a")
+                        await writer.drain()
+                        await asyncio.sleep(0.02)
+        assert await dropped_for(server, "head") == 1
 
 
 async def test_what_comes_after_an_answer_does_not_keep_a_connection():
