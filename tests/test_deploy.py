@@ -12,6 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from fdjax.cli.app import app
+from fdjax.serve.http.limits import Limits
 from tests.support.http_server import served
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +149,30 @@ async def test_the_server_behind_nginx_answers_to_the_names_it_is_asked_by():
             assert answer.status_code == 200, host
         answer = await server.get("/metrics", headers={"host": "other.example.com"})
         assert answer.status_code == 421
+
+
+def test_the_tutorial_tells_what_is_in_the_file_for_nginx():
+    site = (DEPLOY / "nginx.conf").read_text()
+    tutorial = (ROOT / "docs" / "tutorials" / "nginx.md").read_text()
+    there, _, elsewhere = tutorial.partition("Two things are not in that file")
+    named = re.findall(r"^\* `((?:proxy|client)_[^`]+)`", there, re.MULTILINE)
+    assert len(named) == 4
+    assert all(f"{directive};" in site for directive in named)
+    assert "worker_connections" in elsewhere
+    assert not re.search(r"^\s*(?:worker_connections|limit_conn)", site, re.MULTILINE)
+
+
+def test_nginx_takes_the_bodies_that_the_server_takes():
+    """What is too long is answered by the server, in JSON."""
+    site = (DEPLOY / "nginx.conf").read_text()
+    (mebibytes,) = re.findall(r"client_max_body_size (\d+)m;", site)
+    assert int(mebibytes) << 20 > Limits().body_bytes
+
+
+def test_the_number_of_queries_is_the_dashboards():
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    (told,) = re.findall(r"dashboard's (\d+) queries", page)
+    assert int(told) == sum(len(panel["targets"]) for panel in DASHBOARD["panels"])
 
 
 def test_what_is_copied_into_an_image_is_there():
