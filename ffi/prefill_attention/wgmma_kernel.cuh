@@ -46,6 +46,7 @@ class Consumer {
   __device__ void run() {
     if constexpr (G::kUnified) {
       go_through<Pass::kUnified>();
+      __syncwarp();  // all lanes have read that there is no more
       release(&barriers_.queries.empty[queries_.stage]);
       queries_.advance(G::kQueryStages);
       go_through<Pass::kAgain>();
@@ -173,6 +174,7 @@ class Consumer {
 
   // Gives back what the producer brings.
   __device__ void skip() {
+    __syncwarp();  // all lanes have read what the item is
     release(&barriers_.queries.empty[queries_.stage]);
     queries_.advance(G::kQueryStages);
     int first = work_.key_begin / G::kTileKeys * G::kTileKeys;
