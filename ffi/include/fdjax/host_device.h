@@ -1,4 +1,5 @@
-// FDJAX_HOST_DEVICE: of functions that kernels call, and compilers without kernels, too.
+// FDJAX_HOST_DEVICE: of functions that kernels call, and compilers without kernels,
+// too.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
