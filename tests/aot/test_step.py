@@ -235,11 +235,11 @@ def test_a_step_is_one_call(name: str):
 def test_a_step_keeps_little_beside_what_its_call_needs(name: str):
     compiled, _ = _compiled(name)
     (call,) = _calls(compiled, "layer_program")
-    _, hidden, counts, first, second, third, *others = _result_bytes(call)
+    _, hidden, decoded, extended, first, second, third, *others = _result_bytes(call)
     buffers = first + second + third
     assert buffers == TOKEN_BYTES * STEPS[name].tokens
     # Logits are a result of the program, whose memory may be lent to these.
-    of_the_call = buffers + hidden + counts + sum(others)
+    of_the_call = buffers + hidden + decoded + extended + sum(others)
     assert _temporaries(compiled) < of_the_call + MIB
 
 
@@ -247,7 +247,7 @@ def test_a_step_keeps_little_beside_what_its_call_needs(name: str):
 def test_a_step_in_lent_pages_keeps_next_to_nothing_beside_them(name: str):
     compiled, layout = _compiled(name, lent=True)
     (call,) = _calls(compiled, "layer_program")
-    kv, _, _, *blocks = _result_bytes(call)
+    kv, _, _, _, *blocks = _result_bytes(call)
     assert kv == layout.nbytes
     assert sum(blocks) == 0
     assert _temporaries(compiled) < 8 * MIB
