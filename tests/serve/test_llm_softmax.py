@@ -37,12 +37,16 @@ def test_what_was_recomputed_can_be_asked_for(llm: LLM, alone: list[list[int]]):
     recomputing = LLM(softmax=narrow, max_model_len=128, max_num_seqs=4)
     outputs = recomputing.generate(PROMPTS, GREEDY)
     assert [output.token_ids for output in outputs] == alone
-    seen = 11 * len(PROMPTS) * llm.config.num_heads
+    steps = 11 * len(PROMPTS)  # the first token comes from the prompt
+    prompts = sum(len(output.prompt_token_ids) for output in outputs)
+    seen = (steps + prompts) * llm.config.num_heads
     assert recomputing.softmax_statistics() == SoftmaxStatistics(seen, (seen,) * 6)
     before = llm.softmax_statistics()
     llm.generate(PROMPTS, GREEDY)
     after = llm.softmax_statistics()
-    assert after.query_heads == before.query_heads + seen
+    # Of prompts, what was not cached.
+    more = after.query_heads - before.query_heads
+    assert steps * llm.config.num_heads < more <= seen
     assert after.recomputed == before.recomputed == (0,) * 6
 
 
