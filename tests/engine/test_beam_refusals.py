@@ -25,19 +25,16 @@ def test_what_never_fits_is_refused_with_the_remedy():
         engine.request(0, [1] * 9, SEARCH)
 
 
-def test_a_search_wider_than_the_engine_takes_is_refused_with_the_remedy():
-    engine = engine_of(max_beam_width=2)
-    told = r"beam_width is 3, but max_beam_width is 2; .* raise .* 512 at most"
-    with pytest.raises(RequestError, match=told):
-        engine.request(0, PROMPTS[0], SEARCH)
-    pair = dataclasses.replace(SEARCH, beam_width=2, n=2)
-    assert engine.request(0, PROMPTS[0], pair).num_rows == 2
-
-
-def test_a_search_wider_than_all_searches_may_be_is_refused_with_the_remedy():
-    engine = engine_of(max_num_beams=2)
-    told = r"beam_width is 3, but max_num_beams is 2 of max_num_seqs, 4, .* raise"
-    with pytest.raises(RequestError, match=told):
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("max_beam_width", "max_beam_width is 2; .* raise .* 512 at most"),
+        ("max_num_beams", "max_num_beams is 2 of max_num_seqs, 4, .* raise"),
+    ],
+)
+def test_a_search_wider_than_a_limit_is_refused_with_the_remedy(limit: str, told: str):
+    engine = engine_of(**{limit: 2})
+    with pytest.raises(RequestError, match=f"beam_width is 3, but {told}"):
         engine.request(0, PROMPTS[0], SEARCH)
     pair = dataclasses.replace(SEARCH, beam_width=2, n=2)
     assert engine.request(0, PROMPTS[0], pair).num_rows == 2

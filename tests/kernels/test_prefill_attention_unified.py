@@ -41,8 +41,7 @@ UNIFIED_CALLS = [
 def test_what_leaves_the_bounds_is_counted(call: Call, packed: bool):
     skip_without("prefill_attention", "cpu")
     drawn = draw(call, packed=packed)
-    starts = call.starts or (0,) * len(call.lengths)
-    heads = call.num_heads * (np.asarray(call.lengths) - np.asarray(starts))
+    heads = call.new_heads
 
     def counts(unified: UnifiedMax | None) -> list[np.ndarray[Any, Any]]:
         one = dataclasses.replace(drawn.call, unified=unified)
@@ -67,8 +66,7 @@ def test_a_unified_maximum_changes_no_result(call: Call, packed: bool):
     """Whether it suits all rows, none, or some of a tile."""
     skip_without("prefill_attention", "gpu")
     drawn = draw(call, packed=packed)
-    starts = call.starts or (0,) * len(call.lengths)
-    heads = call.num_heads * (np.asarray(call.lengths) - np.asarray(starts))
+    heads = call.new_heads
     check = functools.partial(
         check_against_the_reference, "cuda", drawn, dtype=jnp.bfloat16
     )

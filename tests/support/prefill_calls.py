@@ -31,6 +31,12 @@ class Call:
     sinks: bool = False
     width: int = 4
 
+    @property
+    def new_heads(self) -> np.ndarray[Any, Any]:
+        """Query heads of each row's new tokens."""
+        starts = self.starts or (0,) * len(self.lengths)
+        return self.num_heads * (np.asarray(self.lengths) - np.asarray(starts))
+
 
 CALLS = [
     Call("ragged", (1, 4, 5, 11)),
