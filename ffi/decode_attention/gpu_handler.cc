@@ -15,7 +15,7 @@ struct GpuAttributes {
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     fdjax::decode_attention::GpuAttributes,
-    StructMember<fdjax::decode_attention::Attributes>("attention"),
+    StructMember<fdjax::paged::Attributes>("attention"),
     StructMember<fdjax::decode_attention::SchemeAttributes>("scheme"),
     StructMember<fdjax::decode_attention::LaunchAttributes>("launch"),
     StructMember<bool>("by_slot"));

@@ -21,7 +21,7 @@ struct HostAttributes {
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     fdjax::decode_attention::HostAttributes,
-    StructMember<fdjax::decode_attention::Attributes>("attention"),
+    StructMember<fdjax::paged::Attributes>("attention"),
     StructMember<fdjax::decode_attention::SchemeAttributes>("scheme"),
     StructMember<int64_t>("max_lanes"));
 

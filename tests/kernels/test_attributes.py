@@ -44,8 +44,6 @@ STRUCTS: dict[str, type[Any]] = {
     "token_places::Attributes": token_places_cuda.Attributes,
 }
 KINDS = {"int64_t": int, "float": float, "bool": bool}
-# `using` in C++.
-ALIASES = {"decode_attention::Attributes": "paged::Attributes"}
 
 _SOURCES = {path: path.read_text() for path in sorted(ROOT.glob("ffi/*/*.[hc]*"))}
 _REGISTERED = {
@@ -88,15 +86,11 @@ def test_members_are_registered_as_they_are_defined(struct: str):
 @pytest.mark.parametrize("struct", STRUCTS)
 def test_python_sends_what_is_registered(struct: str):
     sent = {field.name: field.type for field in dataclasses.fields(STRUCTS[struct])}
-    taken = {name: _python_type(kind) for kind, name in _REGISTERED[struct]}
+    taken = {
+        name: KINDS[kind] if kind in KINDS else STRUCTS[kind.removeprefix("fdjax::")]
+        for kind, name in _REGISTERED[struct]
+    }
     assert sent == taken
-
-
-def _python_type(kind: str) -> type[Any]:
-    if kind in KINDS:
-        return KINDS[kind]
-    struct = kind.removeprefix("fdjax::")
-    return STRUCTS[ALIASES.get(struct, struct)]
 
 
 def test_numbers_have_the_width_that_handlers_read():
