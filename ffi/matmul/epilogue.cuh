@@ -8,11 +8,15 @@
 
 namespace fdjax::matmul {
 
+__device__ inline float gelu(float x) {
+  return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+}
+
 // Not inlined: eight copies in every kernel would be a third of their compilation.
 __device__ __noinline__ inline float activate_slowly(Activation activation, float x) {
   switch (activation) {
     case Activation::kGelu:
-      return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+      return gelu(x);
     case Activation::kGeluTanh:
       return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     default:
@@ -21,6 +25,11 @@ __device__ __noinline__ inline float activate_slowly(Activation activation, floa
 }
 
 __device__ inline float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
+// (1 + tanh(z)) / 2 is 1 / (1 + exp(-2 z)).
+__device__ inline float gelu_tanh(float x) {
+  return __fdividef(x, 1.0f + __expf(-1.59576912f * (x + 0.044715f * x * x * x)));
+}
 
 __device__ inline float activate(Activation activation, float x) {
   return activation == Activation::kSilu ? silu(x) : activate_slowly(activation, x);

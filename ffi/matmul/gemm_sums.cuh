@@ -42,7 +42,7 @@ __device__ void gemm_gather(const float* source, float (&sums)[4]) {
 }
 
 // What becomes of a tile's two halves.
-enum class Gate { kNone, kSilu, kOther };
+enum class Gate { kNone, kSilu, kGeluTanh, kOther };
 
 template <typename T, Gate kGate>
 __device__ void gemm_finish(const Params& p, int64_t at, const float (&bias)[2][4],

@@ -20,6 +20,11 @@ template <typename T>
 cudaError_t launch_gemm(const Params& p, const GemmConfig& config,
                         const LaunchOptions& options);
 
+// Any M, y in 16 bits.
+template <typename T>
+cudaError_t launch_persistent(const Params& p, const PersistentConfig& config,
+                              const LaunchOptions& options);
+
 // y = activation(gate) * up of x [m, n], which a GEMM has written: gate columns, then
 // up columns. `columns` is a multiple of 8, weight and k are not read.
 template <typename T>

@@ -1,5 +1,5 @@
 // Which kernel computes a GEMM, with its launch config: how Python says it, and the
-// launch. fdjax/kernels/matmul/params.py has the same four, and writes what is read
+// launch. fdjax/kernels/matmul/params.py has the same five, and writes what is read
 // here, for the handler of matmul and in a program of layers.
 #pragma once
 
@@ -19,7 +19,8 @@ struct LibraryConfig {
 };
 
 // Python counts them in this order.
-using MatmulConfig = std::variant<GemvConfig, FlatConfig, GemmConfig, LibraryConfig>;
+using MatmulConfig =
+    std::variant<GemvConfig, FlatConfig, GemmConfig, LibraryConfig, PersistentConfig>;
 
 inline MatmulConfig read_config(Numbers& numbers) {
   switch (numbers.number("kernel", 0, std::variant_size_v<MatmulConfig> - 1)) {
@@ -36,6 +37,11 @@ inline MatmulConfig read_config(Numbers& numbers) {
                         .stages = numbers.number("stages", 2, kMaxStages)};
     case 3:
       return LibraryConfig{.candidate = numbers.number("candidate", 0)};
+    case 4:
+      return PersistentConfig{
+          .rows = numbers.number("rows", 1),
+          .band = numbers.number("band", 1),
+          .shares_weights = numbers.number("shares_weights", 0, 1) == 1};
     default:
       return GemvConfig{};
   }
@@ -80,6 +86,10 @@ class MatmulLauncher {
   cudaError_t operator()(const Weight& weight, const LibraryConfig& config) const {
     return launch_library<T>(with_weight(p_, weight), config.candidate,
                              options_.stream);
+  }
+  template <typename Weight>
+  cudaError_t operator()(const Weight& weight, const PersistentConfig& config) const {
+    return launch_persistent<T>(with_weight(p_, weight), config, options_);
   }
 
  private:

@@ -31,6 +31,13 @@ inline constexpr int kPaddedTokens[] = {8, 16, 32, 64};  // FlatConfig pads M to
 inline constexpr int kGemms[] = {FDJAX_GEMMS(FDJAX_GEMM_NUMBERS)};
 #undef FDJAX_GEMM_NUMBERS
 
+// The tiles of persistent.cuh that are compiled, by their weight rows.
+#define FDJAX_PERSISTENT_ROWS(USE) USE(128) USE(256)
+#define FDJAX_PERSISTENT_NUMBERS(rows) rows,
+inline constexpr int kPersistentRows[] = {
+    FDJAX_PERSISTENT_ROWS(FDJAX_PERSISTENT_NUMBERS)};
+#undef FDJAX_PERSISTENT_NUMBERS
+
 inline constexpr Limit kLimits[] = {{"unit", kUnit},
                                     {"gated_unit", kGatedUnit},
                                     {"max_gemv_tokens", kMaxGemvTokens},
@@ -44,6 +51,7 @@ inline constexpr Limit kLimits[] = {{"unit", kUnit},
                                     {"max_stages", kMaxStages},
                                     {"tile_columns", kTileColumns},
                                     {"padded_tokens", kPaddedTokens},
-                                    {"gemms", kGemms}};
+                                    {"gemms", kGemms},
+                                    {"persistent_rows", kPersistentRows}};
 
 }  // namespace fdjax::matmul

@@ -56,6 +56,14 @@ struct GemmConfig {
   int stages;  // of the ring in shared memory, 64 columns of K each
 };
 
+// The launch config of the persistent GEMM (persistent.cuh); limits.h lists the `rows`
+// that are compiled.
+struct PersistentConfig {
+  int rows;             // weight rows of a tile; gated: half of them are up rows
+  int band;             // tiles of tokens that are walked down before the next columns
+  bool shares_weights;  // blocks of a pair; else they share x
+};
+
 // On which stream a kernel is launched, and whether it may start early.
 struct LaunchOptions {
   cudaStream_t stream;

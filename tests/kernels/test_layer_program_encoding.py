@@ -24,6 +24,7 @@ from fdjax.kernels.matmul.params import (
     GemvConfig,
     LibraryConfig,
     MatmulConfig,
+    PersistentConfig,
     config_numbers,
 )
 from fdjax.kernels.paged import ScoreAttributes
@@ -174,9 +175,10 @@ LAUNCH_MATMUL = (ROOT / "ffi" / "matmul" / "launch_matmul.h").read_text()
 
 
 def test_launch_configs_of_matmul_are_read_as_they_are_written():
-    variant = re.search(r"MatmulConfig = std::variant<([^>]*)>", LAUNCH_MATMUL)
+    variant = re.search(r"MatmulConfig =\s+std::variant<([^>]*)>", LAUNCH_MATMUL)
     assert variant is not None
-    assert variant[1].split(", ") == [kernel.__name__ for kernel in KERNELS]
+    named = re.split(r",\s+", variant[1])
+    assert named == [kernel.__name__ for kernel in KERNELS]
     for code, kernel in enumerate(KERNELS):
         names = [field.name for field in fields(kernel)]
         made = re.search(rf"return {kernel.__name__}\{{([^}}]*)\}}", LAUNCH_MATMUL)
@@ -194,3 +196,5 @@ def test_a_launch_config_is_its_kernel_and_its_numbers():
     gemm = GemmConfig(96, 2)
     assert config_numbers(gemm) == (2, 96, 2, gemm.stages)
     assert config_numbers(LibraryConfig(3)) == (3, 3)
+    persistent = PersistentConfig(256, 8, shares_weights=True)
+    assert config_numbers(persistent) == (4, 256, 8, 1)

@@ -11,11 +11,13 @@ from fdjax.cli.doctor import caches
 from fdjax.errors import ConfigError
 from fdjax.kernels.layer_program import config, table
 from fdjax.kernels.layer_program.table import ChainRows
+from fdjax.kernels.matmul import persistent
 from fdjax.kernels.matmul.params import (
     FlatConfig,
     GemmConfig,
     GemvConfig,
     LibraryConfig,
+    PersistentConfig,
 )
 from fdjax.kernels.tuning import files
 
@@ -35,9 +37,21 @@ def _write(path: pathlib.Path, part: object) -> pathlib.Path:
 
 @pytest.mark.usefixtures("on_h200")
 def test_the_packages_table_has_what_was_measured_of_an_h200():
-    assert table.find() == ChainRows(1, 64, 128, {(256, 28672, 4096): 1})
+    seconds = {(m, 28672, 4096): 1 for m in (256, 448)}
+    assert table.find() == ChainRows(1, 64, 128, seconds)
     assert config.choose(256, 28672, 4096, gated=True) == LibraryConfig(1)
     assert config.choose(512, 28672, 4096, gated=True) == LibraryConfig(0)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_gate_is_inside_its_gemm_where_tiles_fill_the_sms():
+    kernels = {m: config.choose(m, 28672, 4096, gated=True) for m in (960, 1024, 8192)}
+    assert kernels[960] == LibraryConfig(0)
+    assert kernels[1024] == PersistentConfig(256, band=8, shares_weights=True)
+    assert kernels[8192] == PersistentConfig(256, band=16, shares_weights=True)
+    assert config.choose(8192, 4096, 14336) == LibraryConfig(0)  # no gate
+    few = persistent.efficiency(kernels[1024], 961, 28672, gated=True)
+    assert few == pytest.approx(961 * 14336 / (14 * 132 * 128 * 128))
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -60,7 +74,10 @@ def test_a_table_steers_the_program():
     shapes = ((6144, 4096),)
     assert config.source(2, shapes) == "GEMMs by gemv, for up to 2 rows"
     assert config.source(33, shapes) == "GEMMs by gemm, for more than 32 rows"
-    assert config.source(97, shapes) == "GEMMs by cuBLASLt, for more than 96 rows"
+    assert config.source(97, shapes) == (
+        "GEMMs by cuBLASLt, for more than 96 rows, or by persistent, where they have a "
+        "gate and their tiles fill the SMs"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Flat GEMMs: every implementation against the definition."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,8 +23,10 @@ from fdjax.kernels.matmul import (
     gemm,
     handler,
     matmul,
+    persistent,
     reference,
 )
+from fdjax.kernels.matmul.params import PERSISTENT_ROWS, PersistentConfig
 from fdjax.notation import Array
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
@@ -33,11 +36,13 @@ MOST_ROWS = {
     "gemv": config.MAX_GEMV_M,
     "flat": config.MAX_FLAT_M,
     "gemm": gemm.MAX_GEMM_M,
+    "persistent": persistent.MAX_M,
 }
 MARKS = {
     "gemv": (),
     "flat": (pytest.mark.hopper,),
     "gemm": (pytest.mark.hopper,),
+    "persistent": (pytest.mark.hopper,),
 }
 each_impl = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=MARKS[name]) for name in MOST_ROWS]
@@ -101,7 +106,7 @@ def test_the_gated_definition_is_two_linear_maps(activation: str):
     ids=lambda value: getattr(value, "name", value),
 )
 def test_agrees_with_the_definition(name: str, case: Case[Matmul]):
-    if name == "gemm":  # it writes 16 bits
+    if name in ("gemm", "persistent"):  # they write 16 bits
         case = dataclasses.replace(
             case, call=dataclasses.replace(case.call, out_dtype=case.call.x.dtype)
         )
@@ -118,7 +123,7 @@ def test_agrees_with_the_definition(name: str, case: Case[Matmul]):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "m"), _taken((*range(1, 65), *range(65, 129, 9), 128), int)
+    ("name", "m"), _taken((*range(1, 65), *range(65, 129, 9), 128, 129, 577), int)
 )
 def test_every_m(name: str, m: int):
     case = cases._case("odd", m=m, n=1032, k=520, bias=True, residual=True)
@@ -189,6 +194,41 @@ def test_every_launch_config_of_gemm(way: gemm.GemmConfig, m: int, dtype: Any):
     assert_close(handler.run(call, way), expected, reduction=264)
 
 
+PERSISTENT = [
+    PersistentConfig(rows, band, shares)
+    for rows in PERSISTENT_ROWS
+    for band, shares in [(1, True), (2, False), (16, True), (16, False)]
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.hopper
+@pytest.mark.parametrize("way", PERSISTENT, ids=str)
+@pytest.mark.parametrize("m", [1, 64, 130, 300, 577])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_every_launch_config_of_persistent(way: PersistentConfig, m: int, dtype: Any):
+    case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
+    call = cases.arguments(case, seed=m)
+    assert_close(handler.run(call, way), _numpy(call), reduction=712)
+    for activation in ("silu", "gelu_tanh"):
+        call = dataclasses.replace(_gated(m, 1072, 264, activation), bias=None)
+        expected = gated_reference.gated_matmul(call)
+        assert_close(handler.run(call, way), expected, reduction=264)
+
+
+@pytest.mark.gpu
+@pytest.mark.hopper
+@pytest.mark.parametrize("way", PERSISTENT, ids=str)
+def test_persistent_blocks_take_tile_after_tile(way: PersistentConfig):
+    """More tiles than an H200 has SMs several times over, with few steps of K."""
+    case = cases._case("odd", m=2000, n=12296, k=72, bias=True, residual=True)
+    call = cases.arguments(case)
+    run = jax.jit(functools.partial(handler.run, config=way))
+    actual, again = run(call), run(call)
+    assert_close(actual, _numpy(call), reduction=72)
+    np.testing.assert_array_equal(np.asarray(actual), np.asarray(again))
+
+
 @pytest.mark.gpu
 @pytest.mark.hopper
 @pytest.mark.parametrize("m", [65, 128])
@@ -208,7 +248,7 @@ def _gated(m: int, n: int, k: int, activation: str) -> Matmul:
 @pytest.mark.gpu
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(2 * 1032, 520), (16, 8), (28672, 4096)], ids=str)
-@pytest.mark.parametrize(("name", "m"), _taken([1, 2, 4, 8, 17, 64], int))
+@pytest.mark.parametrize(("name", "m"), _taken([1, 2, 4, 8, 17, 64, 130], int))
 def test_gated_agrees_with_the_definition(
     name: str, m: int, shape: tuple[int, int], activation: str
 ):

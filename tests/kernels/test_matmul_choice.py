@@ -17,7 +17,7 @@ from fdjax.kernels.weight import Dense
 from fdjax.notation import Array
 
 # Those of the GPU's handler, and the rows that each takes.
-LIMITS = {"gemv": 4, "flat": 64, "gemm": 128}
+LIMITS = {"gemv": 4, "flat": 64, "gemm": 128, "persistent": 2**31 - 1}
 CI = tagged(cases.CASES, "ci")
 
 
@@ -50,7 +50,8 @@ def _refusal(
 @pytest.mark.parametrize(("name", "limit"), LIMITS.items())
 def test_refuses_what_the_handler_does_not_take(name: str, limit: int):
     assert _refusal(name, m=limit) == "None"
-    wide = "the result is float32; it writes 16 bits" if name == "gemm" else "None"
+    narrow = name in ("gemm", "persistent")
+    wide = "the result is float32; it writes 16 bits" if narrow else "None"
     assert _refusal(name, out=jnp.float32) == wide
     assert _refusal(name, m=limit + 1) == f"M is {limit + 1}; it takes 1 to {limit}"
     assert _refusal(name, m=0) == f"M is 0; it takes 1 to {limit}"

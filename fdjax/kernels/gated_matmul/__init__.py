@@ -2,7 +2,7 @@
 
 from fdjax.kernels.activations import activation as named_activation
 from fdjax.kernels.gated_matmul import cpu, reference
-from fdjax.kernels.matmul import Matmul, flat, gemm, gemv, handler
+from fdjax.kernels.matmul import Matmul, flat, gemm, gemv, handler, persistent
 from fdjax.kernels.op import Op
 from fdjax.kernels.weight import Weight
 from fdjax.notation import Array, Float
@@ -10,7 +10,13 @@ from fdjax.notation import Array, Float
 OP = Op(
     "gated_matmul",
     reference.gated_matmul,
-    {"gemv": gemv.IMPL, "flat": flat.IMPL, "gemm": gemm.IMPL, "cpu": cpu.IMPL},
+    {
+        "gemv": gemv.IMPL,
+        "flat": flat.IMPL,
+        "gemm": gemm.IMPL,
+        "persistent": persistent.IMPL,
+        "cpu": cpu.IMPL,
+    },
     order=handler.order,
     source=handler.source,
 )

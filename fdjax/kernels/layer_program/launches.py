@@ -11,14 +11,7 @@ import numpy as np
 
 from fdjax.kernels.decode_attention.unified import SchemeAttributes
 from fdjax.kernels.layer_program.operands import ABSENT, Operand, WeightOperand
-from fdjax.kernels.matmul.params import (
-    FlatConfig,
-    GemmConfig,
-    GemvConfig,
-    LibraryConfig,
-    MatmulConfig,
-    config_numbers,
-)
+from fdjax.kernels.matmul.params import KERNELS, MatmulConfig, config_numbers
 from fdjax.kernels.paged import ScoreAttributes
 
 
@@ -254,7 +247,7 @@ def _fields(struct: Launch | ScoreAttributes | SchemeAttributes) -> Iterator[int
                 yield from value.numbers
             case ScoreAttributes() | SchemeAttributes():
                 yield from _fields(value)
-            case GemvConfig() | FlatConfig() | GemmConfig() | LibraryConfig():
+            case _ if isinstance(value, KERNELS):
                 yield from config_numbers(value)
             case float():
                 yield int(np.float32(value).view(np.int32))

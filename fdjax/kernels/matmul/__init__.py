@@ -2,7 +2,16 @@
 
 import jax
 
-from fdjax.kernels.matmul import cpu, flat, gemm, gemv, handler, library, reference
+from fdjax.kernels.matmul import (
+    cpu,
+    flat,
+    gemm,
+    gemv,
+    handler,
+    library,
+    persistent,
+    reference,
+)
 from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.op import Op
 from fdjax.kernels.weight import Weight
@@ -17,6 +26,7 @@ OP = Op(
         "gemv": gemv.IMPL,
         "flat": flat.IMPL,
         "gemm": gemm.IMPL,
+        "persistent": persistent.IMPL,
         "library": library.IMPL,
         "cpu": cpu.IMPL,
     },

@@ -3,8 +3,6 @@
 import itertools
 import math
 
-import jax.numpy as jnp
-
 from fdjax.kernels import ffi
 from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
 from fdjax.kernels.matmul import handler
@@ -56,13 +54,8 @@ def refuse(call: Matmul) -> str | None:
     return (
         handler.refuse(call, max_m=MAX_GEMM_M)
         or ffi.refuse_below_sm90()
-        or _refuse_wide_results(call)
+        or handler.refuse_wide_results(call)
     )
-
-
-def _refuse_wide_results(call: Matmul) -> str | None:
-    out = jnp.dtype(call.out_dtype)
-    return None if out == call.x.dtype else f"the result is {out}; it writes 16 bits"
 
 
 IMPL = Impl(run, refuse)

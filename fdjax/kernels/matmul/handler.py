@@ -88,6 +88,12 @@ def refuse(call: Matmul, *, max_m: int) -> str | None:
     return ffi.refuse(NAME, platform="gpu") or _refuse_arguments(call, max_m)
 
 
+def refuse_wide_results(call: Matmul) -> str | None:
+    """Why a kernel that writes 16 bits cannot serve a GEMM, or `None`."""
+    out = jnp.dtype(call.out_dtype)
+    return None if out == call.x.dtype else f"the result is {out}; it writes 16 bits"
+
+
 def _refuse_arguments(call: Matmul, max_m: int) -> str | None:
     (m, k), n = call.x.shape, call.weight.shape[0]
     multiple = GATED_UNIT if call.gated else UNIT  # whole tiles of both halves

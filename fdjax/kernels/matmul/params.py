@@ -16,6 +16,7 @@ MAX_GEMV_M = ffi.limit(NAME, "max_gemv_tokens")
 MAX_FLAT_M = ffi.limit(NAME, "max_flat_tokens")
 MAX_GEMM_M = ffi.limit(NAME, "max_gemm_tokens")
 PADDED_M = (8, 16, 32, 64)
+PERSISTENT_ROWS = ffi.limits(NAME, "persistent_rows")
 TILE_COLUMNS = 64  # of K, in a stage
 MAX_STAGES = ffi.limit(NAME, "max_stages")
 
@@ -113,13 +114,30 @@ class LibraryConfig:
     candidate: int
 
 
-type MatmulConfig = GemvConfig | FlatConfig | GemmConfig | LibraryConfig
+@dataclass(frozen=True)
+class PersistentConfig:
+    """The launch config of `persistent` (`PersistentConfig` in params.h).
+
+    Attributes:
+        rows: weight rows of a tile; of a gated GEMM half of them are up rows.
+        band: tiles of tokens that clusters walk down before they take the next columns.
+        shares_weights: the blocks of a cluster share weights; else they share x.
+    """
+
+    rows: int
+    band: int
+    shares_weights: bool
+
+
+type MatmulConfig = (
+    GemvConfig | FlatConfig | GemmConfig | LibraryConfig | PersistentConfig
+)
 """Which kernel computes a GEMM, with its launch config."""
 
 # In the order of the variant MatmulConfig in launch_matmul.h.
 KERNELS: tuple[type[MatmulConfig], ...] = (
     *(GemvConfig, FlatConfig),
-    *(GemmConfig, LibraryConfig),
+    *(GemmConfig, LibraryConfig, PersistentConfig),
 )
 
 

@@ -45,6 +45,15 @@ __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
                : "memory");
 }
 
+__device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+#endif
+}
+
 __device__ inline void load_transposed(uint32_t (&r)[2], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                : "=r"(r[0]), "=r"(r[1])

@@ -76,6 +76,33 @@ __device__ inline void tma_load_to(uint16_t blocks, void* target,
       : "memory");
 }
 
+// Starts the copy of a tile from shared memory to where (row, column) is its first
+// element; what lies outside the matrix is not written. What threads wrote there must
+// be known to the asynchronous proxy (async_proxy_fence). Copies belong to a group of
+// the thread that starts them.
+__device__ inline void tma_store(const CUtensorMap* map, int column, int row,
+                                 uint32_t source) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], "
+      "[%3];" ::"l"(map),
+      "r"(column), "r"(row), "r"(source)
+      : "memory");
+}
+
+__device__ inline void tma_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until what this thread's copies read may be overwritten.
+__device__ inline void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Waits until they have written.
+__device__ inline void tma_store_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 #endif
 
 }  // namespace fdjax
