@@ -28,12 +28,15 @@ from tests.support.operations import operation_of, sources
 LARGE = "bench or beyond or llama3_8b_head or llama3_8b_down or two_runs"
 # By tool, which tests. racecheck does not know the barrier of a cluster: where a row's
 # tokens are split over blocks, it takes what one block sends another for a race with
-# that block's earlier copies. The cases here have one split: nothing is sent.
+# that block's earlier copies. The cases here have one split: nothing is sent. Nor does
+# it know an order that goes through a warp (`__syncwarp`) and then through a barrier at
+# which one lane arrives: prefill attention with a unified maximum, which uses places of
+# its items again, is left out.
 TOOLS = {
     "memcheck": f"not ({LARGE})",
     "racecheck": "(cuda and agrees and (odd_group or tales or llama2_7b))"
     " or (cuda_equals and packed and (everything or d64))"
-    " or (changes_no_result and packed and d128) or (follows_a_tree and tiles and d64)"
+    " or (follows_a_tree and tiles and d64)"
     " or (test_draw and agrees_with and 64-1000) or (gemv and (tiny or odd))",
 }
 TESTS = (
