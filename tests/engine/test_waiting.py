@@ -87,14 +87,14 @@ def test_to_end_takes_the_same_however_many_wait(place: int):
     assert CountedJob.num_touches - before <= 8
 
 
-def test_a_million_ends():
+def test_many_ends():
     """In a process of its own: here, types are checked at every call."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.crowd"],
         cwd=pathlib.Path(__file__).parents[2],
         capture_output=True,
         check=True,
-        timeout=300,  # of minutes on a slow machine, not of the hours it would take
+        timeout=300,  # a minute on a slow machine, not the hours it would take
     )
     assert 0 < int(done.stdout) <= 8 * NUM_ENDS
 
