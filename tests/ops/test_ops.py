@@ -156,7 +156,7 @@ def test_a_batch_of_caches_is_not_copied_silently():
 @pytest.mark.parametrize("name", CALLS)
 def test_derivatives(name: str):
     function, arguments = CALLS[name]
-    check_grads(function, arguments(), order=1, atol=0.05, rtol=0.05)
+    check_grads(jax.jit(function), arguments(), order=1, atol=0.05, rtol=0.05)
 
 
 def test_the_derivative_is_that_of_the_definition():
