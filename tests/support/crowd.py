@@ -15,8 +15,8 @@ from fdjax.memory.prefix import PrefixKeys
 
 REQUEST = Request(0, (5, 6, 7), SamplingParams(), 8)
 KEYS = PrefixKeys(4)
-# Ten times each of the sequences below: what would be left of those that have ended, and
-# what each end would cost the next, is seen by then.
+# Ten times each of the sequences below: what would be left of those that have ended,
+# and what each end would cost the next, is seen by then.
 NUM_ENDS = 200_000
 
 
