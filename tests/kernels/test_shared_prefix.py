@@ -1,6 +1,7 @@
 """Prefixes that rows share: who is found to share what, and what is done for them."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -226,10 +227,10 @@ def test_prefixes_and_own_keys_together_are_all_keys(name: str):
         )
 
     zeros = jnp.zeros_like(prefixes.tokens)
-    merged = merge_states(
-        [part(zeros, prefixes.tokens), part(prefixes.tokens, call.pages.lengths)]
-    )
-    expected, _ = reference.decode_attention(call)
+    bounds = (zeros, prefixes.tokens, call.pages.lengths)
+    parts = [jax.jit(part)(*pair) for pair in itertools.pairwise(bounds)]
+    merged = merge_states(parts)
+    expected, _ = jax.jit(reference.decode_attention)(call)
     assert_close(merged.output, expected, reduction=64)
 
 
