@@ -27,9 +27,8 @@ inline constexpr int kLeastTokens = 256;  // of an item, where there are more
 // may have. The first candidate cuts nothing, the last ones part all heads: more items,
 // of more different costs.
 __device__ constexpr int kShares[kCandidates] = {
-    0,    1331, 1178, 1096, 1065, 1044, 1024, 922, 819, 717,  625,
-    563,  543,  527,  512,  430,  392,  361,  341, 300, 1331, 1096,
-    1024, 860,  717,  610,  512,  470,  430,  392, 361, 320};
+    0,   1331, 1178, 1096, 1024, 922, 819, 768, 740, 717, 680, 652, 625, 527, 512, 480,
+    392, 361,  341,  300,  1096, 860, 780, 717, 684, 652, 610, 536, 512, 470, 392, 340};
 inline constexpr int kTogether = 20;  // candidates whose items may have several heads
 
 // Of a row, under one candidate.

@@ -23,9 +23,9 @@ BUCKETS = 128
 # What an item may have of an equal share, in 1024ths; 0 cuts nothing. Those from
 # TOGETHER on part all heads: more items, of more different costs.
 SHARES = (
-    0, 1331, 1178, 1096, 1065, 1044, 1024, 922, 819, 717, 625,
-    563, 543, 527, 512, 430, 392, 361, 341, 300, 1331, 1096,
-    1024, 860, 717, 610, 512, 470, 430, 392, 361, 320,
+    0, 1331, 1178, 1096, 1024, 922, 819, 768, 740, 717, 680,
+    652, 625, 527, 512, 480, 392, 361, 341, 300, 1096, 860,
+    780, 717, 684, 652, 610, 536, 512, 470, 392, 340,
 )  # fmt: skip
 TOGETHER = 20
 LANES = 32
