@@ -1,5 +1,8 @@
 """Top-k, top-p and min-p: exactly the right tokens stay."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +17,14 @@ from fdjax.kernels.draw.filters import kept
 from fdjax.notation import Array, Bool, Float
 from tests.support.sampling import asked, expected_probabilities
 
+RUN = jax.jit(kept)
 
-def kept_of(gaps: Float[Array, "B V"], params: SamplingParams) -> Bool[Array, "B V"]:
+
+def kept_of(
+    gaps: Float[Array, "B V"], params: SamplingParams, run: Callable[..., Any] = kept
+) -> Bool[Array, "B V"]:
     filters, plan = init_filters([params]), plan_of([params])
-    return kept(
+    return run(
         gaps,
         filters.top_k if plan.top_k else None,
         filters.top_p if plan.top_p else None,
@@ -27,7 +34,7 @@ def kept_of(gaps: Float[Array, "B V"], params: SamplingParams) -> Bool[Array, "B
 
 def kept_by(logits: np.ndarray, params: SamplingParams) -> list[bool]:
     gaps = jnp.asarray((logits.max() - logits) / params.temperature, jnp.float32)
-    keep = jax.jit(kept_of, static_argnames="params")(gaps[None], params=params)
+    keep = kept_of(gaps[None], params, RUN)
     return np.asarray(keep[0]).tolist()
 
 
