@@ -101,7 +101,7 @@ def check(
     drawn = poisoned(cases.arguments(case, seed=seed))
     drawn = dataclasses.replace(drawn, unified=unified)
     score, parameters = call.score_of(drawn.scores.soft_cap, drawn.scores.slopes)
-    expected, counts = reference.decode_attention(drawn)
+    expected, counts = jax.jit(reference.decode_attention)(drawn)
     actual, recomputed = interpreted(drawn, config, *parameters, score=score)
     assert_close(actual, expected, reduction=drawn.max_tokens)
     np.testing.assert_array_equal(np.asarray(recomputed), np.asarray(counts))
