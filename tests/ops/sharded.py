@@ -2,7 +2,10 @@
 
 import os
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+# Beside those with which the other tests compile.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+)
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 from collections.abc import Callable, Iterator
@@ -112,7 +115,7 @@ def main() -> None:
             out_specs=call.out,
             check_vma=False,
         )
-        both = (jax.jit(sharded)(*arrays), call.function(*arrays))
+        both = (jax.jit(sharded)(*arrays), jax.jit(call.function)(*arrays))
         for one, other in zip(*map(jax.tree.leaves, both), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
         print(f"{name}: equal on {len(mesh.devices)} devices")
