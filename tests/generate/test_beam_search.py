@@ -77,9 +77,10 @@ def test_logits_that_are_not_finite_end_their_group_alone():
     state = beam_cases.start(cases()[:3])
     logits = np.zeros((3, 16, VOCAB_SIZE), np.float32)
     logits[1, 0, 5] = np.nan
-    _, progress = search(jnp.asarray(logits), state)
+    step = jax.jit(search)
+    _, progress = step(jnp.asarray(logits), state)
     assert progress.finished[1] == FinishReason.NON_FINITE
-    again, later = search(jnp.zeros_like(logits), BeamState(state.rules, progress))
+    again, later = step(jnp.zeros_like(logits), BeamState(state.rules, progress))
     assert later.finished[1] == FinishReason.NON_FINITE
     assert FinishReason.NON_FINITE not in (
         int(later.finished[0]),

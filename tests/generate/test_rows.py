@@ -15,6 +15,7 @@ from tests.support.engines import layout_of, shallow_model
 from tests.support.numerics import assert_close
 
 NUM_ROWS, VOCABULARY = 4, 131
+sample = jax.jit(rows.sample_rows, static_argnames="plan")
 PLAN = SamplingPlan(stochastic=True, penalties=True, masks=True, num_stop_ids=4)
 GREEDY_PLAN = SamplingPlan()
 LENGTHS = (3, 1, 2, 5)
@@ -78,7 +79,8 @@ def test_exchange_moves_everything_that_a_row_has():
     progress = progress_of(state)
     source = [2, 0, 3, 1]
     expected = [leaf[source] for leaf in by_row(state.rules, progress)]
-    found = rows.exchange(state.rules, progress, jnp.asarray(source, jnp.int32))
+    exchange = jax.jit(rows.exchange)
+    found = exchange(state.rules, progress, jnp.asarray(source, jnp.int32))
     assert_same(by_row(*found), expected)
     np.testing.assert_array_equal(found[1].kv.array, progress.kv.array)
 
@@ -90,7 +92,7 @@ def test_arrivals_take_their_rows_and_padding_takes_none():
     size = shallow_model().config.hidden_size
     hidden = jnp.asarray(np.random.default_rng(1).normal(size=(NUM_ROWS, size)))
     places = np.array([3, 1, NUM_ROWS], np.int32)
-    rules, after, sampled = rows.sample_rows(
+    rules, after, sampled = sample(
         shallow_model(),
         hidden.astype(jnp.float32),
         jnp.asarray([True, False, False, False]),
@@ -214,15 +216,14 @@ def test_a_row_that_decodes_gets_what_a_decode_step_gives():
     state = state_of(4, num_rows=NUM_ROWS, plan=GREEDY_PLAN)
     _, tokens = decoded(state.rules, progress_of(state), [1, 3, 1, 1])
     call = call_of({1: [7, 8]}, starts=[0, 1, 0, 0], decodes=[0, 2, 3])
-    progress, hidden = rows.extend_rows(
-        shallow_model(), progress_of(state), call, mixed=True
-    )
+    extend = jax.jit(rows.extend_rows, static_argnames="mixed")
+    progress, hidden = extend(shallow_model(), progress_of(state), call, mixed=True)
     nobody = rows.Arrivals(
         state_of(0, num_rows=1, plan=GREEDY_PLAN),
         jnp.asarray([NUM_ROWS], jnp.int32),
         jnp.zeros(1, jnp.int32),
     )
-    rules, after, sampled = rows.sample_rows(
+    rules, after, sampled = sample(
         shallow_model(),
         hidden,
         call.decodes,

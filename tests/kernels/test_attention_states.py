@@ -27,6 +27,7 @@ SCALE = 0.3
 SLOPES = np.linspace(0.1, 0.9, HEADS)
 SINKS = np.linspace(-1.0, 2.0, HEADS)
 RUN = jax.jit(attention_states, static_argnames=("scale", "soft_cap", "window"))
+MERGE = jax.jit(merge_states)
 MASKS: list[dict[str, Any]] = [
     {},
     {"window": 3},
@@ -147,7 +148,7 @@ def test_parts_join_to_the_whole(
         for index, (first, end) in enumerate(itertools.pairwise(bounds))
     ]
     merged, whole, count = (
-        merge_states(states),
+        MERGE(states),
         batch.states(**mask),
         len(batch.places()),
     )
@@ -169,7 +170,7 @@ def test_a_prefix_that_rows_share_is_a_part():
     ]
     for name, side in enumerate(batch.sequences[1]):
         side[:8] = batch.sequences[0][name][:8]
-    merged = merge_states(parts)
+    merged = MERGE(parts)
     for query, (row, at) in enumerate(batch.places()):
         expected = path(batch, row, list(range(at + 1)), batch.q[query])
         assert_close(merged.output[query], expected, reduction=64)
@@ -228,10 +229,10 @@ def test_what_found_nothing_may_be_nan():
     found = AttentionState(jnp.ones((1, 2, 3)), jnp.zeros((1, 2)))
     nothing = AttentionState(jnp.full((1, 2, 3), jnp.nan), jnp.full((1, 2), -jnp.inf))
     for states in ([found, nothing], [nothing, found], [nothing, found, nothing]):
-        merged = merge_states(states)
+        merged = MERGE(states)
         assert (merged.output == 1).all()
         assert (merged.log_sum == 0).all()
-    merged = merge_states([nothing, nothing])
+    merged = MERGE([nothing, nothing])
     assert (merged.output == 0).all()
     assert (merged.log_sum == -jnp.inf).all()
 

@@ -96,10 +96,9 @@ def test_decoding_is_dense_attention_in_every_layout(page_size: int):
             own = q[row, None]
             expected[row] = dense_attention(own, k, v, start=len(k) - 1, scale=0.5)[0]
     view = PageView.decoding(drawn.table, drawn.lengths)
+    run = jax.jit(decode.decode_attention)
     found = [
-        decode.decode_attention(
-            DecodeAttention(jnp.asarray(q), layer, view, PLAIN, unified=None)
-        )[0]
+        run(DecodeAttention(jnp.asarray(q), layer, view, PLAIN, unified=None))[0]
         for layer in drawn.layouts()
     ]
     assert_close(found[0], expected, reduction=16)
@@ -113,10 +112,9 @@ def test_prompts_are_dense_attention_in_every_layout(page_size: int):
     counts = np.asarray(LENGTHS) - starts
     q, firsts = queries(int(counts.sum()) + 2), np.cumsum(counts) - counts
     view = PageView.packed(drawn.table, drawn.lengths, jnp.asarray(starts))
+    run = jax.jit(prefill.prefill_attention)
     found = [
-        prefill.prefill_attention(PrefillAttention(jnp.asarray(q), layer, view, PLAIN))[
-            0
-        ]
+        run(PrefillAttention(jnp.asarray(q), layer, view, PLAIN))[0]
         for layer in drawn.layouts()
     ]
     rows = zip(firsts, counts, starts, drawn.sequences, strict=True)
@@ -147,9 +145,8 @@ def write_call(layer: KVLayer, view: PageView) -> RopeKVWrite:
 def test_what_is_written_is_the_same_in_every_layout(page_size: int):
     drawn = draw(page_size)
     view = PageView.decoding(drawn.table, drawn.lengths)
-    first, *others = (
-        rope.rope_kv_write(write_call(layer, view)) for layer in drawn.layouts()
-    )
+    run = jax.jit(rope.rope_kv_write)
+    first, *others = (run(write_call(layer, view)) for layer in drawn.layouts())
     expected = first[1].layer(1)
     for (query, cache), width in zip(others, (HEAD_DIM, 16), strict=True):
         np.testing.assert_array_equal(np.asarray(query), np.asarray(first[0]))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,9 +25,12 @@ def slot(row: int, position: int) -> int:
 
 def places(view: PageView, count: int) -> list[tuple[int, int, int]]:
     """Row, position and slot of each token."""
-    slots = view.slots(count, page_size=PAGE_SIZE)
-    each = (view.rows(count), view.positions(count), slots)
-    return list(zip(*(array.tolist() for array in each), strict=True))
+
+    def each(view: PageView) -> tuple[jax.Array, ...]:
+        slots = view.slots(count, page_size=PAGE_SIZE)
+        return view.rows(count), view.positions(count), slots
+
+    return list(zip(*(array.tolist() for array in jax.jit(each)(view)), strict=True))
 
 
 def test_whole_rows_have_the_same_room():

@@ -1,7 +1,9 @@
 """`attend`: whatever scores are made of reaches the operation of every phase."""
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -47,13 +49,15 @@ def test_all_of_the_scores_reaches_the_operation(phase: str):
     options: dict[str, Any] = {"scale": 0.3, "soft_cap": 2.0, "window": 3}
     terms = spec.slopes, spec.sinks
     if phase == "decode":
-        expected, _ = decode_attention(q, kv.layer(0), batch.pages, *terms, **options)
+        run = jax.jit(functools.partial(decode_attention, **options))
+        expected, _ = run(q, kv.layer(0), batch.pages, *terms)
     elif phase == "prefill":
-        expected, _ = prefill_attention(q, kv.layer(0), batch.pages, *terms, **options)
+        run = jax.jit(functools.partial(prefill_attention, **options))
+        expected, _ = run(q, kv.layer(0), batch.pages, *terms)
     else:
         assert batch.beams is not None
-        operands = q, kv.layer(0), batch.pages, batch.beams, *terms
-        expected = beam_attention(*operands, **options)
-    actual, recomputed = attend(q, kv.layer(0), batch, spec, None)
+        run = jax.jit(functools.partial(beam_attention, **options))
+        expected = run(q, kv.layer(0), batch.pages, batch.beams, *terms)
+    actual, recomputed = jax.jit(attend)(q, kv.layer(0), batch, spec, None)
     np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
     assert not recomputed.any()
