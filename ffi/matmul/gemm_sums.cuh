@@ -9,6 +9,9 @@
 
 namespace fdjax::matmul {
 
+// What becomes of a tile's two halves.
+enum class Gate { kNone, kSilu, kGeluTanh, kOther };
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 // From the accumulators' layout to [kTokens][kPitch].
@@ -40,9 +43,6 @@ __device__ void gemm_gather(const float* source, float (&sums)[4]) {
     sums[2] += parts[rank].z, sums[3] += parts[rank].w;
   }
 }
-
-// What becomes of a tile's two halves.
-enum class Gate { kNone, kSilu, kGeluTanh, kOther };
 
 template <typename T, Gate kGate>
 __device__ void gemm_finish(const Params& p, int64_t at, const float (&bias)[2][4],

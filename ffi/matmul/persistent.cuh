@@ -9,9 +9,8 @@
 // * Two blocks are a cluster with tiles side by side, of which one operand is the same:
 //   each fetches half of it for both.
 // * A tile's residual is fetched to where its y will lie, while it is multiplied.
-// * A gated GEMM's tile has half gate rows, half up rows: a thread has the sums of
-// both,
-//   and what is twice as wide never exists.
+// * A gated GEMM's tile has half gate rows, half up rows. A thread has the sums of
+//   both, and what is twice as wide never exists.
 #pragma once
 
 #include <cuda.h>
