@@ -21,6 +21,7 @@ from benchmarks import (
     memory_chart,
     stack_tables,
     tables,
+    throughput_charts,
 )
 from benchmarks.results import RESULTS
 
@@ -152,6 +153,12 @@ CHARTS: dict[str, Callable[[], str]] = {
     "docs/plots/layer-h200.svg": lambda: charts.layer(of("timeline")),
     "docs/plots/breakdown-h200.svg": lambda: breakdown.chart(
         of("breakdown"), H200.name
+    ),
+    "docs/plots/highest-h200.svg": lambda: throughput_charts.chart(
+        of("highest_throughput"), H200.name
+    ),
+    "docs/plots/batches-h200.svg": lambda: throughput_charts.batches(
+        of("highest_throughput"), H200.name
     ),
     "docs/plots/attention.svg": attention_chart.chart,
     "docs/plots/memory-h200.svg": lambda: memory_chart.chart(of("memory"), H200.name),
