@@ -45,9 +45,10 @@ def choose(
         # GEMM by what is fastest for it alone 4,262.
         return GemvConfig()
     if m > rows.gemm_up_to:
-        tiles = persistent.choose(m, n, gated=True)
-        if gated and persistent.efficiency(tiles, m, n, gated=True) >= EFFICIENT:
-            return tiles
+        if gated:
+            tiles = persistent.choose(m, n, gated=True)
+            if persistent.efficiency(tiles, m, n, gated=True) >= EFFICIENT:
+                return tiles
         return LibraryConfig(rows.candidates.get((m, n, k), 0))
     if m > rows.flat_up_to:
         return gemm.choose(n, k)

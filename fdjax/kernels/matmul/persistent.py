@@ -7,11 +7,11 @@ from fdjax.kernels import ffi
 from fdjax.kernels.hopper import CLUSTERS
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Matmul
+from fdjax.kernels.matmul.library import MAX_M
 from fdjax.kernels.matmul.params import PERSISTENT_ROWS, PersistentConfig
 from fdjax.kernels.op import Impl
 from fdjax.notation import Array, Float
 
-MAX_M = 2**31 - 1
 _TILE_TOKENS = 128
 _PAIR = 2  # blocks of a cluster, which have tiles side by side
 # Tiles of tokens between which those that run at once lie: x of more is not in L2 long
