@@ -83,7 +83,7 @@ class Stream:
         """Ends the request; after what has come, a last chunk says for what reason."""
         if not self._closed:
             self._thread.abort([self._ticket])
-            self._ticket.inbox.put_nowait(ending(self.request, reason))
+            self._ticket.inbox.put(ending(self.request, reason))
 
     def close(self) -> None:
         """Aborts the request, if it has not ended."""

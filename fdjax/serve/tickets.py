@@ -8,8 +8,8 @@ from typing import Any
 from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Found, Increment
-from fdjax.errors import EngineDeadError
 from fdjax.generate.any_params import AnyParams
+from fdjax.serve.inbox import Inbox, Item
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ class Ticket:
     """
 
     loop: asyncio.AbstractEventLoop
-    inbox: asyncio.Queue[Increment | EngineDeadError] = field(
-        default_factory=asyncio.Queue[Increment | EngineDeadError]
-    )
+    inbox: Inbox = field(default_factory=Inbox)
     sequence: Any = None
     admitted_s: float | None = None
     num_cached: int | None = None
@@ -78,7 +76,7 @@ class Ticket:
         return self.parked and not self.num_unread
 
 
-type Batch = Sequence[tuple[Ticket, Increment | EngineDeadError]]
+type Batch = Sequence[tuple[Ticket, Item]]
 
 
 def post(loop: asyncio.AbstractEventLoop, batch: Batch) -> bool:
@@ -92,4 +90,4 @@ def post(loop: asyncio.AbstractEventLoop, batch: Batch) -> bool:
 
 def _put(batch: Batch) -> None:
     for ticket, item in batch:
-        ticket.inbox.put_nowait(item)
+        ticket.inbox.put(item)

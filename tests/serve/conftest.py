@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fdjax import AsyncLLM
+from fdjax.serve import inbox
 from tests.support.async_llm import TOKENIZER, Make
 from tests.support.fake_engine import FakeEngine
 
@@ -13,6 +14,12 @@ from tests.support.fake_engine import FakeEngine
 def anyio_backend() -> str:
     """What anyio's plugin runs them on."""
     return "asyncio"
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token is read by itself, however slow the reader is."""
+    monkeypatch.setattr(inbox, "_is_plain", lambda item: False)
 
 
 @pytest.fixture

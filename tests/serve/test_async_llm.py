@@ -18,6 +18,7 @@ from tests.support.async_llm import (
     TOKENS,
     Make,
     collect,
+    tokens_of,
     until,
 )
 from tests.support.fake_engine import FakeEngine
@@ -53,7 +54,7 @@ async def test_many_at_once_all_on_one_thread(make: Make):
     engine = FakeEngine(TOKENS)
     llm = make(engine)
     many = await asyncio.gather(*(collect(llm) for _ in range(50)))
-    assert all(len(chunks) == len(TOKENS) for chunks in many)
+    assert all(tokens_of(chunks) == TOKENS for chunks in many)
     assert engine.threads == {"fdjax-engine"}
     assert llm.num_unfinished == 0
 
@@ -79,7 +80,7 @@ async def test_the_origin_reaches_the_engine(make: Make):
     origin = Origin(tenant="somebody", priority=7, salt=b"salt")
     streams = await llm.start(["Once"], dataclasses.replace(LONG, n=2), origin)
     for stream in streams:
-        assert len([chunk async for chunk in stream]) == len(TOKENS)
+        assert tokens_of([chunk async for chunk in stream]) == TOKENS
     assert [sequence.origin for sequence in engine.added] == [origin] * 2
 
 
@@ -111,7 +112,7 @@ async def test_what_cannot_be_served_is_refused(make: Make, prompt: Any):
     with pytest.raises(RequestError, match="prompt 0"):
         await anext(llm.generate(prompt, LONG))
     assert not engine.added
-    assert len(await collect(llm)) == len(TOKENS)
+    assert tokens_of(await collect(llm)) == TOKENS
 
 
 async def test_steps_go_on_whatever_is_asked(make: Make):
@@ -128,7 +129,7 @@ async def test_steps_go_on_whatever_is_asked(make: Make):
             commands.put(again)
 
     commands.put(again)
-    assert len(await collect(llm)) == len(TOKENS)
+    assert tokens_of(await collect(llm)) == TOKENS
     assert num_asked < 10**6
 
 

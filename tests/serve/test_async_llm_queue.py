@@ -16,6 +16,7 @@ from tests.support.async_llm import (
     SLOW_S,
     TOKENS,
     Make,
+    tokens_of,
     until,
 )
 from tests.support.fake_engine import FakeEngine
@@ -72,7 +73,7 @@ async def test_a_full_queue_takes_all_samples_or_none(make: Make):
         await llm.start(["Once"], dataclasses.replace(LONG, n=3))
     assert llm.num_unfinished == 2
     for stream in first:
-        assert len([chunk async for chunk in stream]) == len(TOKENS)
+        assert tokens_of([chunk async for chunk in stream]) == TOKENS
 
 
 async def test_a_full_queue_reads_no_text(make: Make, monkeypatch: pytest.MonkeyPatch):

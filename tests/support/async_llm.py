@@ -1,7 +1,7 @@
 """What tests of `AsyncLLM` share; `tests/serve/conftest.py` has the fixture `make`."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fdjax import AsyncLLM
 from fdjax.generate.params import SamplingParams
@@ -23,6 +23,11 @@ type Make = Callable[[FakeEngine], AsyncLLM]
 async def collect(llm: AsyncLLM, params: SamplingParams = LONG) -> list[Chunk]:
     """All chunks of one request."""
     return [chunk async for chunk in llm.generate("Once", params)]
+
+
+def tokens_of(chunks: Iterable[Chunk]) -> list[int]:
+    """Of all; a reader that is slower than the engine gets several in one chunk."""
+    return [token for chunk in chunks for token in chunk.token_ids]
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -159,6 +159,7 @@ async def test_a_dead_engine_is_told_to_everybody(stream: bool):
         await server.llm.start(["Once"], server.engine.added[0].request.params)
 
 
+@pytest.mark.usefixtures("apart")
 async def test_metrics_count_what_was_served():
     with served() as server:
         await server.post(COMPLETIONS, PROMPT | {"n": 2})

@@ -67,6 +67,7 @@ async def test_a_stream_tells_its_usage_where_asked():
     assert last["usage"]["completion_tokens"] == len(TOKENS)
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 async def test_a_stream_tells_its_usage_always_where_asked(path: str):
     body = PROMPT if path == "/v1/completions" else CHAT

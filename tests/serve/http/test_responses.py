@@ -90,6 +90,7 @@ async def test_a_text():
     assert response.usage.input_tokens_details.cached_tokens == 1
 
 
+@pytest.mark.usefixtures("apart")
 async def test_a_text_as_events():
     response, events = await Told(TEXT).stream()
     assert response.output_text == TEXT and response.status == "completed"

@@ -86,6 +86,7 @@ async def test_ids_of_streamed_chats():
     assert joined(event["choices"][0]["token_ids"] for event in made) == TOKENS
 
 
+@pytest.mark.usefixtures("apart")
 async def test_ids_whose_text_is_held_back_are_told_at_once():
     """Each chunk has one token, be there text of it or not."""
     made = await events(COMPLETIONS, PROMPT, stop=[TEXT + "!"], **IDS)
