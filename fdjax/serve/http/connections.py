@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
-from fdjax.serve.http import heads
+from fdjax.serve.http import heads, pieces
 from fdjax.serve.http.addresses import address_of
 from fdjax.serve.http.crowd import Crowd, Reason
 from fdjax.serve.http.errors import ApiError
@@ -155,6 +155,7 @@ class Connection(H11Protocol):
         self._head_has_come()
         self._num_served += 1
         turn = await self._turnstile.enter(self.address)
+        pieces.offer(scope, self.cycle)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -2,9 +2,10 @@
 
 import json
 
+# One for all: `json.dumps` makes another at each call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 
 def encoded(content: object) -> bytes:
     """As short as it can be; numbers that JSON does not have are an error."""
-    return json.dumps(
-        content, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    ).encode()
+    return _ENCODER.encode(content).encode()

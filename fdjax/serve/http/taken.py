@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from fdjax.errors import QueueFullError, QuotaError, RequestTimeoutError
 from fdjax.generate.any_params import AnyParams, num_outputs
 from fdjax.serve.http.asked import check_prompt_logprobs, check_size
 from fdjax.serve.http.errors import ApiError, error_of, failed
+from fdjax.serve.http.event_stream import EventStream
 from fdjax.serve.http.metrics import Watch
 from fdjax.serve.http.records import Work, record_of
 from fdjax.serve.http.schemas import AskingBody
@@ -122,7 +122,7 @@ class Taken:
 
     def streamed(self, events: AsyncGenerator[bytes]) -> Response:
         """An answer as server-sent events."""
-        return _EventStream(self, events)
+        return EventStream(self.scope, events, on_end=self.close)
 
     def told(self, error: Exception) -> ApiError:
         """What an event says of an error: the status is sent, and nobody else will."""
@@ -161,24 +161,6 @@ class Taken:
             queue_s=_least(watch.queue_s for watch in self.watches),
             first_token_s=_least(watch.first_token_s for watch in self.watches),
         )
-
-
-class _EventStream(StreamingResponse):
-    """Closes what was taken even if the client left before the first event."""
-
-    def __init__(self, taken: Taken, events: AsyncGenerator[bytes]) -> None:
-        super().__init__(
-            events,
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )
-        self._taken = taken
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._taken.close()
 
 
 async def ahead[T](
