@@ -37,6 +37,11 @@ inline constexpr int kGemms[] = {FDJAX_GEMMS(FDJAX_GEMM_NUMBERS)};
 inline constexpr int kPersistentRows[] = {
     FDJAX_PERSISTENT_ROWS(FDJAX_PERSISTENT_NUMBERS)};
 #undef FDJAX_PERSISTENT_NUMBERS
+// Those of a gated GEMM with a bias, or with an activation other than SiLU and GELU by
+// tanh, have no more rows: what it computes at their end leaves sums fewer registers.
+inline constexpr int kMaxOtherGateRows = 128;
+inline constexpr int kPersistentTokens = 128;  // of a tile
+inline constexpr int kPair = 2;  // blocks of a cluster, with tiles side by side
 
 inline constexpr Limit kLimits[] = {{"unit", kUnit},
                                     {"gated_unit", kGatedUnit},
@@ -52,6 +57,9 @@ inline constexpr Limit kLimits[] = {{"unit", kUnit},
                                     {"tile_columns", kTileColumns},
                                     {"padded_tokens", kPaddedTokens},
                                     {"gemms", kGemms},
-                                    {"persistent_rows", kPersistentRows}};
+                                    {"persistent_rows", kPersistentRows},
+                                    {"max_other_gate_rows", kMaxOtherGateRows},
+                                    {"persistent_tokens", kPersistentTokens},
+                                    {"persistent_pair", kPair}};
 
 }  // namespace fdjax::matmul

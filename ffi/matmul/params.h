@@ -57,7 +57,7 @@ struct GemmConfig {
 };
 
 // The launch config of the persistent GEMM (persistent.cuh); limits.h lists the `rows`
-// that are compiled.
+// that are compiled, and how many a gate takes.
 struct PersistentConfig {
   int rows;             // weight rows of a tile; gated: half of them are up rows
   int band;             // tiles of tokens that are walked down before the next columns

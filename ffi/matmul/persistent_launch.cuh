@@ -56,8 +56,6 @@ cudaError_t launch_persistent_of(const Params& p, const PersistentConfig& config
                 persistent<T, kN, kGate>, maps, p, order);
 }
 
-// With a bias, or another activation, the sums of the larger tile leave too few
-// registers.
 template <typename T, int kN>
 cudaError_t launch_gated(const Params& p, const PersistentConfig& config,
                          const LaunchOptions& options) {
@@ -65,7 +63,9 @@ cudaError_t launch_gated(const Params& p, const PersistentConfig& config,
     return launch_persistent_of<T, kN, Gate::kSilu>(p, config, options);
   if (p.bias == nullptr && p.activation == Activation::kGeluTanh)
     return launch_persistent_of<T, kN, Gate::kGeluTanh>(p, config, options);
-  return launch_persistent_of<T, 128, Gate::kOther>(p, config, options);
+  if constexpr (kN <= kMaxOtherGateRows)
+    return launch_persistent_of<T, kN, Gate::kOther>(p, config, options);
+  return cudaErrorInvalidValue;
 }
 
 template <typename T>

@@ -9,14 +9,12 @@
 
 namespace fdjax::matmul {
 
-inline constexpr int kPair = 2;  // blocks of a cluster
-
-// Sizes of a block: a tile is 128 tokens by kN weight rows, of a gated GEMM as many
-// gate as up rows. A stage of the ring holds 64 columns of K of both.
+// Sizes of a block: a tile is kTokens by kN weight rows, of a gated GEMM as many gate
+// as up rows. A stage of the ring holds 64 columns of K of both.
 template <int kN, bool kGated>
 struct PersistentShape {
-  static constexpr int kConsumers = 2;  // warpgroups, 64 tokens each
-  static constexpr int kTokens = 64 * kConsumers;
+  static constexpr int kTokens = kPersistentTokens;
+  static constexpr int kConsumers = kTokens / 64;  // warpgroups, 64 tokens each
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kHalf = kN / 2;
   static constexpr int kColumns = kGated ? kHalf : kN;  // of y

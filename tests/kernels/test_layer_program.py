@@ -345,10 +345,10 @@ def test_a_call_whose_bits_must_not_depend_on_the_batch_is_the_definition():
         assert OP.choice(call) == "reference"
 
 
-@pytest.mark.parametrize("gated", [False, True])
-def test_the_rows_decide_what_multiplies(gated: bool):
+@pytest.mark.parametrize("gate", [None, "silu"])
+def test_the_rows_decide_what_multiplies(gate: str | None):
     def chosen(rows: int) -> MatmulConfig:
-        return config.choose(rows, 6144, 4096, gated=gated)
+        return config.choose(rows, 6144, 4096, gate=gate)
 
     assert chosen(1) == GemvConfig()
     assert all(isinstance(chosen(rows), FlatConfig) for rows in (2, 64))

@@ -17,6 +17,7 @@ from fdjax.kernels.matmul.params import (
     GemmConfig,
     GemvConfig,
     LibraryConfig,
+    MatmulConfig,
     PersistentConfig,
 )
 from fdjax.kernels.tuning import files
@@ -39,13 +40,13 @@ def _write(path: pathlib.Path, part: object) -> pathlib.Path:
 def test_the_packages_table_has_what_was_measured_of_an_h200():
     seconds = {(m, 28672, 4096): 1 for m in (256, 448)}
     assert table.find() == ChainRows(1, 64, 128, seconds)
-    assert config.choose(256, 28672, 4096, gated=True) == LibraryConfig(1)
-    assert config.choose(512, 28672, 4096, gated=True) == LibraryConfig(0)
+    assert config.choose(256, 28672, 4096, gate="silu") == LibraryConfig(1)
+    assert config.choose(512, 28672, 4096, gate="silu") == LibraryConfig(0)
 
 
 @pytest.mark.usefixtures("on_h200")
 def test_a_gate_is_inside_its_gemm_where_tiles_fill_the_sms():
-    kernels = {m: config.choose(m, 28672, 4096, gated=True) for m in (960, 1024, 8192)}
+    kernels = {m: config.choose(m, 28672, 4096, gate="silu") for m in (960, 1024, 8192)}
     assert kernels[960] == LibraryConfig(0)
     assert kernels[1024] == PersistentConfig(256, band=8, shares_weights=True)
     assert kernels[8192] == PersistentConfig(256, band=16, shares_weights=True)
@@ -57,12 +58,27 @@ def test_a_gate_is_inside_its_gemm_where_tiles_fill_the_sms():
 
 
 @pytest.mark.usefixtures("on_h200")
+@pytest.mark.parametrize(
+    ("gate", "bias"), [("silu", True), ("gelu_tanh", True), ("gelu", False)]
+)
+def test_a_gate_is_judged_by_the_tile_that_it_has(gate: str, bias: bool):
+    def chosen(m: int) -> MatmulConfig:
+        return config.choose(m, 28672, 4096, gate=gate, bias=bias)
+
+    tiles = PersistentConfig(128, band=16, shares_weights=True)
+    assert chosen(8192) == tiles
+    # It fills the SMs as the other does, and is read from shared memory more often.
+    assert chosen(1024) == LibraryConfig(0)
+    assert persistent.efficiency(tiles, 1024, 28672, gated=True) < config.EFFICIENT
+
+
+@pytest.mark.usefixtures("on_h200")
 def test_a_device_without_a_table_takes_what_the_kernels_can(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(device, "kind", lambda: "NVIDIA of another kind")
     assert table.find() == ChainRows(1, 64, 128, {})
-    assert config.choose(256, 28672, 4096, gated=True) == LibraryConfig(0)
+    assert config.choose(256, 28672, 4096, gate="silu") == LibraryConfig(0)
 
 
 @pytest.mark.usefixtures("on_h200")

@@ -218,6 +218,25 @@ def test_every_launch_config_of_persistent(way: PersistentConfig, m: int, dtype:
 
 @pytest.mark.gpu
 @pytest.mark.hopper
+@pytest.mark.parametrize("rows", PERSISTENT_ROWS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_handler_runs_the_tile_that_it_is_told(
+    activation: str, bias: bool, rows: int
+):
+    call = _gated(130, 1072, 264, activation)
+    call = call if bias else dataclasses.replace(call, bias=None)
+    way = PersistentConfig(rows, 8, shares_weights=True)
+    if way in persistent.configs(130, activation=activation, bias=bias):
+        expected = gated_reference.gated_matmul(call)
+        assert_close(handler.run(call, way), expected, reduction=264)
+    else:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="invalid argument"):
+            handler.run(call, way).block_until_ready()
+
+
+@pytest.mark.gpu
+@pytest.mark.hopper
 @pytest.mark.parametrize("way", PERSISTENT, ids=str)
 def test_persistent_blocks_take_tile_after_tile(way: PersistentConfig):
     """More tiles than an H200 has SMs several times over, with few steps of K."""

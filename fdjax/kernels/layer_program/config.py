@@ -27,7 +27,13 @@ EFFICIENT = 0.95
 
 
 def choose(
-    m: int, n: int, k: int, *, gated: bool = False, beside_attention: bool = False
+    m: int,
+    n: int,
+    k: int,
+    *,
+    gate: str | None = None,
+    bias: bool = False,
+    beside_attention: bool = False,
 ) -> MatmulConfig:
     """The kernel and its launch config for one GEMM.
 
@@ -35,7 +41,8 @@ def choose(
         m: rows of x.
         n: rows of the weight.
         k: columns of both.
-        gated: whether the weight's rows are a gate's and as many `up` rows.
+        gate: an activation, where the weight's rows are a gate's and as many `up` rows.
+        bias: whether one is added.
         beside_attention: attention of rows that decode is what follows.
     """
     rows = table.find()
@@ -45,14 +52,14 @@ def choose(
         # GEMM by what is fastest for it alone 4,262.
         return GemvConfig()
     if m > rows.gemm_up_to:
-        if gated:
-            tiles = persistent.choose(m, n, gated=True)
+        if gate is not None:
+            tiles = persistent.choose(m, n, activation=gate, bias=bias)
             if persistent.efficiency(tiles, m, n, gated=True) >= EFFICIENT:
                 return tiles
         return LibraryConfig(rows.candidates.get((m, n, k), 0))
     if m > rows.flat_up_to:
         return gemm.choose(n, k)
-    config = matmul_config.flat_config(m, n, k, gated=gated)
+    config = matmul_config.flat_config(m, n, k, gated=gate is not None)
     return _beside_attention(m, config) if beside_attention else config
 
 

@@ -17,6 +17,9 @@ MAX_FLAT_M = ffi.limit(NAME, "max_flat_tokens")
 MAX_GEMM_M = ffi.limit(NAME, "max_gemm_tokens")
 PADDED_M = (8, 16, 32, 64)
 PERSISTENT_ROWS = ffi.limits(NAME, "persistent_rows")
+MAX_OTHER_GATE_ROWS = ffi.limit(NAME, "max_other_gate_rows")
+PERSISTENT_TOKENS = ffi.limit(NAME, "persistent_tokens")
+PERSISTENT_PAIR = ffi.limit(NAME, "persistent_pair")
 TILE_COLUMNS = 64  # of K, in a stage
 MAX_STAGES = ffi.limit(NAME, "max_stages")
 

@@ -147,7 +147,9 @@ class Lowering:
         m, (n, k) = self._rows(x), self.parameters[one.weight].shape
         gate, epilogue = one.gate, one.epilogue
         beside = one.writes[0].name == "qkv" and not self.rows.prompts
-        matmul = self._choose(m, n, k, gated=gate is not None, beside_attention=beside)
+        matmul = self._choose(
+            m, n, k, gate=gate, bias=one.bias is not None, beside_attention=beside
+        )
         slice_rows, wide = 0, None
         if gate is not None and isinstance(matmul, LibraryConfig):
             slice_rows = min(m, SLICE_ROWS)
