@@ -34,7 +34,7 @@ def rollouts(rows: Sequence[Row]) -> str:
         (
             row["model"],
             f"{row['prompts']} x ({row['prompt_tokens']} + {row['new_tokens']})",
-            row["engine"],
+            _rollout(row),
             f"{row['tokens_per_s']:,.0f}",
             f"{row['first_call_s']:.1f}",
             f"{row['sync_ms']:.0f}",
@@ -44,3 +44,9 @@ def rollouts(rows: Sequence[Row]) -> str:
         for row in rows
     )
     return markdown(header, cells)
+
+
+def _rollout(row: Row) -> str:
+    """Which engine, and how many steps its calls have, where that was recorded."""
+    steps = row.get("steps_per_launch")
+    return row["engine"] if steps is None else f"{row['engine']}, {steps} steps a call"

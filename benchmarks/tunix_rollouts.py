@@ -96,10 +96,12 @@ def make_cluster(engine: str, options: argparse.Namespace) -> Any:
     if engine == "fdjax":
         from fdjax.integrations.tunix import FdjaxRollout
 
+        steps = options.steps_per_launch
         rollout = functools.partial(
             FdjaxRollout,
             max_num_seqs=options.prompts,
             memory_fraction=options.memory_fraction,
+            **({} if steps is None else {"steps_per_launch": steps}),
         )
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     roles = (rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT)
@@ -155,6 +157,7 @@ def measure(engine: str, options: argparse.Namespace) -> dict[str, Any]:
         "prompts": options.prompts,
         "prompt_tokens": options.prompt_tokens,
         "new_tokens": options.new_tokens,
+        "steps_per_launch": steps_per_launch(cluster),
         "tokens": calls[-1][1],
         "tokens_per_s": round(statistics.median(rates), 1),
         "tokens_per_s_from_to": [round(min(rates), 1), round(max(rates), 1)],
@@ -163,6 +166,12 @@ def measure(engine: str, options: argparse.Namespace) -> dict[str, Any]:
         "peak_mib": round(peak_bytes() / 2**20, 1),
         **results.provenance(),
     }
+
+
+def steps_per_launch(cluster: Any) -> int | None:
+    """Decode steps of one call of fdjax's; `None` of Tunix's own rollout."""
+    engine = getattr(cluster.rollout, "engine", None)
+    return engine and engine.executor.programs.steps_per_launch
 
 
 def peak_bytes() -> int:
@@ -186,6 +195,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=128 if on_gpu else 16)
     parser.add_argument("--new-tokens", type=int, default=512 if on_gpu else 64)
     parser.add_argument("--memory-fraction", type=float, default=0.6, help="fdjax's")
+    parser.add_argument(
+        "--steps-per-launch", type=int, help="fdjax's, if not its default"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--engine", choices=ENGINES, help="this one alone, as JSON")

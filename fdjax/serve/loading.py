@@ -111,11 +111,14 @@ def make_engine(
         plan: of the memory, by these settings.
         options: others of `Engine`.
     """
+    steps = settings.steps_per_launch
+    if steps is None:
+        steps = STEPS_PER_LAUNCH[kind_of_platform()]
     return Engine(
         model,
         plan,
         _buckets(settings, plan),
-        steps_per_launch=STEPS_PER_LAUNCH[kind_of_platform()],
+        steps_per_launch=steps,
         policy=settings.policy,
         max_beam_width=settings.max_beam_width,
         max_num_beams=settings.max_num_beams,

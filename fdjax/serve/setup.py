@@ -57,6 +57,7 @@ class Settings:
         policy: how prompts and decoding share steps.
         max_beam_width: beams of a search.
         max_num_beams: of all searches that run; `None`: as many as rows.
+        steps_per_launch: decode steps of one call; `None`: as suits the platform.
     """
 
     folder: pathlib.Path
@@ -70,6 +71,7 @@ class Settings:
     policy: StepPolicy
     max_beam_width: int = MAX_BEAM_WIDTH
     max_num_beams: int | None = None
+    steps_per_launch: int | None = None
 
     @staticmethod
     def of(

@@ -9,6 +9,7 @@ import pytest
 
 from fdjax import SamplingParams, UnifiedMax
 from fdjax.engine.engine import Engine
+from fdjax.engine.runs import Runs
 from fdjax.models import random_weights
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 from tests.support.host_reads import no_host_reads
@@ -98,6 +99,34 @@ def test_an_end_token_ends_a_row_and_only_it(engine: Engine, alone: list[list[in
     params = dataclasses.replace(GREEDY, stop_token_ids=[stop])
     ended = run(engine, PROMPTS, [GREEDY, params, GREEDY])
     assert ended == [alone[0], alone[1][: alone[1].index(stop) + 1], alone[2]]
+
+
+def _told(engine: Engine, params: SamplingParams) -> list[list[tuple[int, float]]]:
+    """Tokens that continue each prompt, with their log-probabilities."""
+    requests = [engine.request(*one, params) for one in enumerate(PROMPTS)]
+    told: list[list[tuple[int, float]]] = [[] for _ in requests]
+    runs = Runs(engine)
+    for _, increment in runs.follow(runs.add(requests)):
+        assert increment.logprobs is not None
+        values = (one.logprob for one in increment.logprobs)
+        told[increment.index] += zip(increment.token_ids, values, strict=True)
+    return told
+
+
+@pytest.mark.parametrize("steps", [3, 16])
+def test_how_many_steps_a_call_has_changes_nothing(alone: list[list[int]], steps: int):
+    """Also where a token ends a row in the middle of one, whose row another takes."""
+    params = dataclasses.replace(GREEDY, logprobs=0, stop_token_ids=[alone[1][4]])
+    several, single = (
+        _told(tiny_engine(max_num_seqs=2, steps_per_launch=n), params)
+        for n in (steps, 1)
+    )
+    lengths = [len(each) for each in several]
+    assert lengths[1] <= 5 < max(lengths)
+    for ours, expected in zip(several, single, strict=True):
+        assert ours == [
+            (token, pytest.approx(logprob, abs=1e-4)) for token, logprob in expected
+        ]
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 8, 9, 10])

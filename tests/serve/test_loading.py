@@ -1,5 +1,6 @@
 """What is loaded is what the settings say, and nothing else has been allocated."""
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -29,6 +30,14 @@ def test_a_model_is_loaded_as_its_settings_say():
     prompt = loaded.tokenizer.encode("Once upon a time")
     (tokens,) = run(loaded.engine, [prompt])
     assert len(tokens) == GREEDY.max_tokens
+
+
+@pytest.mark.parametrize(("asked", "steps"), [(None, 8), (3, 3)])
+@pytest.mark.cpu
+def test_a_call_has_as_many_steps_as_the_settings_say(asked: int | None, steps: int):
+    settings = Settings.of(SHIPPED, max_model_len=64, max_num_seqs=1)
+    loaded = load_model(dataclasses.replace(settings, steps_per_launch=asked))
+    assert loaded.engine.executor.programs.steps_per_launch == steps
 
 
 def test_weights_alone_are_those_of_the_files_or_made_up():

@@ -77,6 +77,19 @@ def test_rollouts_are_those_of_its_own(
     assert len({json.dumps(tokens) for tokens in seeded + other + unseeded + later}) > 9
 
 
+def test_how_many_steps_a_call_has_changes_no_output():
+    """One that a token ends in the middle of a call is cut there; others go on."""
+    found = run("tunix_steps.py")
+    expected = found["1"]
+    lengths = [len(tokens) for tokens in expected["tokens"]]
+    assert lengths[0] <= 10 < max(lengths)
+    for name in ("7", "default"):
+        assert found[name]["tokens"] == expected["tokens"]
+        close(found[name]["logprobs"], expected["logprobs"])
+    assert (expected["steps"], found["7"]["steps"]) == (1, 7)
+    assert found["default"]["steps"] > 1
+
+
 def test_a_step_of_grpo():
     """Its weights reach the rollout: both give the same log-probabilities."""
     found = run("tunix_training.py")
@@ -98,6 +111,7 @@ REFUSED = {
     "mapping": "Unsupported: rollout_mapping_config is given",
     "dtype": "ConfigError: weights cannot be loaded as int8",
     "rows": "ConfigError: max_num_seqs is 0",
+    "steps": "ConfigError: steps_per_launch is 0",
     "memory": "MemoryBudgetError: the model does not fit",
     "ambiguous": "Unsupported: top_p is None with temperature 0.9",
     "tempered": "Unsupported: return_logprobs with temperature 0.9",

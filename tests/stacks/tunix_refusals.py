@@ -47,6 +47,7 @@ def main() -> None:
     actor = tunix_actors.make_actor("llama")
     wide = tunix_actors.mesh_of(*jax.devices())
     rows = functools.partial(FdjaxRollout, max_num_seqs=0)
+    steps = functools.partial(FdjaxRollout, steps_per_launch=0)
     little = functools.partial(FdjaxRollout, memory_fraction=1e-9)
     made = {
         "subclass": lambda: make(other(), FdjaxRollout),
@@ -66,6 +67,7 @@ def main() -> None:
             actor, FdjaxRollout, rollout_config=config(data_type=jnp.int8)
         ),
         "rows": lambda: make(actor, rows),
+        "steps": lambda: make(actor, steps),
         "memory": lambda: make(actor, little),
     }
     rollout = make(actor, FdjaxRollout).rollout

@@ -53,6 +53,11 @@ class FdjaxRollout(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]  (as
         memory_fraction: of the device's memory that weights, keys and temporaries of
             the rollout may have together; they take no more than is of use.
         page_size: tokens of a page of keys.
+        steps_per_launch: decode steps of one call. The host works between calls, and
+            nobody watches tokens come. More of them cost what a sequence wastes that
+            ends by a token in the middle: the rest of that call and the next one, which
+            has begun by then; only after these does its row take the next prompt. 1:
+            nearly nothing is wasted, and small models wait for the host.
         seed: of the draws where `rollout_config.seed` is `None`.
 
     Raises:
@@ -71,6 +76,7 @@ class FdjaxRollout(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]  (as
         max_num_batched_tokens: int | None = None,
         memory_fraction: float = 0.4,
         page_size: int = 16,
+        steps_per_launch: int = 16,
         seed: int = 0,
     ) -> None:
         if mesh.devices.size != 1:
@@ -87,6 +93,7 @@ class FdjaxRollout(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]  (as
             max_num_batched_tokens=max_num_batched_tokens,
             memory_fraction=memory_fraction,
             page_size=page_size,
+            steps_per_launch=steps_per_launch,
         )
         plan = budgeted(settings)
         self._tokenizer = tokenizer

@@ -27,6 +27,7 @@ def settings_for(
     max_num_batched_tokens: int | None,
     memory_fraction: float,
     page_size: int,
+    steps_per_launch: int,
 ) -> Settings:
     """Everything that is decided before anything is allocated; see `FdjaxRollout`.
 
@@ -51,6 +52,7 @@ def settings_for(
         memory_fraction=memory_fraction,
         page_size=positive("page_size", page_size),
         policy=StepPolicy(),
+        steps_per_launch=positive("steps_per_launch", steps_per_launch),
     )
 
 
