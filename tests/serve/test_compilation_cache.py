@@ -94,6 +94,7 @@ def test_a_program_that_cannot_be_read_is_written_anew(
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
 ):
+    compile_anew()  # with what the first program of a process needs besides
     compilation_cache.use(tmp_path)
     compile_anew()
     before = programs_in(tmp_path)
