@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-type Ending = Literal["done", "cut", "no done", "error", "malformed"]
+type Ending = Literal["done", "cut", "no done", "error", "error, cut", "malformed"]
 
 MODEL = "stub"
 OK = 200
@@ -24,7 +24,8 @@ class Answer:
 
     Attributes:
         status: other than 200 comes with an error object and no stream.
-        tokens: how many are made, one an event; as asked for by default.
+        tokens: how many are made; as asked for by default.
+        joined: how many of them are in one event.
         first_s: seconds before the first token.
         gap_s: seconds between tokens.
         usage: tokens are counted in an event of their own.
@@ -35,6 +36,7 @@ class Answer:
 
     status: int = OK
     tokens: int | None = None
+    joined: int = 1
     first_s: float = 0.0
     gap_s: float = 0.0
     usage: bool = True
@@ -138,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             for delay_s, event in _events(answer, body):
                 time.sleep(delay_s)
                 self._write(f"data: {event}\n\n")
-        if answer.ending == "cut":
+        if answer.ending.endswith("cut"):
             self.close_connection = True
         else:
             self._write("")
@@ -152,16 +154,17 @@ class _Handler(BaseHTTPRequestHandler):
 def _events(answer: Answer, body: dict[str, Any]) -> Iterator[tuple[float, str]]:
     """What is sent, each after a pause in seconds."""
     count = body["max_tokens"] if answer.tokens is None else answer.tokens
-    for i in range(count):
-        last = i == count - 1 and not answer.closing
-        reason = "length" if last else None
-        choice = {"index": 0, "text": f" t{i}", "finish_reason": reason}
+    for i in range(0, count, answer.joined):
+        after = min(i + answer.joined, count)
+        reason = "length" if after == count and not answer.closing else None
+        text = "".join(f" t{token}" for token in range(i, after))
+        choice = {"index": 0, "text": text, "finish_reason": reason}
         pause_s = answer.gap_s if i else answer.first_s
         yield pause_s, json.dumps({"choices": [choice], "usage": None})
     if answer.closing:
         choice = {"index": 0, "text": "", "finish_reason": "stop"}
         yield 0.0, json.dumps({"choices": [choice]})
-    if answer.ending == "error":
+    if answer.ending.startswith("error"):
         yield 0.0, json.dumps({"error": {"message": "the engine is dead"}})
     if answer.ending == "malformed":
         yield 0.0, '{"choices": [7]}'

@@ -1,4 +1,4 @@
-"""One streamed completion of an OpenAI-compatible server, timed; needs httpx2."""
+"""One streamed completion of an OpenAI-compatible server, timed; needs aiohttp."""
 
 import asyncio
 import importlib.util
@@ -9,23 +9,35 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fdjax.cli.bench.arrivals import Arrival
+from fdjax.cli.bench.event_stream import (
+    Completed,
+    Piece,
+    RequestFailed,
+    completed,
+    events,
+    said,
+)
 from fdjax.cli.bench.options import ServerOptions
 from fdjax.cli.bench.outcome import Outcome
 from fdjax.cli.bench.replay import Clock
 from fdjax.errors import ConfigError, to_install
 
 _DETAIL = 300
+# Servers of uvicorn close what was idle for 5 s: a request would meet that.
+_IDLE_S = 4.0
+# As long as it takes to note two pieces of the answers that come meanwhile.
+_EVENTS_AT_ONCE = 8
 
 
 def check_server(base_url: str) -> None:
     """Makes sure that requests can be sent.
 
     Raises:
-        ConfigError: httpx2 is not installed, or the address is none.
+        ConfigError: aiohttp is not installed, or the address is none.
     """
-    if importlib.util.find_spec("httpx2") is None:
+    if importlib.util.find_spec("aiohttp") is None:
         raise ConfigError(
-            "fdjax bench serve needs httpx2, which is not installed; "
+            "fdjax bench serve needs aiohttp, which is not installed; "
             f"{to_install('serve')}"
         )
     parts = urllib.parse.urlsplit(base_url)
@@ -36,19 +48,18 @@ def check_server(base_url: str) -> None:
         )
 
 
-class RequestFailed(Exception):
-    """A request has failed: what kind of failure, and more about it."""
+class _Answer(NamedTuple):
+    """What came of an answer, and why no more did."""
 
-    def __init__(self, kind: str, detail: str = "") -> None:
-        super().__init__(f"{kind}: {detail}" if detail else kind)
-        self.kind = kind
-        self.detail = detail
+    pieces: list[Piece]
+    failure: RequestFailed | None
 
 
 class Client:
     """Sends requests to one server.
 
-    An asynchronous context manager; connections stay open between requests.
+    An asynchronous context manager; connections stay open between requests, and at its
+    end every outcome is filled in.
 
     Args:
         server: which, and how it is asked.
@@ -56,30 +67,31 @@ class Client:
     """
 
     def __init__(self, server: ServerOptions, prompts: Sequence[Sequence[int]]) -> None:
-        import httpx2
-
         base = server.base_url.rstrip("/").removesuffix("/v1")
-        headers = {"Content-Type": "application/json"}
-        if server.api_key is not None:
-            headers["Authorization"] = f"Bearer {server.api_key}"
-        # The concurrency is the workload's; a proxy of the environment would be
-        # measured too.
-        self._http = httpx2.AsyncClient(
-            base_url=f"{base}/v1/",
-            headers=headers,
-            timeout=None,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=False,
-        )
+        self._url = f"{base}/v1/completions"
         self._server = server
         self._prompts = prompts
+        self._filling: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Client":
-        await self._http.__aenter__()
+        import aiohttp
+
+        headers = {"Content-Type": "application/json"}
+        if self._server.api_key is not None:
+            headers["Authorization"] = f"Bearer {self._server.api_key}"
+        # The concurrency is the workload's; a proxy of the environment would be
+        # measured too.
+        self._http = aiohttp.ClientSession(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+            trust_env=False,
+        )
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        await self._http.__aexit__(*error)
+        async with self._http:
+            await asyncio.gather(*self._filling)
 
     async def warm_up(self, index: int, like: Arrival) -> None:
         """Sends one request that does not count.
@@ -88,7 +100,7 @@ class Client:
             ConfigError: it failed; so would the others.
         """
         outcome = Outcome(index, 0.0, like.input_tokens, like.output_tokens)
-        await self.send(outcome, time.perf_counter)
+        await _fill(outcome, await self._ask(outcome, time.perf_counter))
         if outcome.error is not None:
             raise ConfigError(
                 f"{self._server.base_url} fails a request to warm up: {outcome.error}: "
@@ -97,18 +109,29 @@ class Client:
             )
 
     async def send(self, outcome: Outcome, clock: Clock) -> None:
-        """Sends the request of an outcome, and fills in what became of it."""
+        """Sends the request of an outcome, and waits for the end of the answer.
+
+        What became of it is filled in later: to look at an event takes a quarter of
+        what receiving it does, and would be in the times of those that come meanwhile.
+        """
+        answer = await self._ask(outcome, clock)
+        self._filling.append(asyncio.create_task(_fill(outcome, answer)))
+
+    async def _ask(self, outcome: Outcome, clock: Clock) -> _Answer:
         body = json.dumps(self._fields(outcome)).encode()
+        pieces: list[Piece] = []
+        failure = None
         outcome.sent_s = clock()
         try:
             async with asyncio.timeout(self._server.timeout):
-                await self._stream(body, outcome, clock)
+                await self._receive(body, pieces, clock)
         except TimeoutError:
-            outcome.error = "timeout"
-            outcome.detail = f"no complete answer within {self._server.timeout:g} s"
-        except RequestFailed as failure:
-            outcome.error, outcome.detail = failure.kind, _clean(failure.detail)
+            limit = f"no complete answer within {self._server.timeout:g} s"
+            failure = RequestFailed("timeout", limit)
+        except RequestFailed as error:
+            failure = error
         outcome.end_s = clock()
+        return _Answer(pieces, failure)
 
     def _fields(self, outcome: Outcome) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -121,84 +144,65 @@ class Client:
         }
         return fields | ({"ignore_eos": True} if self._server.ignore_eos else {})
 
-    async def _stream(self, body: bytes, outcome: Outcome, clock: Clock) -> None:
-        import httpx2
+    async def _receive(self, body: bytes, pieces: list[Piece], clock: Clock) -> None:
+        """Sends a request, and notes the pieces of the answer as they come."""
+        import aiohttp
 
+        sent = self._http.post(self._url, data=body, allow_redirects=False)
         try:
-            async with self._http.stream("POST", "completions", content=body) as answer:
-                if not answer.is_success:
-                    await answer.aread()
-                    raise RequestFailed(
-                        f"HTTP {answer.status_code}", _said(answer.text)
-                    )
-                await _read(httpx2.EventSource(answer), outcome, clock)
-        except httpx2.ConnectError as error:
+            async with sent as answer:
+                if answer.status // 100 != 2:
+                    text = await answer.text(errors="replace")
+                    raise RequestFailed(f"HTTP {answer.status}", said(text))
+                if answer.content_type != "text/event-stream":
+                    found = f"the content type is {answer.content_type}"
+                    raise RequestFailed("no event stream", found)
+                async for piece in answer.content.iter_any():
+                    pieces.append((clock(), piece))
+        except aiohttp.ClientConnectorError as error:
             raise RequestFailed("cannot connect", str(error)) from error
-        except httpx2.SSEError as error:
-            raise RequestFailed("no event stream", str(error)) from error
-        except httpx2.RequestError as error:
+        except aiohttp.ClientError as error:
             raise RequestFailed("connection lost", str(error)) from error
 
 
-async def _read(events: Any, outcome: Outcome, clock: Clock) -> None:
-    """Takes in the events of a stream, up to its `[DONE]`.
+async def _fill(outcome: Outcome, answer: _Answer) -> None:
+    """Says in an outcome what became of it."""
+    try:
+        await _read(answer, outcome)
+    except RequestFailed as failure:
+        outcome.error, outcome.detail = failure.kind, _clean(failure.detail)
 
-    And goes on to the end of the answer: else the connection could not be used again,
-    and the next request would be measured with a new one.
+
+async def _read(answer: _Answer, outcome: Outcome) -> None:
+    """Takes in the events of an answer, up to its `[DONE]`.
+
+    A few at a time: answers often end together, and those that come meanwhile would
+    wait for all of them. What the server says is wrong goes before how it ended.
     """
     done = False
-    async for event in events:
-        if not done and event.data != "[DONE]":
-            _take(_parsed(event.data), outcome, clock())
-        done = done or event.data == "[DONE]"
+    for place, event in enumerate(events(answer.pieces)):
+        if place % _EVENTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        done = event.data == "[DONE]"
+        if done:
+            break
+        _take(completed(event.data), outcome, event.at_s)
+    if answer.failure is not None:
+        raise answer.failure
     if not done:
         raise RequestFailed("incomplete stream", "it ended without [DONE]")
     if not outcome.token_s:
         raise RequestFailed("no tokens", "the stream ended without any")
 
 
-def _take(event: "_Event", outcome: Outcome, now: float) -> None:
+def _take(event: Completed, outcome: Outcome, at_s: float) -> None:
     if event.error is not None:
         raise RequestFailed("error in the stream", event.error)
     # Some servers close with an event that has a reason and nothing else.
     if event.has_text or (event.has_choice and not (event.closes and outcome.token_s)):
-        outcome.token_s.append(now)
+        outcome.token_s.append(at_s)
     if event.usage is not None:
         outcome.prompt_tokens, outcome.output_tokens = event.usage
-
-
-class _Event(NamedTuple):
-    """What counts of an event of a stream."""
-
-    error: str | None
-    has_choice: bool
-    has_text: bool
-    closes: bool
-    usage: tuple[int, int] | None
-
-
-def _parsed(data: str) -> _Event:
-    try:
-        fields = json.loads(data)
-        choices = fields.get("choices") or []
-        usage = fields.get("usage")
-        return _Event(
-            error=_said(data) if "error" in fields else None,
-            has_choice=bool(choices),
-            has_text=any(choice.get("text") for choice in choices),
-            closes=any(choice.get("finish_reason") for choice in choices),
-            usage=usage and (usage["prompt_tokens"], usage["completion_tokens"]),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise RequestFailed("malformed event", data) from None
-
-
-def _said(body: str) -> str:
-    """The message of OpenAI's error object, or what else the server wrote."""
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, TypeError, KeyError):
-        return body
 
 
 def _clean(text: str) -> str:

@@ -18,7 +18,8 @@ class Outcome:
         input_tokens: of the prompt that was sent.
         asked_tokens: of output that were asked for.
         sent_s: when it was sent: after `due_s` where the client let it wait.
-        token_s: when each event with tokens came; an event may hold several.
+        token_s: when each event with tokens came; an event may hold several, and those
+            that came together have one time.
         end_s: when the answer was complete, or had failed.
         prompt_tokens: as the server counts them; `None` where it does not say.
         output_tokens: as the server counts them; `None` where it does not say.

@@ -86,6 +86,15 @@ def test_a_stream_is_timed_event_by_event():
     assert one.sent_s < one.token_s[0] < one.token_s[-1] <= one.end_s
 
 
+def test_tokens_of_one_event_are_one_arrival():
+    """A server under load may join them; only it knows how many there are."""
+    one = answered(Answer(joined=2, gap_s=0.1))
+    assert one.error is None
+    assert (len(one.token_s), one.output_tokens) == (2, 4)
+    assert one.tpot_s == pytest.approx(sum(one.gaps_s) / 3)
+    assert one.gaps_s[0] >= 0.05
+
+
 def test_a_closing_event_without_text_is_no_token():
     assert len(answered(Answer(closing=True)).token_s) == 4
 
@@ -109,9 +118,10 @@ def test_a_server_that_does_not_count():
         (Answer(status=503), "HTTP 503", "refused with \N{REPLACEMENT CHARACTER}[31m"),
         (Answer(status=400), "HTTP 400", "refused with"),
         (Answer(status=307), "HTTP 307", "refused with"),
-        (Answer(ending="cut"), "connection lost", "peer closed connection"),
+        (Answer(ending="cut"), "connection lost", "not completed"),
         (Answer(ending="no done"), "incomplete stream", "without [DONE]"),
         (Answer(ending="error"), "error in the stream", "the engine is dead"),
+        (Answer(ending="error, cut"), "error in the stream", "the engine is dead"),
         (Answer(ending="malformed"), "malformed event", '{"choices": [7]}'),
         (Answer(tokens=0), "no tokens", "ended without any"),
         (Answer(kind="application/json"), "no event stream", "application/json"),
@@ -149,6 +159,29 @@ def test_a_warm_up_that_fails_is_an_error():
     ):
         asked(stub.url, warm_up=True)
     assert len(stub.requests) == 1
+
+
+def test_a_proxy_of_the_environment_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, refusing: str
+):
+    monkeypatch.setenv("HTTP_PROXY", refusing)
+    monkeypatch.setenv("http_proxy", refusing)
+    assert answered(Answer()).error is None
+
+
+def test_all_requests_are_under_way_together():
+    """The libraries for it have a limit of 100, unless they are told."""
+    count = 120
+    outcomes = [Outcome(0, 0.0, len(PROMPTS[0]), ASKED) for _ in range(count)]
+
+    async def run(url: str) -> None:
+        async with Client(ServerOptions(base_url=url, model=MODEL), PROMPTS) as client:
+            await asyncio.gather(*(client.send(o, time.perf_counter) for o in outcomes))
+
+    with running(lambda _: Answer(first_s=1.0)) as stub:
+        asyncio.run(run(stub.url))
+    assert stub.most == count
+    assert all(one.error is None for one in outcomes)
 
 
 def test_a_connection_is_used_again():
