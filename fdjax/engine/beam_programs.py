@@ -69,10 +69,16 @@ class BeamPrograms:
 
     Args:
         functions: to be compiled.
+        options: of the compiler.
     """
 
-    def __init__(self, functions: Mapping[Kind, BeamFunction]) -> None:
+    def __init__(
+        self,
+        functions: Mapping[Kind, BeamFunction],
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self._functions = functions
+        self._options = dict(options or {})
 
     def key(self, kind: Kind, operands: tuple[Any, ...]) -> Key:
         """What a program is found by: the shapes of what is not always the same."""
@@ -107,7 +113,8 @@ class BeamPrograms:
             return given.function(*operands)
 
         lowered = jax.jit(alone, donate_argnums=given.donated).lower(*operands)
-        made = BeamProgram(key, lowered.compile(), lowered.out_info)
+        compiled = lowered.compile(self._options)
+        made = BeamProgram(key, compiled, lowered.out_info)
         with _LOCK:
             _HELD[key] = made
             _keep(made)

@@ -23,7 +23,7 @@ from fdjax.engine.scored_prompt import Piece
 from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.states import States, kept
-from fdjax.engine.workspace import tunes_gemms
+from fdjax.engine.timed_gemms import tunes_gemms
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
 from fdjax.generate.row_pages import RowPages
 from fdjax.kernels.paged import KVCache, SharedPrefixes
@@ -64,11 +64,12 @@ class Executor:
         self._buckets = buckets
         self.mixed = mixed
         shares = shared_reads and SharedReads.suit(model.config)
+        most = {"num_rows": buckets.rows[-1], "width": buckets.widths[-1]}
         self.programs = Programs(
             model,
             steps_per_launch=pace.most,
             mixed=mixed,
-            tunes_gemms=tunes_gemms(model.config, plan.layout, buckets, shares=shares),
+            tunes_gemms=tunes_gemms(model.config, plan.layout, **most),
         )
         self.beams = BeamExecutor(model.config, self.programs, plan.layout, buckets)
         self._calls = KVCalls(self.programs, plan.layout, buckets)

@@ -53,8 +53,7 @@ class Programs:
         model: the decoder, loaded.
         steps_per_launch: decode steps of one call.
         mixed: calls with prompts may have rows that decode.
-        tunes_gemms: calls have GEMMs of XLA, which it times: see
-            `workspace.tunes_gemms`.
+        tunes_gemms: calls have GEMMs of XLA, which it times: see `timed_gemms`.
     """
 
     def __init__(
@@ -169,7 +168,8 @@ class Programs:
                 "end_judged": BeamFunction(end_judged),
                 "step": BeamFunction(run_beams, donated=(1, 3), num_fixed=2),
                 "judged_step": BeamFunction(run_judged, donated=(1, 3), num_fixed=2),
-            }
+            },
+            options,
         )
         self.ahead = Ahead()
         self._extend = run_extend

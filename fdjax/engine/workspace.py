@@ -8,19 +8,14 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.config import Alibi
-from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS, Buckets
+from fdjax.engine.buckets import PREFILL_ROWS, SCORED_TOKENS
 from fdjax.engine.shared_reads import SharedReads
-from fdjax.engine.step_calls import StepCalls
-from fdjax.generate.beam_fields import MAX_BEAMS
+from fdjax.engine.timed_gemms import tuning_bytes
 from fdjax.kernels import decode_attention, prefill_attention
-from fdjax.kernels.matmul import OP as MATMUL
-from fdjax.kernels.matmul import Matmul
 from fdjax.kernels.paged import PageView, ScoreSpec
 from fdjax.kernels.prefill_attention.reference import BLOCK_QUERIES
-from fdjax.kernels.weight import Dense
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
-from fdjax.models.program import OP as LAYER_PROGRAM
 
 FLOAT32_BYTES = INT32_BYTES = 4
 # Page tables, tokens and what prompts ask of sampling on their way, and the allocator's
@@ -75,9 +70,9 @@ def workspace_bytes(
     if lent and not SharedReads.suit(config):
         # Beams that read their prompts are told a slot of each token.
         slots = num_rows * 2 * max_model_len * INT32_BYTES
-    # Were a search's call layer by layer, it would have so many rows.
-    by_layer = max(num_rows, MAX_BEAMS) if lent else num_tokens
-    tuning = tuning_bytes(config, dtype=dtype, num_tokens=by_layer, num_rows=num_rows)
+    width = layout.pages_for(max_model_len)
+    sizes = {"num_tokens": num_tokens, "num_rows": num_rows, "width": width}
+    tuning = tuning_bytes(config, layout, **sizes)
     most = max(prefill, sampling + slots, scoring, tuning)
     slack = SLACK_BYTES if device.platform() == "gpu" else 0
     return most + state_bytes(config, num_rows=num_rows) + slack
@@ -123,70 +118,6 @@ def state_bytes(config: ModelConfig, *, num_rows: int) -> int:
     """
     rows = num_rows + min(PREFILL_ROWS, num_rows)
     return rows * config.embedding.vocab_size * (8 * FLOAT32_BYTES + 8 + 2) // 8
-
-
-def tuning_bytes(
-    config: ModelConfig,
-    *,
-    dtype: jax.typing.DTypeLike,
-    num_tokens: int,
-    num_rows: int,
-) -> int:
-    """What XLA needs while it compiles for a GPU.
-
-    It times candidates for a GEMM on operands of its own, and compares results. Of the
-    head it has none where another implementation serves.
-    """
-    if device.platform() != "gpu":
-        return 0
-    size, itemsize = config.hidden_size, jnp.dtype(dtype).itemsize
-    head = _head(config, dtype, num_rows)
-    head_sizes = num_rows, size, config.embedding.vocab_size, FLOAT32_BYTES
-    up = max(kind.mlp.up_size for kind in config.kinds)
-    down = max(kind.mlp.size for kind in config.kinds)
-    gemms = (
-        (num_tokens, size, up, itemsize),
-        (num_tokens, down, size, itemsize),
-        *(() if MATMUL.fast(head) else (head_sizes,)),
-    )
-    return max(
-        (m * k + n * k) * itemsize + 2 * m * n * out_itemsize
-        for m, k, n, out_itemsize in gemms
-    )
-
-
-def tunes_gemms(
-    config: ModelConfig, layout: KVLayout, buckets: Buckets, *, shares: bool
-) -> bool:
-    """Whether XLA times GEMMs while it compiles, with room for one program's.
-
-    Args:
-        config: the model.
-        layout: of the KV array.
-        buckets: shapes.
-        shares: rows that decode may share prefixes, read once for all of them.
-    """
-    if device.platform() != "gpu":
-        return False
-    num_rows, width = buckets.rows[-1], buckets.widths[-1]
-    of = StepCalls(config, layout, num_rows).of
-    calls = [of("extend", buckets.step_tokens, width)]
-    calls += [of("shared", num_rows, width)] if shares else []
-    head = _head(config, layout.dtype, num_rows)
-    return not (all(map(LAYER_PROGRAM.fast, calls)) and MATMUL.fast(head))
-
-
-def _head(config: ModelConfig, dtype: jax.typing.DTypeLike, num_rows: int) -> Matmul:
-    """The GEMM that makes logits."""
-    size, vocabulary = config.hidden_size, config.embedding.vocab_size
-    return Matmul(
-        _struct((num_rows, size), dtype),
-        Dense(_struct((vocabulary, size), dtype)),
-        _struct((vocabulary,), dtype) if config.embedding.head_bias else None,
-        None,
-        activation=None,
-        out_dtype=jnp.float32,
-    )
 
 
 def gathered_token_bytes(config: ModelConfig, *, dtype: jax.typing.DTypeLike) -> int:

@@ -133,6 +133,7 @@ STEPS = {
     "mixed": Step(_mixed, TOKENS, (_int32(TOKENS), ROWS, ROWS, TABLE)),
 }
 LAYERED = ("decode", "prefill", "mixed")  # compiled layer by layer too
+GEMM = re.compile(r" dot\(|__cublas|__triton_gemm")
 ATTENTION = ("decode_attention", "prefill_attention")
 each_step = pytest.mark.parametrize("name", STEPS)
 
@@ -229,6 +230,15 @@ def test_a_step_is_one_call(name: str):
     assert len(_calls(compiled, "attention_plan")) == plans, "one for all layers"
     for inside in ("embedding", "add_norm", "rope_kv_write", *ATTENTION):
         assert _calls(compiled, inside) == []
+
+
+@each_step
+def test_no_gemm_is_left_for_xla_to_time(name: str):
+    assert not GEMM.search(_hlo(_compiled(name)[0]))
+
+
+def test_gemms_of_layers_one_by_one_are_found():
+    assert GEMM.search(_hlo(_compiled("prefill", layers=True)[0]))
 
 
 @each_step

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from fdjax.engine import beam_programs, beam_prompts
+from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found, Increment, Request
 from fdjax.engine.sequence import EngineSequence
@@ -73,6 +74,23 @@ def test_no_step_of_a_prepared_search_compiles(
         assert found(engine, again) == tokens
     alone = tiny_engine(shallow_model(), page_size=8, max_num_seqs=4)
     assert found(alone, request_of(alone, params)) == tokens
+
+
+def test_searches_are_compiled_with_the_options_given(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    compiled, seen = jax.stages.Lowered.compile, list[Any]()
+
+    def noted(lowered: jax.stages.Lowered, options: Any = None) -> jax.stages.Compiled:
+        seen.append(options)
+        return compiled(lowered, options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
+    options = {"xla_gpu_autotune_level": 0}
+    beams = BeamPrograms({"begin": BeamFunction(jax.numpy.negative)}, options)
+    numbers = (jax.ShapeDtypeStruct((2,), jax.numpy.float32),)
+    beams.compiled("begin", beams.key("begin", numbers), numbers)
+    assert seen == [options]
 
 
 def test_a_prepared_search_keeps_what_others_replace(

@@ -1,15 +1,19 @@
 """The decode program updates the KV array in place: no copy of it exists."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from fdjax import device
+from fdjax.engine import programs
 from fdjax.engine.engine import Engine
 from fdjax.engine.workspace import page_workspace_bytes
 from fdjax.generate.row_pages import RowPages
-from tests.support.engines import PROMPTS, run, tiny_engine
+from tests.support.engines import PROMPTS, run, shallow_model, tiny_engine
 
 # So many pages that one copy of the array outweighs everything else in the program.
 NUM_PAGES = 4096
@@ -68,3 +72,27 @@ def test_nothing_copies_the_kv_array(compiled: tuple[Engine, jax.stages.Compiled
     assert f"f32[{sizes}]" in text
     copies = re.findall(rf"f32\[{sizes}\]\S* copy\(", text)
     assert copies == []
+
+
+@pytest.mark.parametrize("tunes_gemms", [True, False])
+def test_programs_are_compiled_without_timing_where_no_gemm_is_xlas(
+    tunes_gemms: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """All that run the model: the memory plan counts nothing for it then."""
+    jit, found = jax.jit, dict[str, Any]()
+
+    def noted(function: Callable[..., Any], **given: Any) -> Any:
+        found[function.__name__] = given.get("compiler_options")
+        return jit(function, **given)
+
+    def noted_beams(functions: object, options: object) -> None:
+        del functions
+        found["run_beams"] = options
+
+    monkeypatch.setattr(device, "platform", lambda: "gpu")
+    monkeypatch.setattr(programs, "BeamPrograms", noted_beams)
+    monkeypatch.setattr(jax, "jit", noted)
+    programs.Programs(shallow_model(), steps_per_launch=1, tunes_gemms=tunes_gemms)
+    expected = {} if tunes_gemms else {"xla_gpu_autotune_level": 0}
+    for name in ("extend", "sample", "logits", "score", "pool", "decode", "beams"):
+        assert found[f"run_{name}"] == expected
