@@ -29,6 +29,7 @@ from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.models.program import OP
 from fdjax.notation import Array
+from fdjax.serve.setup import MAX_BATCHED_TOKENS
 from tests.support.aot import compile_for_h200, wheels_missing
 
 pytestmark = [
@@ -40,6 +41,7 @@ MODEL = pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.js
 BATCH, WIDTH, PAGE_SIZE, NUM_PAGES, PROMPT = 64, 80, 16, 5120, 128
 MANY = 256  # rows, more than the GEMMs of the package take
 TOKENS = 8 * PROMPT
+LARGEST = MAX_BATCHED_TOKENS["gpu"]
 TOKEN_BYTES = 45_056  # of the three buffers, see docs/layer-program.md
 MIB = 2**20
 ITEM_BYTES = {"bf16": 2, "s32": 4, "u8": 1}
@@ -131,6 +133,8 @@ STEPS = {
     ),
     # Tokens of prompts, and one each of rows that decode, 64 rows in all.
     "mixed": Step(_mixed, TOKENS, (_int32(TOKENS), ROWS, ROWS, TABLE)),
+    # The same in the largest step of an engine that is given no other.
+    "largest": Step(_mixed, LARGEST, (_int32(LARGEST), ROWS, ROWS, TABLE)),
 }
 LAYERED = ("decode", "prefill", "mixed")  # compiled layer by layer too
 GEMM = re.compile(r" dot\(|__cublas|__triton_gemm")
