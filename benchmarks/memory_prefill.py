@@ -10,7 +10,7 @@ import statistics
 from benchmarks import results
 from benchmarks.cases import Case, parse_cases
 from benchmarks.decode import Bench, timed
-from benchmarks.memory_rows import Row, layout_with_room
+from benchmarks.memory_steps import Row, layout_with_room
 from fdjax import device
 from fdjax.engine.programs import Programs
 from fdjax.models.decoder import Decoder

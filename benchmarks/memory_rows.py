@@ -5,25 +5,22 @@ the weights, in four ways: prompts in chunks, or all in one call; and what a ste
 in the KV array's end ("lent"), or beside it, each result of a prompt's layers in memory
 of its own ("apart"). How many fit is arithmetic, of the engine's own plan. The decode
 step is measured at the rows' mean length, with the array lent and with what it needs in
-XLA's own buffers; keys and values are random, and nothing is prefilled. A batch of more
-rows than fit has no time. Kernels take 4,096 rows at most: no more are said to fit.
+XLA's own buffers, in turns (`memory_steps`); keys and values are random, and nothing is
+prefilled. How prompts were cut makes no difference to a step: ways that differ in that
+alone have the same time. A batch of more rows than fit has none. Kernels take 4,096
+rows at most: no more are said to fit.
 """
 
 import argparse
 import pathlib
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from benchmarks import results
-from benchmarks.ablation import filled
 from benchmarks.cases import Case
-from benchmarks.decode import Bench, layout_of
 from benchmarks.memory_plans import most
+from benchmarks.memory_steps import Row, borrowing, step_times
 from fdjax import device
-from fdjax.engine.borrowing import BorrowingCall
-from fdjax.engine.lent_pages import LentPages
 from fdjax.engine.programs import Programs
 from fdjax.engine.workspace import (
     SLACK_BYTES,
@@ -34,12 +31,9 @@ from fdjax.engine.workspace import (
 )
 from fdjax.kernels.attention_plan.shape import MAX_ROWS
 from fdjax.memory.kv import KVLayout
-from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.serve.loading import STEPS_PER_LAUNCH, load_decoder
 from fdjax.serve.setup import Settings, kind_of_platform
-
-type Row = dict[str, Any]
 
 GIB = 2**30
 BATCHES = "1,8,16,32,64,128,256"
@@ -139,16 +133,9 @@ def _pages(way: Way, settings: Settings, layout: KVLayout, lengths: Lengths) -> 
     prompts, ends = map(layout.pages_for, (lengths.prompt, lengths.final))
     if not way.lent:
         return rows * ends
-    lent = _borrowing(settings.config, layout, rows=rows, width=ends)
+    lent = borrowing(settings.config, layout, rows=rows, width=ends)
     call = lent.pages("extend", _call_tokens(way, settings, lengths))
     return max(rows * prompts + call, rows * ends + lent.pages("decode", rows))
-
-
-def _borrowing(
-    config: ModelConfig, layout: KVLayout, *, rows: int, width: int
-) -> LentPages:
-    """What calls borrow, by page tables of one width."""
-    return LentPages(config, layout, num_rows=rows, widths=(width,), sizes={})
 
 
 def _workspace(way: Way, settings: Settings, lengths: Lengths) -> int:
@@ -176,35 +163,6 @@ def _workspace(way: Way, settings: Settings, lengths: Lengths) -> int:
 
 # --- What they bring ------------------------------------------------------------------
 
-
-def step_times(
-    model: Decoder, programs: Programs, case: Case, *, lent: bool, repeats: int
-) -> Row:
-    """A decode step of the case, in milliseconds, and what that comes to."""
-    layout = layout_with_room(model, case, ("decode", case.batch), lent=lent)
-    bench = filled(Bench(model, programs, case, layout))
-    times = bench.seconds_per_step(repeats)
-    median = statistics.median(times)
-    return {
-        "ms_per_step": round(median * 1e3, 4),
-        "tokens_per_s": round(case.batch / median, 1),
-        "spread": round((max(times) - min(times)) / median, 4),
-    }
-
-
-def layout_with_room(
-    model: Decoder, case: Case, call: tuple[BorrowingCall, int], *, lent: bool
-) -> KVLayout:
-    """What the rows fill; and if it is lent, what the call needs, at its end."""
-    rows = layout_of(model, case)
-    if not lent:
-        return rows
-    layout = replace(rows, lent=True)
-    width = rows.num_pages // case.batch
-    lending = _borrowing(model.config, layout, rows=case.batch, width=width)
-    return layout.with_pages(rows.num_pages + lending.pages(*call))
-
-
 NO_ROOM = {"ms_per_step": None, "tokens_per_s": None, "spread": None}
 
 
@@ -220,20 +178,19 @@ def measure(
 ) -> Iterator[Row]:
     """Each way's batches and all rows that fit it; what is the same runs once."""
     for batch in sorted({*batches, *fitting.values()} - {0}):
-        for lent in (True, False):
-            asked = [
-                way
-                for way, rows in fitting.items()
-                if way.lent == lent and (batch in batches or batch == rows)
-            ]
-            case, times = Case(batch, context, steps), NO_ROOM
-            if any(batch <= fitting[way] for way in asked):
-                times = step_times(model, programs, case, lent=lent, repeats=repeats)
-            for way in asked:
-                rows = fitting[way]
-                found = times if batch <= rows else NO_ROOM
-                told = {"way": way.name, "rows": rows, "batch": batch}
-                yield {**told, "context": context, **found, **results.provenance()}
+        asked = {
+            way: rows
+            for way, rows in fitting.items()
+            if batch in batches or batch == rows
+        }
+        case, times = Case(batch, context, steps), dict[bool, Row]()
+        lents = {way.lent for way, rows in asked.items() if batch <= rows}
+        if lents:
+            times = step_times(model, programs, case, lents=lents, repeats=repeats)
+        for way, rows in asked.items():
+            found = times[way.lent] if batch <= rows else NO_ROOM
+            told = {"way": way.name, "rows": rows, "batch": batch}
+            yield {**told, "context": context, **found, **results.provenance()}
 
 
 def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
@@ -244,7 +201,7 @@ def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=int, default=1024, help="tokens of each row")
     parser.add_argument("--batches", default=BATCHES)
     parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=pathlib.Path)
     return parser.parse_args(given)
 

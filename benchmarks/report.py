@@ -19,6 +19,7 @@ from benchmarks import (
     kernel_tables,
     load_charts,
     memory_chart,
+    memory_tables,
     stack_tables,
     tables,
     throughput_charts,
@@ -75,7 +76,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "online": lambda: _shown(tables.online(of("serving_online")), ONLINE),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
-    "memory_rows": lambda: _shown(tables.memory_rows(of("memory_rows")), MEMORY),
+    "memory_rows": lambda: _shown(memory_tables.rows(of("memory_rows")), MEMORY),
     "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
     "decode_attention": lambda: kernel_tables.attention(of("decode_attention")),
     "decode_attention_pallas": lambda: kernel_tables.pallas(

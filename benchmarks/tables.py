@@ -211,48 +211,6 @@ def by_batch(rows: Sequence[Row], first: str) -> str:
     )
 
 
-def memory_rows(rows: Sequence[Row]) -> str:
-    """Tokens a second by rows, for each way of memory; and of all rows that fit it."""
-    if not rows:
-        return NOTHING
-    ways: dict[str, dict[int, Row]] = {}
-    for row in rows:
-        ways.setdefault(row["way"], {})[row["batch"]] = row
-    # Batches that all have; each has that of its own rows besides.
-    batches = sorted(set[int].intersection(*(set(found) for found in ways.values())))
-    whole = {way: _of_all_rows(found) for way, found in ways.items()}
-    header = ("tokens/s", *map(str, batches), "rows that fit", "tokens/s of these")
-    cells = (
-        (
-            name.replace("_", " "),
-            *(_rate(found[batch]) for batch in batches),
-            str(whole[name]["rows"]),
-            _rate(whole[name]),
-        )
-        for name, found in ways.items()
-    )
-    arena, apart = whole["chunks_lent"], whole["one_call_apart"]
-    more, gain = (arena[key] / apart[key] for key in ("rows", "tokens_per_s"))
-    spread = max(row["spread"] for row in rows if row["spread"] is not None)
-    chunks = whole["chunks_apart"]["rows"]
-    told = (
-        f"Of {apart['rows']} rows, chunks make {chunks}, and memory that is lent "
-        f"{arena['rows']}: {more:.2f} times, and {gain:.2f} times the tokens a second. "
-        f"OOM is by the plan, and was not run. Spreads are {spread:.1%} at most."
-    )
-    return f"{markdown(header, cells)}\n\n{told} {provenance(rows)}"
-
-
-def _of_all_rows(found: Mapping[int, Row]) -> Row:
-    """Of one way's results by batch, that of as many rows as fit."""
-    return next(row for batch, row in found.items() if batch == row["rows"])
-
-
-def _rate(row: Row) -> str:
-    rate = row["tokens_per_s"]
-    return "OOM" if rate is None else f"{rate:,.0f}"
-
-
 def on_a_cpu(rows: Sequence[Row]) -> str:
     """The small model beside transformers: all runs, as one machine's speed changes."""
     lines: dict[tuple[int, str], dict[str, list[float]]] = {}

@@ -2,13 +2,14 @@
 
 import json
 import pathlib
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from benchmarks import memory_rows, tables
+from benchmarks import memory_rows, memory_steps, memory_tables
 from benchmarks.cases import Case
 from benchmarks.decode import Bench, layout_of
 from benchmarks.memory_rows import Lengths
@@ -115,22 +116,53 @@ def test_each_batch_that_fits_is_measured(
             assert row["tokens_per_s"] == pytest.approx(rate, rel=1e-2)
 
 
-def test_ways_that_run_the_same_step_have_its_time(monkeypatch: pytest.MonkeyPatch):
-    ran = list[tuple[int, bool]]()
+def test_lent_and_apart_take_turns_over_one_array(monkeypatch: pytest.MonkeyPatch):
+    """Each is first in every other one; by the times of a turn they are compared."""
+    model = load_decoder(Settings.of(MODEL))
+    case = Case(batch=2, context=20, steps=8)
+    seen, arrays = list[bool](), set[int]()
+    seconds = iter([9.0, 9.0, 0.9, 1.0, 2.0, 2.2, 0.8, 1.0])
 
-    def times(_: object, __: object, case: Case, *, lent: bool, **___: int) -> Any:
-        ran.append((case.batch, lent))
-        return {"ms_per_step": 1.0}
+    def timed(run: Callable[[], None], *, repeats: int) -> list[float]:
+        assert repeats == 1
+        bench = cast(Any, run).__self__
+        seen.append(bench.progress.kv.lent)
+        run()
+        arrays.add(bench.progress.kv.array.unsafe_buffer_pointer())
+        return [next(seconds)]
+
+    monkeypatch.setattr(memory_steps, "timed", timed)
+    programs = Programs(model, steps_per_launch=8)
+    ways = {True, False}
+    found = memory_steps.step_times(model, programs, case, lents=ways, repeats=3)
+    assert seen == [True, False, True, False, False, True, True, False]
+    assert len(arrays) == 1, "there may be no room for two"
+    assert found[True]["ms_per_step"] == 900 / 8
+    assert found[False]["ms_per_step"] == 1000 / 8
+    assert found[True]["of_apart"] == 0.9, "0.9 / 1.0, 2.2 / 2.0 and 0.8 / 1.0"
+    assert found[True]["of_apart_quartiles"] == [0.85, 1.0]
+    assert found[True]["repeats"] == 3 and "of_apart" not in found[False]
+
+
+def test_ways_that_run_the_same_step_have_its_time(monkeypatch: pytest.MonkeyPatch):
+    ran = list[tuple[int, set[bool]]]()
+
+    def times(
+        _: object, __: object, case: Case, *, lents: set[bool], **___: int
+    ) -> Any:
+        ran.append((case.batch, lents))
+        return {lent: {"ms_per_step": 1.0 + lent} for lent in lents}
 
     monkeypatch.setattr(memory_rows, "step_times", times)
     fitting = dict(zip(memory_rows.WAYS, (6, 6, 5, 3), strict=True))
     unused: Any = None
     sizes = {"context": 8, "steps": 1, "repeats": 1}
     rows = [*memory_rows.measure(unused, unused, fitting, [2, 5, 9], **sizes)]
-    both = [(2, True), (2, False), (3, False), (5, True), (5, False), (6, True)]
-    assert ran == both
+    both = {True, False}
+    assert ran == [(2, both), (3, {False}), (5, both), (6, {True})]
     found = {(row["way"], row["batch"]): row["ms_per_step"] for row in rows}
-    assert found["one_call_lent", 6] == found["chunks_apart", 5] == 1.0
+    assert found["one_call_lent", 6] == 2.0
+    assert found["chunks_apart", 5] == 1.0
     assert found["one_call_apart", 5] is found["chunks_lent", 9] is None
     assert ("one_call_apart", 6) not in found
 
@@ -145,20 +177,32 @@ def test_the_table_has_batches_and_all_rows_that_fit():
         | {"spread": None if rate is None else 0.01}
         for way, most, batch, rate in [
             ("chunks_lent", 257, 1, 250.4),
+            ("one_call_lent", 257, 1, 250.4),
             ("one_call_apart", 178, 1, 249.6),
             ("one_call_apart", 178, 178, 11_000.0),
             ("chunks_apart", 255, 1, 250.0),
             ("chunks_apart", 255, 255, 11_900.0),
             ("chunks_apart", 255, 256, None),
             ("chunks_lent", 257, 256, 12_090.0),
+            ("one_call_lent", 257, 256, 12_090.0),
             ("one_call_apart", 178, 256, None),
-            ("chunks_lent", 257, 257, 12_100.0),
+            ("chunks_lent", 257, 257, 11_800.0),
+            ("one_call_lent", 257, 257, 11_800.0),
         ]
     ]
-    lines = tables.memory_rows(rows).splitlines()
+    lines = memory_tables.rows(rows).splitlines()
     assert lines[0] == "| tokens/s | 1 | 256 | rows that fit | tokens/s of these |"
-    assert lines[2] == "| chunks lent | 250 | 12,090 | 257 | 12,100 |"
-    assert lines[3] == "| one call apart | 250 | OOM | 178 | 11,000 |"
-    assert "1.44 times, and 1.10 times the tokens" in lines[-1]
-    assert "1.0% at most" in lines[-1]
-    assert tables.memory_rows([]) == tables.NOTHING
+    assert lines[2] == "| chunks lent | 250 | 12,090 | 257 | 11,800 |"
+    assert lines[4] == "| one call apart | 250 | OOM | 178 | 11,000 |"
+    told = lines[-1]
+    # The fastest batch that fits: 256 of 257, and all 255 or 178.
+    assert "in chunks 257 rows for 255, 1.01 times, and 1.02 times the tokens" in told
+    assert "in one call 257 rows for 178, 1.44 times, and 1.10 times the tokens" in told
+    assert "1.0% at most" in told and "in turns" not in told
+    for row in rows:
+        if row["way"].endswith("_lent"):
+            batch = row["batch"]
+            row |= {"of_apart": 1.002 if batch == 1 else 0.999, "repeats": 15}
+    told = memory_tables.rows(rows).splitlines()[-1]
+    assert "In turns, 15 of each, a step took 0.999 to 1.002 times as long" in told
+    assert memory_tables.rows([]) == memory_tables.NOTHING
