@@ -5,6 +5,8 @@
 * `llama3-8b-room`: 0.90 of the device for 256 rows; an engine with it is warmed up.
 * `<model>-80GiB`: the longest single sequence of that budget, prompt in chunks, run to
   its end; `<model>-device`: likewise, of what the device offers.
+* `<case>-one-call-<way>`: the longest prompt of one call (`memory_one_call`), whose
+  first token's time has that of compiling its program in it.
 * `curves`: the three ways of FlashDecoding++Next's Fig. 19 by arithmetic; none runs.
   `--described "NVIDIA H200"` plans for that device, which need not be here.
 * `plot`: draws what there is of these.
@@ -25,6 +27,7 @@ import numpy as np
 
 from benchmarks import memory_chart, results
 from benchmarks.described import described
+from benchmarks.memory_one_call import OneCall, OneCallWay, one_call
 from benchmarks.memory_plans import (
     arena_prompt,
     longest,
@@ -38,6 +41,7 @@ from fdjax import device
 from fdjax.engine.engine import Engine
 from fdjax.generate.params import SamplingParams
 from fdjax.memory.plan import MemoryPlan
+from fdjax.models.decoder import Decoder
 from fdjax.serve.loading import load_decoder, make_engine
 from fdjax.serve.setup import Settings
 
@@ -53,13 +57,14 @@ class MemoryCase:
     """What to measure.
 
     Attributes:
-        kind: "room" of many rows, or the "longest" sequence.
+        kind: "room" of many rows, the "longest" sequence, or the longest prompt of one
+            call, with a way of `memory_one_call`.
         model: a folder, or a configuration whose weights are made up.
         budget_gib: `None`: what the device offers.
         fraction: of the device's memory that JAX takes.
     """
 
-    kind: Literal["room", "longest"]
+    kind: Literal["room", "longest"] | OneCallWay
     model: str
     budget_gib: float | None = None
     fraction: float = 0.93
@@ -76,6 +81,11 @@ CASES = {
     "qwen1.5-7b-80GiB": MemoryCase("longest", QWEN, 80),
     "llama3-8b-device": MemoryCase("longest", LLAMA),
     "qwen1.5-7b-device": MemoryCase("longest", QWEN),
+    "llama3-8b-80GiB-one-call-arena": MemoryCase("arena", LLAMA, 80),
+    "llama3-8b-80GiB-one-call-apart": MemoryCase("apart", LLAMA, 80),
+    "llama3-8b-80GiB-one-call-separate": MemoryCase("separate", LLAMA, 80),
+    "qwen1.5-7b-80GiB-one-call-arena": MemoryCase("arena", QWEN, 80),
+    "qwen1.5-7b-80GiB-one-call-separate": MemoryCase("separate", QWEN, 80),
 }
 
 
@@ -96,8 +106,11 @@ def measure(name: str, case: MemoryCase, *, tokens: int | None, output: int) -> 
         _start(case, settings, plan)
         return _row(name, plan, tokens=room_tokens(plan))
     settings = settings_of(case.model, memory_fraction=case.fraction)
-    plan = longest(settings, case.budget_bytes)
     greedy = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
+    if case.kind != "longest":
+        asked = one_call(settings, case.kind, case.budget_bytes)
+        return _measure_one_call(name, asked, _model(case, settings), greedy)
+    plan = longest(settings, case.budget_bytes)
     engine = _start(case, settings, plan, greedy)
     run = min(tokens or plan.max_model_len, plan.max_model_len)
     ttft_s, ms_per_token = run_sequence(engine, run - output, greedy)
@@ -106,20 +119,37 @@ def measure(name: str, case: MemoryCase, *, tokens: int | None, output: int) -> 
     )
 
 
+def _measure_one_call(
+    name: str, asked: OneCall, model: Decoder, params: SamplingParams
+) -> Row:
+    """Of a prompt in one call, and the outputs after it."""
+    engine = asked.engine(model)
+    with asked.running(engine):
+        # The first launch of decode steps compiles theirs.
+        ttft_s, ms = run_sequence(engine, asked.num_prompt, params, num_skipped=1)
+    output = params.max_tokens or 0
+    tokens = asked.num_prompt + output
+    times = {"ttft_s": ttft_s, "ms_per_token": ms}
+    return _row(name, asked.plan, tokens=tokens, output=output, **times)
+
+
+def _model(case: MemoryCase, settings: Settings) -> Decoder:
+    made_up = pathlib.Path(case.model).suffix == ".json"
+    return load_decoder(settings, random_weights=made_up)
+
+
 def _start(
     case: MemoryCase, settings: Settings, plan: MemoryPlan, *params: SamplingParams
 ) -> Engine:
     """An engine that is ready for such requests; for any, where there are none."""
     sized = replace(settings, max_model_len=plan.max_model_len)
-    made_up = pathlib.Path(case.model).suffix == ".json"
-    model = load_decoder(sized, random_weights=made_up)
-    engine = make_engine(sized, model, plan, prefix_caching=False)
+    engine = make_engine(sized, _model(case, sized), plan, prefix_caching=False)
     engine.warm_up(params or None)
     return engine
 
 
 def run_sequence(
-    engine: Engine, num_prompt: int, params: SamplingParams
+    engine: Engine, num_prompt: int, params: SamplingParams, *, num_skipped: int = 0
 ) -> tuple[float, float]:
     """Seconds to the first token, and milliseconds of each after the first launch's.
 
@@ -127,6 +157,7 @@ def run_sequence(
         engine: warmed up, without work.
         num_prompt: random tokens to begin with.
         params: whose `max_tokens` all come.
+        num_skipped: launches after the first whose tokens are not counted.
     """
     vocabulary = engine.config.embedding.vocab_size
     prompt = np.random.default_rng(0).integers(0, vocabulary, num_prompt).tolist()
@@ -139,8 +170,9 @@ def run_sequence(
             counts.append(came)
             times.append(time.perf_counter())
     assert sum(counts) == params.max_tokens, f"{sum(counts)} tokens came"
-    later = sum(counts[1:])
-    ms = (times[-1] - times[0]) * 1e3 / later if later else 0.0
+    since = min(num_skipped, len(times) - 1)
+    later = sum(counts[since + 1 :])
+    ms = (times[-1] - times[since]) * 1e3 / later if later else 0.0
     return times[0] - start, ms
 
 

@@ -23,15 +23,20 @@ _LETTER = 8  # at most, in the mean
 
 
 def curves(rows: Sequence[Row]) -> list[tuple[str, str, Row]]:
-    """Model, way and row; a sequence that has run stands for the plan's of chunks."""
+    """Model, way and row; what has run stands for what is planned."""
     by_case = {row["case"]: row for row in rows}
     found: list[tuple[str, str, Row]] = []
     for model in dict.fromkeys(model for model, _ in PAPER):
         for way in WAYS:
-            row = by_case.get(f"{model}-{BUDGET}-{way}")
-            run = by_case.get(f"{model}-{BUDGET}")
-            if way == "chunked" and run is not None:
-                row = run
+            planned = by_case.get(f"{model}-{BUDGET}-{way}")
+            # Which has few tokens of output; keys and values of more have room.
+            run = by_case.get(f"{model}-{BUDGET}-one-call-{way}")
+            if run is not None and planned is not None:
+                row = {**run, "tokens": max(run["tokens"], planned["tokens"])}
+            else:
+                row = planned
+            if way == "chunked":
+                row = by_case.get(f"{model}-{BUDGET}", planned)
             if row is not None:
                 found.append((model, way, row))
     return found

@@ -7,9 +7,13 @@ from typing import Any
 import jax
 import pytest
 
-from benchmarks import memory, memory_chart, memory_plans
+from benchmarks import memory, memory_chart, memory_one_call, memory_plans
+from benchmarks.memory_one_call import OneCallWay
 from fdjax.engine.engine import Engine
+from fdjax.engine.lent_pages import LentPages
+from fdjax.generate.params import SamplingParams
 from fdjax.serve import setup
+from fdjax.serve.loading import load_decoder
 from tests.support import h200
 from tests.support.hf_model import FIXTURES
 
@@ -127,6 +131,55 @@ def test_a_shorter_sequence_has_the_same_room(
         memory.main(["--case", "curves", "--tokens", "32"])
 
 
+@pytest.mark.parametrize("way", ["arena", "apart", "separate"])
+def test_the_longest_prompt_of_one_call_runs(
+    way: OneCallWay, monkeypatch: pytest.MonkeyPatch
+):
+    """On a CPU nothing is lent, and what an array could lend is nothing."""
+    settings = memory_plans.settings_of(MODEL)
+    asked = memory_one_call.one_call(settings, way, int(0.02 * GIB))
+    case = memory.MemoryCase(way, MODEL, budget_gib=0.02)
+    monkeypatch.setattr(memory, "one_call", lambda *_: asked)
+    row = memory.measure("one", case, tokens=None, output=20)
+    assert row["prompt_tokens"] == asked.num_prompt > 64
+    assert row["tokens"] == asked.num_prompt + 20 <= asked.plan.max_model_len
+    assert row["planned_bytes"] <= row["budget_bytes"] == int(0.02 * GIB)
+    assert row["ttft_s"] > 0 and row["ms_per_token"] > 0
+
+
+def test_a_prompt_that_has_no_room_for_one_call_is_not_cut_silently():
+    settings = memory_plans.settings_of(MODEL)
+    asked = memory_one_call.one_call(settings, "separate", int(0.02 * GIB))
+    engine = asked.engine(load_decoder(settings))
+    params = SamplingParams(temperature=0.0, max_tokens=1)
+    with asked.running(engine), pytest.raises(RuntimeError, match="of a prompt of"):
+        memory.run_sequence(engine, 10, params)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_prompts_of_one_call_are_those_of_the_curves_but_for_some_pages():
+    settings = memory_plans.settings_of(memory.LLAMA)
+    apart = memory_one_call.one_call(settings, "separate", 80 * GIB)
+    arena = memory_one_call.one_call(settings, "arena", 80 * GIB)
+    rows = {row["case"]: row for row in memory.curves(memory.LLAMA, 80 * GIB)}
+    for one, way in ((apart, "separate"), (arena, "arena")):
+        longest = rows[f"llama3-8b-80GiB-{way}"]["prompt_tokens"]
+        assert longest - 256 <= one.num_prompt < longest
+        assert 0 <= one.plan.free_bytes < 128 * 118_784 + 2**21
+    assert arena.plan.layout.lent and not apart.plan.layout.lent
+    # What it borrows, as the engine's room asks for it, and a page that is begun.
+    width = arena.plan.layout.pages_for(arena.plan.max_model_len)
+    lent = LentPages(
+        settings.config,
+        arena.plan.layout,
+        num_rows=1,
+        widths=(1, width),
+        sizes={"decode": (1,), "extend": (16, arena.num_prompt)},
+    )
+    pages = lent.pages("extend", arena.num_prompt) + arena.num_prompt // 16 + 1
+    assert pages <= arena.plan.layout.num_pages
+
+
 def test_room_is_that_of_an_engine_warmed_up_for_anything(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -157,5 +210,9 @@ def test_a_run_stands_for_what_was_planned():
     run = {"prompt_tokens": 529_968, "tokens": 530_000, "ttft_s": 140.0}
     drawn = memory_chart.chart([*rows, {"case": "llama3-8b-80GiB", **run}], "h200")
     assert "529,968; 530,000, run (the paper: 502,000)" in drawn
+    case = {"case": "llama3-8b-80GiB-one-call-arena"}
+    run = {"prompt_tokens": 393_000, "tokens": 393_032, "ttft_s": 90.0}
+    drawn = memory_chart.chart([*rows, {**case, **run}], "h200")
+    assert "393,000; 531,000, run" in drawn, "a few tokens came; there is room for more"
     with pytest.raises(ValueError, match="run the case curves first"):
         memory_chart.chart([], "h200")
