@@ -5,6 +5,47 @@ from collections.abc import Mapping, Sequence
 from benchmarks.tables import NOTHING, Row, markdown, provenance
 
 
+def cases(found: Sequence[Row]) -> str:
+    """What has run: its tokens, times, and the device's peak beside the plan.
+
+    And what is arithmetic alone, as the longest prompts of one call are until they run.
+    """
+    if not found:
+        return NOTHING
+    ran = [row for row in found if row.get("planned_bytes")]
+    header = (
+        "case", "tokens", "prompt", "first token, s", "ms/token", "planned, GB",
+        "peak beside the plan", "commit",
+    )  # fmt: skip
+    cells = (
+        (
+            row["case"],
+            f"{row['tokens']:,}",
+            _number(row["prompt_tokens"], ","),
+            _number(row["ttft_s"], ".1f"),
+            _number(row["ms_per_token"], ".1f"),
+            f"{row['planned_bytes'] / 1e9:.2f}",
+            _number(row["peak_over_plan"], "+.2%"),
+            row["commit"],
+        )
+        for row in ran
+    )
+    planned = "; ".join(_planned(row) for row in found if row not in ran)
+    told = f" By arithmetic alone: {planned}." if planned else ""
+    return f"{markdown(header, cells)}\n\n{provenance(ran)}{told}"
+
+
+def _number(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
+
+
+def _planned(row: Row) -> str:
+    """A prompt, and what it may grow to."""
+    prompt, last = row["prompt_tokens"], row["tokens"]
+    grows = f", {last:,} at the end" if last > prompt else ""
+    return f"{row['case']} {prompt:,}{grows} ({row['commit']})"
+
+
 def rows(found: Sequence[Row]) -> str:
     """Tokens a second by rows, for each way of memory; and of all rows that fit it.
 

@@ -76,7 +76,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "online": lambda: _shown(tables.online(of("serving_online")), ONLINE),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
-    "memory_rows": lambda: _shown(memory_tables.rows(of("memory_rows")), MEMORY),
+    "memory": lambda: _shown(memory_tables.cases(of("memory")), MEMORY),
+    "memory_rows": lambda: memory_tables.rows(of("memory_rows")),
     "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
     "decode_attention": lambda: kernel_tables.attention(of("decode_attention")),
     "decode_attention_pallas": lambda: kernel_tables.pallas(
@@ -118,6 +119,7 @@ PAGES = {
         "online",
         "models",
         "ablation",
+        "memory",
         "memory_rows",
         "cpu",
     ),

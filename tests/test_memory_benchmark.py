@@ -7,7 +7,13 @@ from typing import Any
 import jax
 import pytest
 
-from benchmarks import memory, memory_chart, memory_one_call, memory_plans
+from benchmarks import (
+    memory,
+    memory_chart,
+    memory_one_call,
+    memory_plans,
+    memory_tables,
+)
 from benchmarks.memory_one_call import OneCallWay
 from fdjax.engine.engine import Engine
 from fdjax.engine.lent_pages import LentPages
@@ -216,3 +222,29 @@ def test_a_run_stands_for_what_was_planned():
     assert "393,000; 531,000, run" in drawn, "a few tokens came; there is room for more"
     with pytest.raises(ValueError, match="run the case curves first"):
         memory_chart.chart([], "h200")
+
+
+# --- The table ------------------------------------------------------------------------
+
+
+def test_the_table_tells_runs_from_what_is_planned():
+    source = {"commit": "abc", "date": "2026-11-27", "jax": "0.11.2"}
+    ran = {"planned_bytes": 85_899_127_936, "peak_over_plan": -0.00503}
+    times = {"prompt_tokens": 529_344, "ttft_s": 152.887, "ms_per_token": 20.2782}
+    none = dict.fromkeys(times)
+    rows: list[dict[str, Any]] = [
+        {"case": "longest", "tokens": 529_376, **times, **ran, **source},
+        {"case": "room", "tokens": 902_096, **none, **ran, **source},
+        {"case": "x-arena", "tokens": 530_896, "prompt_tokens": 395_184, **source},
+        {"case": "x-separate", "tokens": 279_504, "prompt_tokens": 279_504, **source},
+    ]
+    _, _, longest, room, _, told = memory_tables.cases(rows).splitlines()
+    assert longest == (
+        "| longest | 529,376 | 529,344 | 152.9 | 20.3 | 85.90 | -0.50% | abc |"
+    )
+    assert room == "| room | 902,096 |  |  |  | 85.90 | -0.50% | abc |"
+    assert told == (
+        "Measured 2026-11-27, jax 0.11.2. By arithmetic alone: x-arena 395,184, "
+        "530,896 at the end (abc); x-separate 279,504 (abc)."
+    )
+    assert memory_tables.cases([]) == memory_tables.NOTHING
