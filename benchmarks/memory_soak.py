@@ -1,12 +1,15 @@
 """Random requests at 1.3 times the load that fits: whose tokens change.
 
-Layers of a real model with made-up weights, over a KV array whose end steps borrow, so
-small that pages are moved and sequences put back all the time. Then each kind of
+A model over a KV array whose end steps borrow, so small that pages are moved and
+sequences put back all the time. Its prompts are what it says itself. Each kind of
 request runs again, undisturbed: in an array with room for all that run, which nobody
-borrows. A token that differs is told from one that rounding has decided: calls have
-other sizes there, and so other orders of sums. Where the undisturbed run takes the two
-for all but equally likely it is a tie; what somebody has overwritten makes another
-token, not a tie.
+borrows. In 16 bits the same tokens cannot be asked for: calls have other sizes there,
+and so other orders of sums, which decide where two tokens are all but equally likely.
+So the same requests come once more, at the same times, where nothing is lent, moved or
+put back, and are judged alike. What somebody has overwritten makes other tokens; what
+rounding decides differs there, too.
+
+Weights must be trained: those of made-up ones are all but equally likely everywhere.
 """
 
 import argparse
@@ -14,12 +17,13 @@ import pathlib
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from benchmarks import results
-from benchmarks.memory import LLAMA, Row, keep
+from benchmarks.memory import Row, keep
 from fdjax import device
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Logprob
@@ -27,19 +31,21 @@ from fdjax.engine.runs import Runs
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.params import SamplingParams
 from fdjax.memory.plan import MemoryPlan
+from fdjax.models import SHIPPED
 from fdjax.models.decoder import Decoder
 from fdjax.serve.loading import load_decoder, make_engine
 from fdjax.serve.setup import Settings
 
 # Tokens of all requests at a time, by the tokens that fit.
 LOAD = 1.3
-LENGTHS, OUTPUTS, STARTS = (8, 40, 96, 160, 250), (4, 16, 40, 64), 3
+LENGTHS, OUTPUTS, STARTS = (8, 40, 96, 160, 250), (4, 40, 120, 300), 3
 # Of requests that are there, one in so many steps is aborted.
 STEPS_OF_ABORT = 20
-# Log-probabilities that 16 bits may exchange; made-up weights have them by the dozen.
+# Log-probabilities that 16 bits may exchange.
 TIE = 0.05
 MOST_LIKELY = 20
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+DRAWN = SamplingParams(temperature=0.8, ignore_eos=True)
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,6 @@ class Kind:
     start: int
     length: int
     output: int
-
-    def prompt(self, vocab_size: int) -> list[int]:
-        """Those of one start begin alike, so that prefixes are found."""
-        draw = random.Random(self.start)
-        return [draw.randrange(vocab_size) for _ in range(self.length)]
 
     def params(self, **options: Any) -> SamplingParams:
         """All tokens come, the most likely ones."""
@@ -102,25 +103,45 @@ def mean_tokens() -> float:
     return sum(LENGTHS) / len(LENGTHS) + sum(OUTPUTS) / len(OUTPUTS)
 
 
-def soak(engine: Engine, *, num_requests: int, num_live: int, seed: int) -> Soak:
+def told(engine: Engine) -> dict[Kind, list[int]]:
+    """The prompt of each kind; those of one start begin alike, so that one is found."""
+    runs, begin = Runs(engine), [0]
+    sequences: dict[EngineSequence, list[int]] = {}
+    for start in range(STARTS):
+        params = replace(DRAWN, seed=start, max_tokens=max(LENGTHS) - len(begin))
+        (sequence,) = runs.add([engine.request(0, begin, params)])
+        sequences[sequence] = [*begin]
+    for sequence, new in runs.follow([*sequences]):
+        sequences[sequence] += new.token_ids
+    stories = [*sequences.values()]
+    return {kind: stories[kind.start][: kind.length] for kind in kinds()}
+
+
+def soak(
+    engine: Engine,
+    prompts: Mapping[Kind, Sequence[int]],
+    *,
+    num_requests: int,
+    num_live: int,
+    seed: int,
+) -> Soak:
     """Adds requests at random times, aborts some, and runs all to their ends.
 
     Args:
         engine: without work.
+        prompts: of each kind of request.
         num_requests: how many.
         num_live: that wait or run at a time, at most.
         seed: of all that is random.
     """
-    draw, left, all_kinds = random.Random(seed), num_requests, kinds()
-    vocab_size, num_aborted = engine.config.embedding.vocab_size, 0
-    prompts = {kind: kind.prompt(vocab_size) for kind in all_kinds}
+    draw, left, num_aborted = random.Random(seed), num_requests, 0
     live: dict[EngineSequence, Kind] = {}
     asked: dict[EngineSequence, Kind] = {}
     tokens: defaultdict[EngineSequence, list[int]] = defaultdict(list)
     while left or engine.has_work:
         while left and len(live) < num_live and draw.random() < 0.9:
             left -= 1
-            kind = draw.choice(all_kinds)
+            kind = draw.choice([*prompts])
             request = engine.request(0, prompts[kind], kind.params())
             sequence = engine.add(request)
             live[sequence] = asked[sequence] = kind
@@ -136,18 +157,20 @@ def soak(engine: Engine, *, num_requests: int, num_live: int, seed: int) -> Soak
     return Soak([(kind, tokens[one]) for one, kind in asked.items()], num_aborted)
 
 
-def undisturbed(engine: Engine, asked: Iterable[Kind]) -> dict[Kind, Undisturbed]:
+def undisturbed(
+    engine: Engine, prompts: Mapping[Kind, Sequence[int]]
+) -> dict[Kind, Undisturbed]:
     """Runs each kind once.
 
     Args:
         engine: with room for all of its rows.
-        asked: the kinds.
+        prompts: of the kinds.
     """
     vocab_size = engine.config.embedding.vocab_size
     runs, sequences = Runs(engine), dict[EngineSequence, Kind]()
-    for kind in asked:
+    for kind, prompt in prompts.items():
         params = kind.params(logprobs=min(MOST_LIKELY, vocab_size))
-        request = engine.request(0, kind.prompt(vocab_size), params)
+        request = engine.request(0, prompt, params)
         sequences[runs.add([request])[0]] = kind
     found = {kind: Undisturbed([], []) for kind in sequences.values()}
     for sequence, new in runs.follow([*sequences]):
@@ -187,24 +210,31 @@ def measure(
     plan = settings.memory_plan()
     wanted = plan.least_step_pages + plan.layout.pages_for(room_tokens)
     small = replace(plan, layout=plan.layout.with_pages(wanted))
-    engine = _engine(settings, model, small, caching=caching)
-    started, num_live = time.perf_counter(), settings.max_num_seqs
-    done = soak(engine, num_requests=num_requests, num_live=num_live, seed=seed)
-    seconds, now = time.perf_counter() - started, engine.statistics()
-    pool, lent = engine.scheduler.pool, small.layout.lent
-    del engine
     separate = replace(settings.widest_layout, lent=False)
     apart = _engine(settings, model, replace(plan, layout=separate), caching=False)
-    found = verdicts(
-        done, undisturbed(apart, dict.fromkeys(k for k, _ in done.outputs))
+    prompts = told(apart)
+    alone = undisturbed(apart, prompts)
+    load = partial(
+        soak,
+        prompts=prompts,
+        num_requests=num_requests,
+        num_live=settings.max_num_seqs,
+        seed=seed,
     )
+    control = verdicts(load(apart), alone)
+    del apart
+    engine = _engine(settings, model, small, caching=caching)
+    started = time.perf_counter()
+    done = load(engine)
+    seconds, now = time.perf_counter() - started, engine.statistics()
+    pool, found = engine.scheduler.pool, verdicts(done, alone)
     return {
         "requests": num_requests,
-        "at_a_time": num_live,
+        "at_a_time": settings.max_num_seqs,
         "load": LOAD,
         "room_tokens": room_tokens,
         "prefix_caching": caching,
-        "lent": lent,
+        "lent": small.layout.lent,
         "ended": len(done.outputs),
         "aborted": done.num_aborted,
         "moved_pages": now.num_moved_pages,
@@ -212,6 +242,8 @@ def measure(
         "put_back_for_room": now.num_put_back_for_room,
         "differing": found["other"],
         "ties": found["tie"],
+        "differing_undisturbed": control["other"],
+        "ties_undisturbed": control["tie"],
         "tie_logprob": TIE,
         "pages": pool.num_pages,
         "pages_back": pool.num_free,
@@ -235,8 +267,7 @@ def main(given: Sequence[str] | None = None) -> None:
         given: of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=LLAMA)
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--model", default=SHIPPED)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=8192, help="that fit")
     parser.add_argument("--batched-tokens", type=int, default=512, help="of a step")
@@ -245,15 +276,15 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=pathlib.Path)
     asked = parser.parse_args(given)
     device.claim_memory(0.93)
-    path = pathlib.Path(asked.model)
     settings = Settings.of(
         asked.model,
         max_model_len=max(LENGTHS) + max(OUTPUTS),
         max_num_seqs=round(LOAD * asked.tokens / mean_tokens()),
         max_num_batched_tokens=asked.batched_tokens,
-        hf_overrides={"num_hidden_layers": asked.layers},
     )
-    model = load_decoder(settings, random_weights=True)
+    model = load_decoder(
+        settings,
+    )
     row = measure(
         settings,
         model,
@@ -263,7 +294,8 @@ def main(given: Sequence[str] | None = None) -> None:
         seed=asked.seed,
     )
     cached = "cached" if asked.prefix_caching else "uncached"
-    row = {"case": f"{path.stem}-{asked.layers}-layers-{cached}", **row}
+    name = pathlib.Path(asked.model).stem
+    row = {"case": f"{name}-{cached}", **row}
     print(row, flush=True)
     default = results.RESULTS / results.device_slug() / "memory_soak.json"
     keep(asked.out or default, [row])

@@ -20,16 +20,17 @@ def test_requests_keep_their_tokens_and_give_all_back(
     monkeypatch.setattr(memory_soak, "STARTS", 2)
     out = tmp_path / "memory_soak.json"
     out.write_text('[{"case": "kept"}]')
-    sizes = "--layers 1 --requests 40 --tokens 160 --batched-tokens 32"
+    sizes = "--requests 40 --tokens 160 --batched-tokens 32"
     run = f"--model {FIXTURES / 'llama'} --prefix-caching --out {out}"
     memory_soak.main(f"{sizes} {run}".split())
     kept, row = json.loads(out.read_text())
     assert kept == {"case": "kept"}
-    assert row["case"] == "llama-1-layers-cached" and row["prefix_caching"]
+    assert row["case"] == "llama-cached" and row["prefix_caching"]
     assert row["at_a_time"] == round(1.3 * 160 / (56 / 3 + 22))
     assert row["ended"] + row["aborted"] == row["requests"] == 40
     assert row["put_back"] > 0 and row["aborted"] > 0
     assert row["differing"] == row["ties"] == row["moved_pages"] == 0
+    assert row["differing_undisturbed"] == row["ties_undisturbed"] == 0
     assert row["pages_back"] == row["pages"] == 10
 
 
