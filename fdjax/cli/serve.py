@@ -7,7 +7,6 @@ import logging
 import logging.config
 import pathlib
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,10 +32,6 @@ LOST = 3
 """The status where requests were ended before they were done."""
 # For the step of the engine that is under way at the end.
 _CLOSING_S = 5.0
-# How long a thread of Python may let others wait. The engine's comes back from the
-# device many times a step, and finds the one that sends: of 5 ms, which is Python's
-# own, a step of 10 ms with 200 streams takes 1.7 ms more.
-_SWITCH_S = 5e-4
 
 LogFormat = Literal["text", "json"]
 MetricsPrefix = Literal["fdjax", "vllm"]
@@ -157,7 +152,6 @@ def serve(
             stall_exit_seconds=connections.stall_exit_seconds,
             on_stop=_end_in,
         )
-        sys.setswitchinterval(_SWITCH_S)
         try:
             server.run()
         finally:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import queue
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -37,9 +38,17 @@ The kernel's buffers hold some thousands more on their way to a client of HTTP.
 # How often it is seen whether a step that should take longer has ended.
 LOOK_S = 1e-3
 
+# How long a thread of Python may let others wait; Python's own is 5 ms. The engine's
+# comes back from the device many times a step, and finds the one that reads all tokens.
+# With 20 conversations a second over HTTP on an H200 a token takes 16.1 ms with 0.5 ms,
+# and 14.3 with this: what it takes without HTTP.
+SWITCH_S = 2e-5
+
 
 class EngineThread:
     """Owns an engine: all that is done with it is done on one thread.
+
+    From then on the threads of this process take turns more often: see `SWITCH_S`.
 
     Args:
         engine: used by nothing else from now on.
@@ -162,6 +171,7 @@ class EngineThread:
         command()
 
     def _run(self) -> None:
+        sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
         try:
             while not self._closing:
                 self._hold()
