@@ -99,8 +99,8 @@ def kinds() -> list[Kind]:
 
 
 def mean_tokens() -> float:
-    """Of a request on the way: its prompt, and half of its output."""
-    return sum(LENGTHS) / len(LENGTHS) + sum(OUTPUTS) / len(OUTPUTS) / 2
+    """Of a request, prompt and output."""
+    return sum(LENGTHS) / len(LENGTHS) + sum(OUTPUTS) / len(OUTPUTS)
 
 
 def told(engine: Engine) -> dict[Kind, list[int]]:

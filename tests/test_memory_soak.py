@@ -26,7 +26,7 @@ def test_requests_keep_their_tokens_and_give_all_back(
     kept, row = json.loads(out.read_text())
     assert kept == {"case": "kept"}
     assert row["case"] == "llama-cached" and row["prefix_caching"]
-    assert row["at_a_time"] == round(1.3 * 160 / (56 / 3 + 11))
+    assert row["at_a_time"] == round(1.3 * 160 / (56 / 3 + 22))
     assert row["ended"] + row["aborted"] == row["requests"] == 40
     assert row["put_back"] > 0 and row["aborted"] > 0
     assert row["differing"] == row["ties"] == row["moved_pages"] == 0
