@@ -32,10 +32,6 @@ from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 
 
-def _nothing() -> None:
-    """Is done."""
-
-
 class Engine(Intake):
     """Continues prompts given as token ids, as many together as rows and pages allow.
 
@@ -174,18 +170,13 @@ class Engine(Intake):
         """
         return self._pipeline.spare_s
 
-    def step(
-        self, on_launch: Callable[[], None] = _nothing
-    ) -> list[tuple[EngineSequence, Increment]]:
+    def step(self) -> list[tuple[EngineSequence, Increment]]:
         """Lets sequences in, launches what is next, and reads what was launched before.
-
-        Args:
-            on_launch: called when all is launched, before the device is waited for.
 
         Returns:
             New tokens. None does not mean that there is nothing to do: see `has_work`.
         """
-        increments = self._pipeline.step(on_launch)
+        increments = self._pipeline.step()
         self._softmax.look(self.executor.progress.softmax, at_once=not self.has_work)
         return increments
 

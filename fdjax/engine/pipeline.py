@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fdjax.engine.awaited_beams import AwaitedBeams
 from fdjax.engine.beam_batches import padded_count
@@ -49,9 +49,7 @@ class Pipeline:
         """Forgets what was launched."""
         self._unread.clear()
 
-    def step(
-        self, on_launch: Callable[[], None]
-    ) -> list[tuple[EngineSequence, Increment]]:
+    def step(self) -> list[tuple[EngineSequence, Increment]]:
         """See `Engine.step`."""
         increments = self._settle()
         began_s = self._executor.pace.now()
@@ -61,7 +59,6 @@ class Pipeline:
         launched += self._mixed() if self._mixes else self._decode()
         launched += self._search()
         self._hold.launched(self._executor.pace.now() - began_s)
-        on_launch()
         while len(self._unread) > LAUNCHES_AHEAD * launched:
             increments += self._read(self._unread.popleft())
         return increments

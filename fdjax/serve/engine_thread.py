@@ -2,15 +2,16 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import queue
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 from fdjax.engine.limits import Load
@@ -21,9 +22,8 @@ from fdjax.engine.step_clock import StepClock
 from fdjax.errors import EngineDeadError
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.claims import Claim, Claims
-from fdjax.serve.posting import Delivery, Postings
 from fdjax.serve.serving_engine import ServingEngine
-from fdjax.serve.tickets import Submission, Ticket
+from fdjax.serve.tickets import Submission, Ticket, post
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -63,10 +63,6 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[Any, Ticket] = {}
         self._claims = Claims(engine)
-        # By a command, as a step may be under way.
-        self._postings = Postings(
-            lambda tickets: self._commands.put(partial(self._abort, tickets))
-        )
         # Whoever puts a command must know that it is read, or that nothing is any more.
         self._lock = threading.Lock()
         self._clock = StepClock()
@@ -143,12 +139,12 @@ class EngineThread:
 
     def abort(self, tickets: Sequence[Ticket]) -> None:
         """Ends calls, if they have not ended; what was added before is found."""
-        self._tell(partial(self._abort, tickets))
+        self._tell(functools.partial(self._abort, tickets))
 
     def resume(self, ticket: Ticket) -> None:
         """Goes on with a call that was parked, as all of it was read."""
         ticket.parked = False
-        self._tell(partial(self._resume, ticket))
+        self._tell(functools.partial(self._resume, ticket))
 
     def close(self, *, seconds: float | None = None) -> bool:
         """Ends all calls and the thread, once the step under way is done.
@@ -182,7 +178,7 @@ class EngineThread:
                 self._obey()
                 if not self._closing and self._engine.has_work:
                     with self._clock.step():
-                        increments = self._engine.step(self._postings.post_held)
+                        increments = self._engine.step()
                     self._deliver(increments)
         except BaseException as error:
             _LOGGER.exception("the engine has failed and takes no more requests")
@@ -192,13 +188,11 @@ class EngineThread:
     def _hold(self) -> None:
         """Waits as long as the device has work anyway."""
         while (spare_s := self._engine.spare_s) > 0:
-            self._postings.post_held()
             time.sleep(min(spare_s, LOOK_S))
 
     def _obey(self) -> None:
         """Does what was asked for; waits for it if there is nothing else to do."""
         if not self._engine.has_work:
-            self._postings.post_held()
             self._commands.get()()
         # No more than there are now: those who ask without end must not put off a step.
         for _ in range(self._commands.qsize()):
@@ -250,15 +244,14 @@ class EngineThread:
             self._engine.resume(ticket.sequence)
 
     def _deliver(self, increments: Sequence[tuple[Any, Increment]]) -> None:
-        """Hands increments over: see `Postings`."""
-        self._postings.post_held()
-        firsts: list[Delivery] = []
+        """Hands increments over, all those of one loop by one call."""
+        batches: dict[Any, list[tuple[Ticket, Increment]]] = defaultdict(list)
         for sequence, increment in increments:
             ticket = self._tickets.get(sequence)
             if ticket is None:  # aborted while the step was under way
                 self.num_made += len(increment.token_ids)
                 continue
-            is_first, shares = not ticket.num_put, ticket.shared(increment)
+            shares = ticket.shared(increment)
             for one, part in shares:
                 self.num_made += len(part.token_ids)
                 one.admitted_s, one.num_cached = (
@@ -271,11 +264,10 @@ class EngineThread:
             elif ticket.num_unread > MOST_UNREAD and not ticket.parked:
                 ticket.parked = True
                 self._engine.park(sequence)
-            if is_first:
-                firsts += shares
-            else:
-                self._postings.hold(shares)
-        self._postings.post(firsts)
+            batches[ticket.loop] += shares
+        for loop, batch in batches.items():
+            if not post(loop, batch):
+                self._abort([ticket for ticket, _ in batch])
 
     def _end(self) -> None:
         with self._lock:
@@ -283,9 +275,9 @@ class EngineThread:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._commands.get_nowait()()
-        self._postings.post_held()
         tickets, self._tickets = self._tickets, {}
-        self._postings.post([(ticket, self._dead()) for ticket in tickets.values()])
+        for ticket in tickets.values():
+            post(ticket.loop, [(ticket, self._dead())])
 
     def _dead(self) -> EngineDeadError:
         if self.error is None:

@@ -1,6 +1,6 @@
 """`ServingEngine`: what serving needs of an engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fdjax.engine.limits import NOTHING, Load
@@ -78,12 +78,8 @@ class ServingEngine(Protocol):
         """Goes on with a sequence, if it was parked."""
         ...
 
-    def step(self, on_launch: Callable[[], None] = ...) -> list[tuple[Any, Increment]]:
-        """Does some work; gives what came of it, which may be nothing.
-
-        Args:
-            on_launch: called once the device has work and before it is waited for.
-        """
+    def step(self) -> list[tuple[Any, Increment]]:
+        """Does some work; gives what came of it, which may be nothing."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Found, Increment
 from fdjax.generate.any_params import AnyParams
-from fdjax.serve.inbox import Inbox
+from fdjax.serve.inbox import Inbox, Item
 
 
 @dataclass(frozen=True)
@@ -74,3 +74,20 @@ class Ticket:
         """Counts what was read; whether a parked sequence should go on."""
         self.num_taken += len(increment.token_ids)
         return self.parked and not self.num_unread
+
+
+type Batch = Sequence[tuple[Ticket, Item]]
+
+
+def post(loop: asyncio.AbstractEventLoop, batch: Batch) -> bool:
+    """Puts what has come where its tasks read it; whether the loop still runs."""
+    try:
+        loop.call_soon_threadsafe(_put, batch)
+    except RuntimeError:  # the loop is closed
+        return False
+    return True
+
+
+def _put(batch: Batch) -> None:
+    for ticket, item in batch:
+        ticket.inbox.put(item)

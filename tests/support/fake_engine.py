@@ -184,11 +184,8 @@ class FakeEngine:
             num_put_back_for_room=1,
         )
 
-    def step(
-        self, on_launch: Callable[[], None] = lambda: None
-    ) -> list[tuple[FakeSequence, Increment]]:
+    def step(self) -> list[tuple[FakeSequence, Increment]]:
         self._enter()
-        on_launch()
         self.num_steps += 1
         time.sleep(self.step_s)
         if self.hung is not None:
