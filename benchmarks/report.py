@@ -74,6 +74,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         *map(of, ("serving", "start", "trace_decode", "peers"))
     ),
     "online": lambda: _shown(tables.online(of("serving_online")), ONLINE),
+    "over_http": lambda: tables.over_http(of("serving_http")),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
     "memory": lambda: _shown(memory_tables.cases(of("memory")), MEMORY),
@@ -117,6 +118,7 @@ PAGES = {
         "beside",
         "whole",
         "online",
+        "over_http",
         "models",
         "ablation",
         "memory",

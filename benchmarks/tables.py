@@ -181,6 +181,25 @@ def online(rows: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
+def over_http(rows: Sequence[Row]) -> str:
+    """Loads over HTTP, and the same requests to an engine in the client's process."""
+    header = ("load", "way", "p50 / p90 / p99 of the first token, ms",
+              "each after it, ms", "gaps, ms", "requests/s")  # fmt: skip
+    cells = (
+        (
+            LOADS[row["load"]],
+            row["way"],
+            *(
+                " / ".join(f"{value:.1f}" for value in row[name])
+                for name in ("ttft_ms", "tpot_ms", "gap_ms")
+            ),
+            f"{row['requests_per_s']:.2f}",
+        )
+        for row in rows
+    )
+    return f"{markdown(header, cells)}\n\n{provenance(rows)}"
+
+
 def loaded(rows: Sequence[Row], load: str) -> tuple[Row, Row]:
     """What a load was served like: prompts beside decoding, and by another engine."""
     own = [row for row in rows if row["load"] == load]
