@@ -41,7 +41,7 @@ LOOK_S = 1e-3
 # How long a thread of Python may let others wait; Python's own is 5 ms. The engine's
 # comes back from the device many times a step, and finds the one that reads all tokens.
 # With 20 conversations a second over HTTP on an H200 a token takes 16.1 ms with 0.5 ms,
-# and 14.3 with this: what it takes without HTTP.
+# and 14.3 with this.
 SWITCH_S = 2e-5
 
 

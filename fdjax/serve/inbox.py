@@ -9,6 +9,10 @@ from fdjax.errors import EngineDeadError
 
 type Item = Increment | EngineDeadError
 
+MOST_JOINED = 16
+"""Tokens of increments that are joined: with log-probabilities each may be a thousand
+bytes of JSON, and what is made at once keeps all others waiting."""
+
 
 class Inbox:
     """Increments for the one task that reads them, or the error that ends them.
@@ -28,7 +32,7 @@ class Inbox:
         last = self._items[-1] if self._items else None
         # Plain increments alone: those of a beam search replace one another. Behind an
         # end may stand what was on its way when the reader's side ended it.
-        if _is_plain(last) and _is_plain(item) and last.finish_reason is None:
+        if _is_plain(last) and _is_plain(item) and _may_be_joined(last, item):
             self._items[-1] = _joined(last, item)
         else:
             self._items.append(item)
@@ -48,6 +52,11 @@ class Inbox:
 
 def _is_plain(item: Item | None) -> TypeGuard[Increment]:
     return type(item) is Increment
+
+
+def _may_be_joined(one: Increment, other: Increment) -> bool:
+    count = len(one.token_ids) + len(other.token_ids)
+    return one.finish_reason is None and count <= MOST_JOINED
 
 
 def _joined(one: Increment, other: Increment) -> Increment:

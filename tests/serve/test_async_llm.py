@@ -27,6 +27,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.usefixtures("apart")
 async def test_chunks_of_a_text(make: Make):
     engine = FakeEngine(TOKENS)
     chunks = await collect(make(engine))

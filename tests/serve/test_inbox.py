@@ -1,13 +1,14 @@
 """What waits in an inbox is joined, and nothing of it is lost."""
 
 import asyncio
+import itertools
 
 import pytest
 
 from fdjax.engine.request import Found, Increment, Logprob
 from fdjax.errors import EngineDeadError
 from fdjax.generate.stopping import FinishReason
-from fdjax.serve.inbox import Inbox, Item
+from fdjax.serve.inbox import MOST_JOINED, Inbox, Item
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +36,16 @@ async def test_log_probabilities_stay_with_their_tokens():
     inbox.put(Increment(0, [2, 3], [_logprob(2), _logprob(3)], None))
     joined = Increment(0, [1, 2, 3], [_logprob(i) for i in (1, 2, 3)], None, prompt)
     assert await all_of(inbox, 1) == [joined]
+
+
+async def test_no_more_are_joined_than_may_be():
+    inbox, tokens = Inbox(), range(2 * MOST_JOINED + 3)
+    for token in tokens:
+        inbox.put(increment(token))
+    items = await all_of(inbox, 3)
+    made = [one.token_ids for one in items if isinstance(one, Increment)]
+    assert [len(each) for each in made] == [MOST_JOINED, MOST_JOINED, 3]
+    assert [*itertools.chain(*made)] == [*tokens]
 
 
 async def test_who_is_quick_gets_each_by_itself():

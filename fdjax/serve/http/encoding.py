@@ -3,9 +3,9 @@
 import json
 
 # One for all: `json.dumps` makes another at each call.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def encoded(content: object) -> bytes:
     """As short as it can be; numbers that JSON does not have are an error."""
-    return _ENCODER.encode(content).encode()
+    return ENCODER.encode(content).encode()

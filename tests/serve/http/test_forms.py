@@ -69,6 +69,7 @@ async def test_samples_in_every_form_beside_a_story(client: httpx2.AsyncClient):
             assert re.fullmatch(pattern, text)
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("path", [COMPLETIONS, CHATS])
 async def test_a_stream(client: httpx2.AsyncClient, path: str):
     good = PROMPT if path == COMPLETIONS else CHAT

@@ -25,6 +25,7 @@ REASONING = dataclasses.replace(
 )
 
 
+@pytest.mark.usefixtures("apart")
 async def test_reasoning_beside_a_call():
     text = f"<think>\nHm, so.\n</think>\n\nYes.{CALL}"
     conversation = Conversation(text, model=REASONING)

@@ -70,13 +70,14 @@ async def answer(path: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:
 @pytest.mark.parametrize("path", REQUESTS)
 async def test_others_have_their_turn(path: str, monkeypatch: pytest.MonkeyPatch):
     made: list[int] = []
-    dumps = json.dumps
+    encode = encoding.ENCODER.encode
 
-    def counted(*arguments: Any, **options: Any) -> str:
-        made.append(len(dumps(*arguments, **options)))
-        return dumps(*arguments, **options)
+    def counted(content: Any) -> str:
+        text = encode(content)
+        made.append(len(text))
+        return text
 
-    monkeypatch.setattr(encoding.json, "dumps", counted)
+    monkeypatch.setattr(encoding.ENCODER, "encode", counted)
     content, pieces = await answer(path)
     assert len(content["choices"]) == 2
     size = sum(size for size, _ in pieces)
