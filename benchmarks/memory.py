@@ -11,7 +11,7 @@
   `--described "NVIDIA H200"` plans for that device, which need not be here.
 * `plot`: draws what there is of these.
 
-A sequence of a whole H200 takes minutes: `--tokens` runs a shorter one in the same
+A sequence of 0.93 of an H200 takes minutes: `--tokens` runs a shorter one in the same
 room, which is a case of its own, `<case>-<tokens>`.
 """
 

@@ -140,13 +140,11 @@ def check_pages(request: Request, layout: KVLayout, *, borrowed: int = 0) -> Non
     if request.beams is not None:
         remedy += " or beam_width"
     if needed + borrowed > layout.num_pages:
-        beside = ""
-        if borrowed:
-            num_bytes = layout.page_bytes * (needed + borrowed)
-            beside = f" beside {borrowed} that a step borrows ({num_bytes:,} bytes)"
+        beside = f" beside {borrowed} that a step borrows" if borrowed else ""
+        num_bytes = layout.page_bytes * (needed + borrowed)
         raise RequestError(
             f"prompt {request.index} and its output need {needed} pages of "
-            f"{layout.page_size} tokens{beside}, but there are {layout.num_pages}"
-            f"{f' ({layout.nbytes:,} bytes)' if borrowed else ''}; shorten the prompt, "
-            f"or {remedy}"
+            f"{layout.page_size} tokens{beside} ({num_bytes:,} bytes), but there are "
+            f"{layout.num_pages} ({layout.nbytes:,} bytes); shorten the prompt, or "
+            f"{remedy}"
         )

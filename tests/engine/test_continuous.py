@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import random
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -233,7 +234,11 @@ def test_the_last_in_order_is_put_back(small: Engine):
 
 def test_a_request_beyond_the_whole_array_is_refused():
     engine = tiny_engine(num_pages=3)
-    with pytest.raises(RequestError, match="need 4 pages of 8 tokens, but there are 3"):
+    page = engine.plan.layout.page_bytes
+    told = (
+        f"need 4 pages of 8 tokens ({4 * page:,} bytes), but there are 3 ({3 * page:,}"
+    )
+    with pytest.raises(RequestError, match=re.escape(told)):
         add(engine, LONG[:20], dataclasses.replace(GREEDY, max_tokens=6))
     assert not engine.has_work
 
