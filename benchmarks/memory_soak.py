@@ -5,9 +5,9 @@ time; how often sequences are put back is told. Its prompts are what it says its
 Each kind of request runs again, undisturbed: in an array with room for all that run,
 which nobody borrows. In 16 bits the same tokens cannot be asked for: calls have other
 sizes there, and so other orders of sums, which decide where two tokens are all but
-equally likely. So the same requests come once more, at the same times, where nothing is lent, moved or
-put back, and are judged alike. What somebody has overwritten makes other tokens; what
-rounding decides differs there, too.
+equally likely. So the same requests come once more, at the same times, where nothing is
+lent, moved or put back, and are judged alike. What somebody has overwritten makes other
+tokens; what rounding decides differs there, too.
 
 Weights must be trained: those of made-up ones are all but equally likely everywhere.
 """
