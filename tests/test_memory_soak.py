@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
-from benchmarks import memory_soak
-from benchmarks.memory_soak import TIE, Undisturbed
+from benchmarks import memory_soak, soak_requests
+from benchmarks.soak_requests import TIE, Undisturbed
 from fdjax.engine.request import Logprob
 from tests.support.hf_model import FIXTURES
 
@@ -15,9 +15,9 @@ def test_requests_keep_their_tokens_and_give_all_back(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     """On a CPU nothing is lent, so that none are put back for room, and none moved."""
-    monkeypatch.setattr(memory_soak, "LENGTHS", (3, 20, 33))
-    monkeypatch.setattr(memory_soak, "OUTPUTS", (4, 40))
-    monkeypatch.setattr(memory_soak, "STARTS", 2)
+    monkeypatch.setattr(soak_requests, "LENGTHS", (3, 20, 33))
+    monkeypatch.setattr(soak_requests, "OUTPUTS", (4, 40))
+    monkeypatch.setattr(soak_requests, "STARTS", 2)
     out = tmp_path / "memory_soak.json"
     out.write_text('[{"case": "kept"}]')
     sizes = "--requests 40 --tokens 160 --batched-tokens 32"
