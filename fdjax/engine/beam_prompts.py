@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.kernels.paged import SharedPrefixes
-from fdjax.kernels.shared_prefix import plan_prompts, prefix_shapes, room_for_prompts
+from fdjax.kernels.shared_prefix import (
+    plan_prompts,
+    prefix_shapes,
+    room_for_prompts,
+    table,
+)
 from fdjax.models.config import ModelConfig
 
-LEAST_SAVED_BYTES = 40_000_000
-"""Of a layer, that reading a prompt once must save: the kernels that read what is
-shared and join it take 8.5 us more, in which 40 MB are read."""
 _ELEMENT_BYTES = 2  # of the keys that the kernels take
 _MAX_KEPT = 64
 
@@ -43,7 +45,7 @@ class BeamPrompts:
             room: tokens that the table of a prompt has room for.
         """
         saved = num_groups * (width - 1) * room * self._token_bytes
-        return self._suits and saved >= LEAST_SAVED_BYTES
+        return self._suits and saved >= table.PART.find().prompt_bytes
 
     def plan(
         self, lengths: Sequence[int], width: int, room: int

@@ -11,7 +11,7 @@ from fdjax.engine.engine import Engine
 from fdjax.engine.invariance import check_batch_invariant
 from fdjax.engine.limits import QueueLimits
 from fdjax.engine.widths import widths_by_rows
-from fdjax.kernels.decode_attention import config as decode_config
+from fdjax.kernels.decode_attention import table
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 from fdjax.models.random_init import random_weights as make_random_weights
@@ -30,8 +30,6 @@ MAX_LAUNCH_S = 0.04
 WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
 # Below it the cut is the same: a row of 1,024 tokens is the shortest that is split.
 SMALLEST_WIDTH = {"cpu": 1, "gpu": 64}
-# And from so many tokens on, by the rule of the CUDA kernel.
-LONG_TOKENS = {"cpu": None, "gpu": decode_config.LONG_TOKENS}
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,9 @@ def load_decoder(
 
 def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
     gathering, kind = plan.page_workspace_bytes > 0, kind_of_platform()
-    long = None if gathering else LONG_TOKENS[kind]
+    long = None
+    if kind == "gpu" and not gathering:  # by the rule of the CUDA kernel
+        long = table.PART.find().long_from
     made = Buckets.of(
         max_num_seqs=settings.max_num_seqs,
         max_model_len=settings.max_model_len,

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from fdjax.engine import beam_prompts
 from fdjax.engine.beam_batches import first_call, padded_count
 from fdjax.engine.beam_executor import BeamExecutor
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found, Hypothesis, Increment
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.engines import PROMPTS, shallow_model, tiny_engine
 from tests.support.soak import is_idle
 
@@ -50,12 +51,12 @@ def test_padded_counts_are_powers_of_two():
     ]
 
 
-@pytest.mark.parametrize("least", [0, beam_prompts.LEAST_SAVED_BYTES])
+@pytest.mark.parametrize("least", [0, Worth.prompt_bytes])
 def test_searches_of_padded_calls_find_what_each_finds_alone(
     least: int, monkeypatch: pytest.MonkeyPatch
 ):
     """A call each step, whether prompts are read once for all beams or by each."""
-    monkeypatch.setattr(beam_prompts, "LEAST_SAVED_BYTES", least)
+    monkeypatch.setattr(table.PART, "find", lambda: Worth(prompt_bytes=least))
     engine = tiny_engine(shallow_model(), page_size=4, max_num_seqs=16)
     alone = [_found(engine, [one])[0] for one in ASKED]
     sizes: list[int] = []

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from fdjax.engine import beam_programs, beam_prompts
+from fdjax.engine import beam_programs
 from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Found, Increment, Request
@@ -15,6 +15,8 @@ from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.structured import StructuredOutputs
 from fdjax.kernels.paged import KVCache
+from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.engines import shallow_model, tiny_engine
 from tests.support.matchers import Places
 
@@ -53,7 +55,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> E
     So little would be saved here that they never are.
     """
     if request.param == "once":
-        monkeypatch.setattr(beam_prompts, "LEAST_SAVED_BYTES", 0)
+        monkeypatch.setattr(table.PART, "find", lambda: Worth(prompt_bytes=0))
     one = tiny_engine(shallow_model(), page_size=8, max_num_seqs=4)
     found(one, request_of(one, BeamSearchParams(beam_width=1, max_tokens=1)))
     return one

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from fdjax.engine import beam_prompts
-from fdjax.engine.beam_prompts import LEAST_SAVED_BYTES, BeamPrompts
+from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.engine import Engine
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.engines import tiny_engine, tiny_model
 
 PAGE_SIZE = 4
@@ -26,12 +27,12 @@ def _added(engine: Engine, *lengths: int) -> list[EngineSequence]:
     return [engine.add(engine.request(0, prompt, SEARCH)) for prompt in prompts]
 
 
-@pytest.mark.parametrize("least", [0, LEAST_SAVED_BYTES])
+@pytest.mark.parametrize("least", [0, Worth.prompt_bytes])
 def test_pages_are_sent_where_they_have_changed(
     least: int, monkeypatch: pytest.MonkeyPatch
 ):
     """And are those of the moment; what is compiled ahead has their shapes."""
-    monkeypatch.setattr(beam_prompts, "LEAST_SAVED_BYTES", least)
+    monkeypatch.setattr(table.PART, "find", lambda: Worth(prompt_bytes=least))
     engine = tiny_engine(page_size=PAGE_SIZE, max_num_seqs=8)
     tables = _tables(engine)
     searches = _added(engine, 5, 9)  # of two kinds, whose calls take turns
@@ -69,7 +70,7 @@ def test_a_prompt_is_read_once_where_that_saves_enough():
     prompts = BeamPrompts(tiny_model("llama").config)
     heads = tiny_model("llama").config.layers[0].attention
     token = 2 * heads.num_kv_heads * heads.head_dim * 2
-    room = -(-LEAST_SAVED_BYTES // token)
+    room = -(-Worth.prompt_bytes // token)
     assert prompts.is_worth(1, 2, room)
     assert not prompts.is_worth(1, 2, room - 1)
     assert prompts.is_worth(2, 2, room // 2 + 1), "two groups save twice as much"

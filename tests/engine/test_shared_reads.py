@@ -1,20 +1,19 @@
 """What rows share is found when they come and go, and changes no token."""
 
-import functools
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from fdjax.engine import shared_reads
 from fdjax.engine.engine import Engine
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.row_pages import RowPages
 from fdjax.kernels.paged import SharedPrefixes
-from fdjax.kernels.shared_prefix import groups
+from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.borrowing import Poisoned, TokensBorrow
 from tests.support.engines import run, tiny_engine, tiny_model
 from tests.support.host_reads import no_host_reads
@@ -26,9 +25,7 @@ PAGE = 8
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch: pytest.MonkeyPatch):
     """Groups of a few tokens, too."""
-    monkeypatch.setattr(groups, "LEAST_SAVED_OF_GROUP", 1)
-    found = functools.partial(groups.find_groups, least_saved=1)
-    monkeypatch.setattr(shared_reads, "find_groups", found)
+    monkeypatch.setattr(table.PART, "find", lambda: Worth(1, 1))
 
 
 def engine(*, shared: bool) -> Engine:

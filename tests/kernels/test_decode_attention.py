@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels import limits
+from fdjax.kernels.chip import Chip
 from fdjax.kernels.decode_attention import (
     OP,
     UnifiedMax,
@@ -17,7 +18,6 @@ from fdjax.kernels.decode_attention import (
     decode_attention,
 )
 from fdjax.kernels.decode_attention.pallas import call as pallas
-from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
 from fdjax.kernels.paged import KVCache, PageView
 from tests.support.decode_calls import WIDE, structs
 from tests.support.dense_attention import dense_attention, scatter_pages
@@ -180,7 +180,7 @@ def test_the_heuristic_is_a_candidate(rows: int, kv_heads: int, tokens: int):
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 8])
 def test_clusters_of_long_rows_run_at_once(rows: int, num_kv_heads: int):
     chosen = config.heuristic(config.Sizes(rows, num_kv_heads, 32768))
-    assert chosen.slots <= CLUSTERS.get(chosen.splits, NUM_SMS)
+    assert chosen.slots <= Chip().at_once(chosen.splits)
     assert chosen.slots * chosen.splits >= 117
 
 

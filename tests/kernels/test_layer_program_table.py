@@ -39,7 +39,7 @@ def _write(path: pathlib.Path, part: object) -> pathlib.Path:
 @pytest.mark.usefixtures("on_h200")
 def test_the_packages_table_has_what_was_measured_of_an_h200():
     seconds = {(m, 28672, 4096): 1 for m in (256, 448)}
-    assert table.find() == ChainRows(1, 64, 128, seconds)
+    assert table.PART.find() == ChainRows(1, 64, 128, seconds)
     assert config.choose(256, 28672, 4096, gate="silu") == LibraryConfig(1)
     assert config.choose(512, 28672, 4096, gate="silu") == LibraryConfig(0)
 
@@ -77,7 +77,7 @@ def test_a_device_without_a_table_takes_what_the_kernels_can(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(device, "kind", lambda: "NVIDIA of another kind")
-    assert table.find() == ChainRows(1, 64, 128, {})
+    assert table.PART.find() == ChainRows(1, 64, 128, {})
     assert config.choose(256, 28672, 4096, gate="silu") == LibraryConfig(0)
 
 
@@ -117,7 +117,7 @@ def test_a_table_steers_the_program():
 def test_a_wrong_part_is_named(tmp_path: pathlib.Path, part: object, message: str):
     path = _write(tmp_path / "a.json", part)
     with pytest.raises(ConfigError, match="cannot be read: layer_program") as error:
-        table.load(path)
+        table.PART.load(path)
     assert message in str(error.value)
 
 

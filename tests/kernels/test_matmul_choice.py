@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from fdjax.kernels.cases import struct, tagged
+from fdjax.kernels.chip import SHARED_BYTES, Chip
 from fdjax.kernels.gated_matmul import OP as GATED
 from fdjax.kernels.gated_matmul import gated_matmul
-from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
 from fdjax.kernels.matmul import OP, Matmul, cases, config, gemm, matmul, table
 from fdjax.kernels.tuning import files
 from fdjax.kernels.weight import Dense
@@ -216,7 +216,7 @@ def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
 )
 def test_llama3_8bs_large_gemms_are_one_wave(n: int, k: int, rows: int, split: int):
     assert gemm.choose(n, k) == gemm.GemmConfig(rows, split)
-    assert 100 <= -(-n // rows) * split <= NUM_SMS
+    assert 100 <= -(-n // rows) * split <= Chip().num_sms
 
 
 @pytest.mark.parametrize("way", gemm.CONFIGS, ids=str)

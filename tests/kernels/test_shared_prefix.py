@@ -15,6 +15,7 @@ from fdjax.kernels.attention_states import KeyRange, attention_states, merge_sta
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, reference
 from fdjax.kernels.paged import KVCache, PageView, ScoreSpec, SharedPrefixes
 from fdjax.kernels.shared_prefix import Group, find_groups, plan_prefixes
+from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -59,7 +60,8 @@ def tables(*rows: tuple[str, int, int], width: int, seed: int = 0) -> Tables:
 
 
 def found(drawn: Tables, least: int = 1) -> tuple[Group, ...]:
-    return find_groups(drawn.table, drawn.lengths, page_size=PAGE, least_saved=least)
+    worth = Worth(of_batch=least)
+    return find_groups(drawn.table, drawn.lengths, page_size=PAGE, worth=worth)
 
 
 def test_rows_with_the_same_leading_pages_are_a_group():
@@ -90,10 +92,11 @@ def test_a_group_may_lie_within_another_one():
 
 
 def test_the_page_of_the_last_token_is_never_shared():
-    table = np.tile(np.arange(100, dtype=np.int32), (3, 1))
-    (group,) = find_groups(table, [1600, 1600, 1590], page_size=PAGE, least_saved=1)
+    pages = np.tile(np.arange(100, dtype=np.int32), (3, 1))
+    any_saved = Worth(of_batch=1)
+    (group,) = find_groups(pages, [1600, 1600, 1590], page_size=PAGE, worth=any_saved)
     assert group.end == 1584
-    assert not find_groups(table, [16, 16, 0], page_size=PAGE, least_saved=1)
+    assert not find_groups(pages, [16, 16, 0], page_size=PAGE, worth=any_saved)
 
 
 def test_where_little_would_be_saved_there_are_no_groups():

@@ -27,7 +27,7 @@ class Kept:
 
 
 def kept(kind: str | None) -> list[Kept]:
-    """Compiled programs, models of the hub, and tables of GEMMs.
+    """Compiled programs, models of the hub, and the tuned table.
 
     Args:
         kind: the device's name, whose table is looked for; `None` where there is none.
@@ -64,11 +64,14 @@ def _models() -> Kept:
 
 
 def _table(kind: str) -> Kept:
+    from fdjax.kernels import chip
+    from fdjax.kernels.decode_attention import table as attention
     from fdjax.kernels.layer_program import table as chain
     from fdjax.kernels.matmul import table
+    from fdjax.kernels.shared_prefix import table as shared
     from fdjax.kernels.tuning import files
 
-    what = "table of GEMMs"
+    what = "tuned table"
     try:
         place = files.user_path(kind)
     except ConfigError as error:
@@ -77,7 +80,8 @@ def _table(kind: str) -> Kept:
         return Kept(what, str(place), 0, 0, None)
     try:
         found, problem = table.load(place), None
-        chain.load(place)
+        for part in (chip.PART, attention.PART, chain.PART, shared.PART):
+            part.load(place)
     except ConfigError as error:
         found, problem = {}, str(error)
     return Kept(what, str(place), len(found), place.stat().st_size, problem)

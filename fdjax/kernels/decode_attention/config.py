@@ -12,22 +12,14 @@ from collections.abc import Iterator
 
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan.shape import TILE_TOKENS, PlanShape, plan_shape
-from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
+from fdjax.kernels.chip import chip
+from fdjax.kernels.decode_attention import table
 
 # The largest cluster that every GPU with clusters can launch.
 MAX_SPLITS = ffi.limit("decode_attention", "max_splits")
 # What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
-# Rows whose page tables have room for so many tokens count as long, and take blocks of
-# 16 warps. The lower bound holds where two such blocks for each row and key/value head
-# fill the GPU's SMs.
-LONG_TOKENS_IF_TWO_FILL = 1500
-LONG_TOKENS = 8192
-# Blocks of 8 warps that the grid has where two of them fit an SM. 264 would fit; but
-# 256 rows of 1,024 tokens take 246.2 us with 256 blocks, and 250.3 with 264, of which
-# 8 have nothing to do.
-BLOCKS_TWO_AN_SM = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +130,9 @@ def candidates(sizes: Sizes) -> Iterator[LaunchConfig]:
 
 
 def heuristic(sizes: Sizes) -> LaunchConfig:
-    """The launch config by rule; the measurements are of an H200, which has 132 SMs.
+    """The launch config by rule, and by what was measured of the GPU (`table`).
+
+    Times here are of an H200, which has 132 SMs.
 
     `8 x 1024` is 8 rows of 1,024 tokens with the heads of Llama-3-8B.
 
@@ -148,13 +142,14 @@ def heuristic(sizes: Sizes) -> LaunchConfig:
     blocks of a cluster run in one group of some 16 SMs, so larger clusters leave more
     SMs idle (8 x 32768: 246 us with 2 splits, 258 with 3, 277 with 8).
     """
-    if sizes.pairs >= BLOCKS_TWO_AN_SM:
+    measured = table.PART.find()
+    if sizes.pairs >= measured.blocks_two_an_sm:
         # Several heads in a block read whole slots: 256 x 1024 takes 246.9 us with 8,
         # 250.0 with 2.
         heads = max(h for h in HEADS if sizes.num_kv_heads % h == 0)
         return _config(sizes, 1, heads, 8)
-    two_fill = NUM_SMS // sizes.pairs == 2 and sizes.max_warps == 16
-    if sizes.max_tokens >= (LONG_TOKENS_IF_TWO_FILL if two_fill else LONG_TOKENS):
+    two_fill = chip().num_sms // sizes.pairs == 2 and sizes.max_warps == 16
+    if sizes.max_tokens >= measured.long_tokens(two_fill=two_fill):
         return _config(sizes, _long_splits(sizes.pairs), 1, 16)
     wanted = -(-192 // sizes.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     useful = max(1, -(-sizes.max_tokens // (8 * TILE_TOKENS)))
@@ -168,12 +163,12 @@ def _long_splits(pairs: int) -> int:
     4.14 ms at 8 x 1500, 4.26 and 4.29 at 8 x 2048, 4.73 and 4.79 at 8 x 4096; but 4.09
     and 4.07 at 8 x 1024, where 65 tiles are one more than 32 warps take in two turns.
 
-    Clusters of 4 blocks and more leave SMs idle (`hopper.CLUSTERS`): where there are
+    Clusters of 4 blocks and more leave SMs idle (`Chip.clusters`): where there are
     SMs for 4 blocks a row and head, clusters have 2 and the plan cuts the rows.
     """
-    wanted = max(1, NUM_SMS // pairs)
+    wanted = max(1, chip().num_sms // pairs)
     if wanted < 4:
-        return min(wanted, 3 if pairs <= CLUSTERS[3] else 2)
+        return min(wanted, 3 if pairs <= chip().at_once(3) else 2)
     return 2
 
 
@@ -184,7 +179,7 @@ def _config(sizes: Sizes, splits: int, heads: int, warps: int) -> LaunchConfig:
     """
     two_fit = warps <= 8 and sizes.max_warps == 16
     if splits == 1:
-        slots = BLOCKS_TWO_AN_SM if two_fit else NUM_SMS
+        slots = table.PART.find().blocks_two_an_sm if two_fit else chip().num_sms
     else:
-        slots = CLUSTERS.get(splits, 0) * (2 if two_fit else 1)
+        slots = chip().clusters.get(splits, 0) * (2 if two_fit else 1)
     return LaunchConfig(splits, heads, warps, slots or sizes.pairs, sizes.in_runs)

@@ -45,7 +45,7 @@ def choose(
         bias: whether one is added.
         beside_attention: attention of rows that decode is what follows.
     """
-    rows = table.find()
+    rows = table.PART.find()
     if m <= rows.gemv_up_to:
         # gemv's many small blocks and flat's few large ones leave each other little
         # room: of Llama-3-8B, all by gemv takes 3,720 us, all by flat 4,016, and each
@@ -70,7 +70,7 @@ def source(m: int, shapes: tuple[tuple[int, int], ...]) -> str:
         m: rows of x.
         shapes: of the weights.
     """
-    rows = table.find()
+    rows = table.PART.find()
     if m <= rows.gemv_up_to:
         few = "one row" if rows.gemv_up_to == 1 else f"up to {rows.gemv_up_to} rows"
         return f"GEMMs by gemv, for {few}"

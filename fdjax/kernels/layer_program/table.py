@@ -4,17 +4,15 @@ Kernels of a chain start beside the end of those before them, so what is fastest
 is not what is fastest alone, and is measured in steps.
 """
 
-import functools
-import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fdjax import device
 from fdjax.kernels.matmul.params import MAX_FLAT_M, MAX_GEMM_M, MAX_GEMV_M
-from fdjax.kernels.tuning.files import integer, places, read, unreadable
+from fdjax.kernels.tuning.files import integer
+from fdjax.kernels.tuning.parts import Part
 
-NAME = "layer_program"
-_FIELDS = {"gemv_up_to", "flat_up_to", "gemm_up_to", "library", "measured_with"}
+_FIELDS = frozenset({"gemv_up_to", "flat_up_to", "gemm_up_to", "library"})
 
 
 @dataclass(frozen=True)
@@ -37,41 +35,7 @@ class ChainRows:
     )
 
 
-def find() -> ChainRows:
-    """What serves on the device traced for; the defaults where no table has it.
-
-    Raises:
-        ConfigError: a table of the device cannot be read.
-    """
-    for path, _ in places(device.kind()):
-        if (rows := load(path)) is not None:
-            return rows
-    return ChainRows()
-
-
-@functools.cache
-def load(path: pathlib.Path) -> ChainRows | None:
-    """This part of a device's table; `None` where the file or the part is missing.
-
-    Raises:
-        ConfigError: the file cannot be read, or a field is missing or wrong.
-    """
-    part = read(path).get(NAME)
-    if part is None:
-        return None
-    try:
-        return _rows(part)
-    except KeyError as error:
-        raise unreadable(path, f"{NAME} has no {error}") from error
-    except (TypeError, ValueError) as error:
-        raise unreadable(path, f"{NAME}: {error}") from error
-
-
-def _rows(part: Any) -> ChainRows:
-    if not isinstance(part, dict):
-        raise ValueError("it is no object")
-    if unknown := sorted(part.keys() - _FIELDS):
-        raise ValueError(f"{unknown[0]!r} is none of {', '.join(sorted(_FIELDS))}")
+def _rows(part: Mapping[str, Any]) -> ChainRows:
     gemv = integer(part, "gemv_up_to", 0, MAX_GEMV_M)
     flat = integer(part, "flat_up_to", gemv, MAX_FLAT_M)
     gemm = integer(part, "gemm_up_to", flat, MAX_GEMM_M)
@@ -80,3 +44,6 @@ def _rows(part: Any) -> ChainRows:
         m, n, k = (integer(one, name, 1) for name in "mnk")
         candidates[m, n, k] = integer(one, "candidate", 0)
     return ChainRows(gemv, flat, gemm, candidates)
+
+
+PART = Part("layer_program", _FIELDS, _rows, ChainRows())

@@ -10,7 +10,7 @@ alone: called by itself, XLA's dot is as fast.)
 
 import dataclasses
 
-from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
+from fdjax.kernels.chip import SHARED_BYTES, chip
 from fdjax.kernels.matmul import table
 from fdjax.kernels.matmul.params import (
     MAX_FLAT_M,
@@ -80,19 +80,20 @@ def heuristic(m: int, n: int, k: int) -> FlatConfig:
     docs/kernels/matmul.md.
     """
     del k
+    num_sms = chip().num_sms
     boxes = 2 if m <= 16 else 1  # more tokens leave less room for the ring
-    if n >= 4 * 128 * NUM_SMS:
+    if n >= 4 * 128 * num_sms:
         # Many waves of blocks: three small ones an SM, so that the start and
         # the end of one hide behind the others. With M = 64, x takes much of a stage
         # unless more rows share it.
         if m <= 32:
             return _with_stages(m, 1, boxes, 64, 1, 3)
         return _with_stages(m, 2, 1, 64, 1, 2)
-    if n > 64 * NUM_SMS:
+    if n > 64 * num_sms:
         # One wave of two blocks on every SM: 112 rows instead of 128 fill
         # it better where N = 28672.
         return _with_stages(m, 2, boxes, 56, 1, 2)
-    if n > 32 * NUM_SMS:
+    if n > 32 * num_sms:
         return _with_stages(m, 1, boxes, 48 if m <= 16 else 56, 1, 1)
     # Fewer tiles than SMs: two blocks share the K of each.
     return _with_stages(m, 1, boxes, 64, 2, 1)

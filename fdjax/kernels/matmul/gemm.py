@@ -4,7 +4,7 @@ import itertools
 import math
 
 from fdjax.kernels import ffi
-from fdjax.kernels.hopper import CLUSTERS, NUM_SMS
+from fdjax.kernels.chip import chip
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.params import MAX_GEMM_M, NAME, GemmConfig
@@ -25,7 +25,7 @@ def clocks(config: GemmConfig, n: int, k: int) -> float:
     """
     delivered = 2 * (64 + config.rows) + MAX_GEMM_M + config.rows
     step = max(config.rows, delivered * 32 / _SHARED_RATE)
-    at_once = CLUSTERS.get(config.split, NUM_SMS)
+    at_once = chip().at_once(config.split)
     waves = math.ceil(math.ceil(n / config.rows) / at_once)
     sums = MAX_GEMM_M * config.rows * 4
     from_others = sums * (config.split - 1) / config.split / _CLUSTER_RATE

@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from fdjax.kernels import ffi
-from fdjax.kernels.hopper import SHARED_BYTES
+from fdjax.kernels.chip import SHARED_BYTES
 
 NAME = "matmul"
 # N of a weight and K are multiples of the first; N of a gated one of the second.

@@ -4,7 +4,7 @@ import itertools
 import math
 
 from fdjax.kernels import ffi
-from fdjax.kernels.hopper import CLUSTERS
+from fdjax.kernels.chip import chip
 from fdjax.kernels.matmul import handler
 from fdjax.kernels.matmul.arguments import Matmul
 from fdjax.kernels.matmul.library import MAX_M
@@ -53,7 +53,7 @@ def efficiency(config: PersistentConfig, m: int, n: int, *, gated: bool) -> floa
     some have no tile.
     """
     columns, width = (n // 2, config.rows // 2) if gated else (n, config.rows)
-    pair, at_once = PERSISTENT_PAIR, CLUSTERS[PERSISTENT_PAIR]
+    pair, at_once = PERSISTENT_PAIR, chip().at_once(PERSISTENT_PAIR)
     tall, wide = (pair, 1) if config.shares_weights else (1, pair)
     down = math.ceil(m / (tall * PERSISTENT_TOKENS))
     waves = math.ceil(down * math.ceil(columns / (wide * width)) / at_once)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
+from fdjax.kernels.chip import chip
 from fdjax.kernels.decode_attention.unified import SchemeAttributes, UnifiedMax
-from fdjax.kernels.hopper import NUM_SMS
 from fdjax.kernels.limits import ANY, Limits, refuse_sizes
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import (
@@ -73,7 +73,8 @@ def run_on_gpu(call: PrefillAttention) -> Attended:
 
 def room_on_gpu(call: PrefillAttention) -> Room:
     """What the blocks of a GPU have room for."""
-    return room_of(_most_tiles(call), call.kv.cache.num_kv_heads, NUM_SMS)
+    num_kv_heads = call.kv.cache.num_kv_heads
+    return room_of(_most_tiles(call), num_kv_heads, chip().num_sms)
 
 
 def records_of(call: PrefillAttention, room: Room) -> jax.ShapeDtypeStruct:

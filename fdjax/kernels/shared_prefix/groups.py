@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix.table import Worth
+
 MAX_LEVELS = 2
 """Groups that a row may belong to, one within the other."""
-LEAST_SAVED_OF_GROUP = 1024
-"""Tokens that a group must save: reads of them by all of its rows but one."""
-LEAST_SAVED = 16_384
-"""Tokens that all groups of a batch must save together: two more launches a layer."""
 
 type Table = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -43,7 +42,7 @@ def find_groups(
     lengths: Sequence[int],
     *,
     page_size: int,
-    least_saved: int = LEAST_SAVED,
+    worth: Worth | None = None,
 ) -> tuple[Group, ...]:
     """The groups by which the most reads are saved; none where too few would be.
 
@@ -53,13 +52,14 @@ def find_groups(
         page_table: pages of each row, `[B, W]`; rows of length 0 are in no group.
         lengths: of each row, this step's token included.
         page_size: `Z`.
-        least_saved: tokens that all groups must save together.
+        worth: what must be saved; `None`: what was measured of the device.
     """
     full = {row: (int(n) - 1) // page_size for row, n in enumerate(lengths)}
     rows = tuple(row for row, pages in full.items() if pages > 0)
-    search = _Search(page_table, full, page_size)
+    worth = table.PART.find() if worth is None else worth
+    search = _Search(page_table, full, page_size, worth.of_group)
     groups = search.best(rows, begin=0, level=0).groups
-    return groups if _saved(groups) >= least_saved else ()
+    return groups if _saved(groups) >= worth.of_batch else ()
 
 
 class _Found(NamedTuple):
@@ -74,6 +74,7 @@ class _Search:
     table: Table
     full: dict[int, int]  # pages of each row that may be shared
     page_size: int
+    least: int  # tokens that a group must save
 
     def best(self, rows: tuple[int, ...], *, begin: int, level: int) -> _Found:
         """Of rows that are the same up to page `begin`: as one group, or in parts."""
@@ -90,9 +91,7 @@ class _Search:
         size = self.page_size
         group = Group(within.order, begin * size, end * size, level)
         together = (group, *within.groups)
-        if group.saved < LEAST_SAVED_OF_GROUP or _saved(together) <= _saved(
-            apart.groups
-        ):
+        if group.saved < self.least or _saved(together) <= _saved(apart.groups):
             return apart
         return _Found(within.order, together)
 

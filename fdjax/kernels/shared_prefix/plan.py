@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fdjax.kernels.hopper import NUM_SMS
+from fdjax.kernels.chip import chip
 from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.prefill_plan.tiles import (
     KEY_TILE,
@@ -47,7 +47,7 @@ def _structure() -> Any:
 
 def _spare(num_kv_heads: int) -> int:
     """Pieces more than tiles, so that every SM has some."""
-    return int(3 * NUM_SMS / num_kv_heads)
+    return int(3 * chip().num_sms / num_kv_heads)
 
 
 def plan_prompts(
@@ -106,7 +106,7 @@ def plan_prefixes(
     place[order] = np.arange(rows, dtype=np.int32)
     tiles = [tile for one in kept for tile in _tiles(one, place, tile_tokens)]
     sizes = np.array([-(-t[4] // KEY_TILE) - t[3] // KEY_TILE for t in tiles], np.int32)
-    blocks = NUM_SMS / num_kv_heads
+    blocks = chip().num_sms / num_kv_heads
     spare = max(room - len(tiles), 0)
     pieces = pieces_of(sizes, Room(blocks, spare)) if tiles else sizes
     work: list[tuple[int, ...]] = []

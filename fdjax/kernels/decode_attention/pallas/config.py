@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from fdjax.kernels.hopper import NUM_SMS, SHARED_BYTES
+from fdjax.kernels.chip import SHARED_BYTES, chip
 
 # Rows of a wgmma, Hopper's tensor core instruction: tokens are its rows.
 TENSOR_CORE_ROWS = 64
@@ -102,5 +102,6 @@ def heuristic(sizes: Sizes) -> LaunchConfig:
     stages = next(s for s in (3, 2) if fits(sizes, LaunchConfig(tile, s, 1)))
     pairs = max(1, sizes.rows * sizes.num_kv_heads)
     tiles = max(1, -(-sizes.max_tokens // tile))
-    splits = min(-(-2 * NUM_SMS // pairs), tiles, MAX_SPLITS)
-    return LaunchConfig(tile, stages, splits if pairs < 2 * NUM_SMS else 1)
+    blocks = 2 * chip().num_sms
+    splits = min(-(-blocks // pairs), tiles, MAX_SPLITS)
+    return LaunchConfig(tile, stages, splits if pairs < blocks else 1)

@@ -1,0 +1,63 @@
+"""What the GPU traced for has of everything: launch configs are computed from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdjax.kernels.tuning.files import integer
+from fdjax.kernels.tuning.parts import Part
+
+SHARED_BYTES = 227 * 1024
+"""Shared memory that one block may use on every GPU of compute capability 9.0."""
+
+_SIZES = (2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What differs from one Hopper GPU to another; by default an H100 or H200 (SXM).
+
+    Attributes:
+        num_sms: streaming multiprocessors (SMs).
+        clusters: how many clusters of 2, 3 and 4 thread blocks run at once, with one
+            block on each SM. All blocks of a cluster run in one GPC, a group of some 16
+            SMs. How many SMs of each GPC are switched off differs from one GPU to
+            another, and so does how many clusters fit: one H200 had room for 66, 39,
+            30, 22, 17, 15 and 15 clusters of 2 to 8 blocks
+            (cudaOccupancyMaxActiveClusters). Clusters that do not fit wait until others
+            have ended.
+    """
+
+    num_sms: int = 132
+    clusters: Mapping[int, int] = field(default_factory=lambda: {2: 66, 3: 39, 4: 29})
+
+    def at_once(self, blocks: int) -> int:
+        """Clusters of so many blocks, of 1 to 4, that run at once.
+
+        Raises:
+            KeyError: of more blocks, it is not known.
+        """
+        return self.num_sms if blocks == 1 else self.clusters[blocks]
+
+
+def _chip(part: Mapping[str, Any]) -> Chip:
+    num_sms = integer(part, "num_sms", 1)
+    clusters = part["clusters"]
+    if not isinstance(clusters, dict):
+        raise ValueError("clusters is no object")
+    if set(clusters) != set(map(str, _SIZES)):
+        raise ValueError(f"clusters has {sorted(clusters)}; it is of 2, 3 and 4 blocks")
+    fit = {size: integer(clusters, str(size), 1, num_sms // size) for size in _SIZES}
+    return Chip(num_sms, fit)
+
+
+PART = Part("chip", frozenset({"num_sms", "clusters"}), _chip, Chip())
+
+
+def chip() -> Chip:
+    """The GPU traced for: the part `chip` of its table.
+
+    Raises:
+        ConfigError: a table of the device cannot be read.
+    """
+    return PART.find()
