@@ -32,6 +32,7 @@ class BeamPrompts:
         self._suits = SharedReads.suit(config)
         self._num_kv_heads = heads.num_kv_heads
         self._group = heads.num_heads // heads.num_kv_heads
+        self._least_bytes = table.PART.find().prompt_bytes
         self._token_bytes = 2 * heads.num_kv_heads * heads.head_dim * _ELEMENT_BYTES
         # A plan is the same as long as the same searches run.
         self._kept: OrderedDict[tuple[int, ...], SharedPrefixes] = OrderedDict()
@@ -45,7 +46,7 @@ class BeamPrompts:
             room: tokens that the table of a prompt has room for.
         """
         saved = num_groups * (width - 1) * room * self._token_bytes
-        return self._suits and saved >= table.PART.find().prompt_bytes
+        return self._suits and saved >= self._least_bytes
 
     def plan(
         self, lengths: Sequence[int], width: int, room: int

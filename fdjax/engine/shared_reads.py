@@ -7,7 +7,7 @@ import numpy as np
 from fdjax.config import Alibi
 from fdjax.engine.sequence import EngineSequence
 from fdjax.kernels.paged import SharedPrefixes
-from fdjax.kernels.shared_prefix import find_groups, plan_prefixes
+from fdjax.kernels.shared_prefix import find_groups, plan_prefixes, table
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 
@@ -28,6 +28,8 @@ class SharedReads:
         self._num_kv_heads = attention.num_kv_heads
         self._group = attention.num_heads // attention.num_kv_heads
         self._page_size = layout.page_size
+        # A table that cannot be read is told at the start, and not by a step.
+        self._worth = table.PART.find()
         self._rows: tuple[tuple[int, list[int]], ...] = ()
         self._shape = (0, 0)
         self._found: SharedPrefixes | None = None
@@ -55,20 +57,20 @@ class SharedReads:
     def of(
         self,
         sequences: Sequence[EngineSequence],
-        table: np.ndarray,
+        pages: np.ndarray,
     ) -> SharedPrefixes | None:
         """What the rows of sequences share, or `None` where too little would be saved.
 
         Args:
             sequences: that decode.
-            table: pages of all rows of the call, `[B, W]`.
+            pages: of all rows of the call, `[B, W]`.
         """
         # A sequence has the same list of pages as long as it has its row
         # and none is moved.
         now = tuple((sequence.row or 0, sequence.pages) for sequence in sequences)
-        if self._shape != table.shape or not self._are(now):
-            self._rows, self._shape = now, table.shape
-            self._found = self._find(sequences, table)
+        if self._shape != pages.shape or not self._are(now):
+            self._rows, self._shape = now, pages.shape
+            self._found = self._find(sequences, pages)
         return self._found
 
     def none(self, num_rows: int) -> SharedPrefixes:
@@ -84,18 +86,20 @@ class SharedReads:
         )
 
     def _find(
-        self, sequences: Sequence[EngineSequence], table: np.ndarray
+        self, sequences: Sequence[EngineSequence], pages: np.ndarray
     ) -> SharedPrefixes | None:
-        lengths = [0] * len(table)
+        lengths = [0] * len(pages)
         for sequence in sequences:
             # The device has these at least: what it has written since is not shared.
             lengths[sequence.row or 0] = len(sequence.tokens)
-        groups = find_groups(table, lengths, page_size=self._page_size)
+        groups = find_groups(
+            pages, lengths, page_size=self._page_size, worth=self._worth
+        )
         if not groups:
             return None
         return plan_prefixes(
             groups,
-            rows=len(table),
+            rows=len(pages),
             num_kv_heads=self._num_kv_heads,
             group=self._group,
         )

@@ -1,17 +1,21 @@
 """Where the steps of beam searches find keys and values."""
 
+import pathlib
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from fdjax import device
 from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.engine import Engine
 from fdjax.engine.sequence import EngineSequence
+from fdjax.errors import ConfigError
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.kernels.shared_prefix import table
 from fdjax.kernels.shared_prefix.table import Worth
+from fdjax.kernels.tuning import files
 from tests.support.engines import tiny_engine, tiny_model
 
 PAGE_SIZE = 4
@@ -77,3 +81,15 @@ def test_a_prompt_is_read_once_where_that_saves_enough():
     assert not prompts.is_worth(4, 1, room), "a beam alone saves nothing"
     windows = BeamPrompts(tiny_model("mistral_window").config)
     assert not windows.is_worth(1, 2, 1000 * room)
+
+
+def test_a_table_that_cannot_be_read_is_told_when_an_engine_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    """Not by a step, with which all requests would end."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = files.user_path(device.kind())
+    path.parent.mkdir(parents=True)
+    path.write_text(files.to_json({"shared_prefix": {"of_group": -1}, "shapes": []}))
+    with pytest.raises(ConfigError, match="shared_prefix: of_group is -1"):
+        tiny_engine(page_size=PAGE_SIZE)
