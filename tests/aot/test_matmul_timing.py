@@ -23,7 +23,7 @@ COPIES, M, N, K = 6, 8, 6144, 4096
     [
         ("reference", r"gemm_fusion_dot\S* = .* fusion\("),
         ("flat", r"ffi_call\S* = .* custom-call\("),
-        (config.candidates(M)[0], r"ffi_call\S* = .* custom-call\("),
+        (config.candidates(M, N)[0], r"ffi_call\S* = .* custom-call\("),
     ],
     ids=["reference", "flat", "candidate"],
 )

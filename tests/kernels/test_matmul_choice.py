@@ -140,6 +140,24 @@ def test_the_heuristic_fits_an_sm(m: int, shape: tuple[int, int]):
     _check_config(config.heuristic(m, *shape), m)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("m", [8, 16, 32, 64])
+def test_every_candidate_fits_an_sm(m: int, shape: tuple[int, int]):
+    for flat in config.candidates(m, shape[0]):
+        _check_config(flat, m)
+
+
+@pytest.mark.parametrize("n", [3584, 4608, 6144, 8192, 12288, 22016, 24576, 28672])
+def test_some_candidate_has_a_block_on_nearly_every_sm(n: int):
+    """In one wave: 3,584 rows are 112 blocks of 64 and half of K, or 128 of 56."""
+    blocks = {
+        -(-n // (flat.tiles * flat.tile_rows)) * flat.splits
+        for flat in config.candidates(8, n)
+    }
+    sms = Chip().num_sms
+    assert any(0.86 <= count / (sms * wave) <= 1 for count in blocks for wave in (1, 2))
+
+
 def _check_config(flat: config.FlatConfig, m: int) -> None:
     assert flat.problem(m) is None
     assert flat.stages >= 2

@@ -78,7 +78,7 @@ def test_a_profile_looks_at_its_best_few_again():
     profile = _profile()
     assert profile.flat[8] == BEST
     assert profile.searched[8][QUICK_AND_WRONG] == 20.0
-    every = {config.heuristic(8, 6144, 4096), *config.candidates(8)}
+    every = {config.heuristic(8, 6144, 4096), *config.candidates(8, 6144)}
     assert set(profile.searched[8]) == every
     assert set(profile.flat) == {8, 16, 32, 64}
 

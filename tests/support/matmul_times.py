@@ -8,8 +8,8 @@ from fdjax.kernels.matmul import config
 from fdjax.kernels.matmul.timing import Way
 
 # What a first look takes for the fastest, and what a second one finds.
-QUICK_AND_WRONG = config.candidates(8)[3]
-BEST = config.candidates(8)[5]
+QUICK_AND_WRONG = config.candidates(8, 6144)[3]
+BEST = config.candidates(8, 6144)[5]
 
 
 class MadeUpTimes:

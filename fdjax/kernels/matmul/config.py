@@ -9,6 +9,8 @@ alone: called by itself, XLA's dot is as fast.)
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 from fdjax.kernels.chip import SHARED_BYTES, chip
 from fdjax.kernels.matmul import table
@@ -16,6 +18,8 @@ from fdjax.kernels.matmul.params import (
     MAX_FLAT_M,
     MAX_GEMV_M,
     MAX_STAGES,
+    MAX_TILE_ROWS,
+    TILE_ROW_MULTIPLE,
     FlatConfig,
     padded_m,
 )
@@ -99,8 +103,13 @@ def heuristic(m: int, n: int, k: int) -> FlatConfig:
     return _with_stages(m, 1, boxes, 64, 2, 1)
 
 
-def candidates(m: int) -> tuple[FlatConfig, ...]:
-    """What a search for the launch config of `flat` tries."""
+def candidates(m: int, n: int) -> tuple[FlatConfig, ...]:
+    """What a search for the launch config of `flat` tries.
+
+    Args:
+        m: rows of x.
+        n: rows of the weight.
+    """
     shapes = (
         # tiles, tile_rows, splits, blocks on an SM
         (1, 48, 1, 1),
@@ -115,11 +124,27 @@ def candidates(m: int) -> tuple[FlatConfig, ...]:
         (2, 56, 1, 2),
         (2, 64, 1, 2),
     )
-    return tuple(
+    every = dict.fromkeys((*shapes, *_one_wave(n)))
+    tried = (
         _with_stages(m, tiles, boxes, tile_rows, splits, per_sm)
         for boxes in (1, 2)
-        for tiles, tile_rows, splits, per_sm in shapes
+        for tiles, tile_rows, splits, per_sm in every
     )
+    return tuple(one for one in tried if one.stages > 1)  # else nothing loads ahead
+
+
+def _one_wave(n: int) -> Iterator[tuple[int, int, int, int]]:
+    """Tiles, rows of them, splits and blocks on an SM: no block waits for another.
+
+    Tiles have as few rows as that allows, so that most SMs have a block: 12,288 rows of
+    a weight are 256 blocks of 48 where two share an SM, and 192 of 64. Tiles of fewer
+    than 24 rows waste most of what `wgmma` multiplies.
+    """
+    for tiles, splits, per_sm in itertools.product((1, 2), (1, 2), (1, 2, 3)):
+        blocks = chip().num_sms * per_sm // splits
+        rows = TILE_ROW_MULTIPLE * -(-n // (tiles * blocks * TILE_ROW_MULTIPLE))
+        if 24 <= rows <= MAX_TILE_ROWS:
+            yield tiles, rows, splits, per_sm
 
 
 def _with_stages(

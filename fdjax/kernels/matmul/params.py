@@ -23,11 +23,13 @@ PERSISTENT_PAIR = ffi.limit(NAME, "persistent_pair")
 TILE_COLUMNS = 64  # of K, in a stage
 MAX_STAGES = ffi.limit(NAME, "max_stages")
 
-_ROWS = ffi.limit(NAME, "tile_row_multiple")
+TILE_ROW_MULTIPLE = ffi.limit(NAME, "tile_row_multiple")
+MAX_TILE_ROWS = ffi.limit(NAME, "max_tile_rows")
+
 _TAKEN = {
     "tiles": range(1, ffi.limit(NAME, "max_tiles") + 1),
     "boxes": range(1, ffi.limit(NAME, "max_boxes") + 1),
-    "tile_rows": range(_ROWS, ffi.limit(NAME, "max_tile_rows") + 1, _ROWS),
+    "tile_rows": range(TILE_ROW_MULTIPLE, MAX_TILE_ROWS + 1, TILE_ROW_MULTIPLE),
     "splits": range(1, ffi.limit(NAME, "max_splits") + 1),
     "stages": range(1, MAX_STAGES + 1),
 }

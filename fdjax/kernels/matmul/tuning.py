@@ -207,7 +207,7 @@ def _search(
 
 def _candidates(weight: WeightSpec, m: int) -> list[FlatConfig]:
     """Each once; the gate and the up rows of one column need a tile each."""
-    every = (heuristic(m, weight.n, weight.k), *candidates(m))
+    every = (heuristic(m, weight.n, weight.k), *candidates(m, weight.n))
     return [
         flat for flat in dict.fromkeys(every) if flat.tiles == 2 or not weight.gated
     ]
