@@ -1,4 +1,4 @@
-"""Programs that are compiled beside each other, before the first of them runs.
+"""Programs that are compiled beside each other, and before they run.
 
 XLA compiles a program in a second or less, mostly on one core; an engine has dozens.
 """
@@ -18,6 +18,8 @@ MOST_THREADS = 8
 
 _OF_THREAD = threading.local()
 
+type Lower = Callable[[], jax.stages.Lowered]
+
 
 class Collected(Exception):
     """Instead of a call's result: its program is among those to compile."""
@@ -27,27 +29,47 @@ class Ahead:
     """Calls of jitted functions, and which of them only say what would be compiled."""
 
     def __init__(self) -> None:
-        self._found: list[Callable[[], jax.stages.Lowered]] | None = None
+        self._found: list[Lower] | None = None
 
-    def run(self, function: Any, *operands: Any, **static: Any) -> Any:
+    def run(self, function: Any, weights: Any, *operands: Any, **static: Any) -> Any:
         """The result of a jitted function.
+
+        Args:
+            function: what is called.
+            weights: its first operand, which it does not donate.
+            operands: the others.
+            static: what is static.
 
         Raises:
             Collected: its program is collected; nothing is donated and nothing runs.
         """
         if self._found is None:
-            return function(*operands, **static)
-        self._found.append(lambda: function.lower(*operands, **static))
+            return function(weights, *operands, **static)
+        # What they are is enough: the arrays are donated, or take memory, until then.
+        alike = jax.tree.map(_alike, operands)
+        self._found.append(lambda: function.lower(weights, *alike, **static))
         raise Collected
 
     @contextmanager
-    def collecting(self) -> Generator[list[Callable[[], jax.stages.Lowered]]]:
+    def collecting(self) -> Generator[list[Lower]]:
         """Inside a `with` block: calls put what lowers them into the list."""
         self._found = []
         try:
             yield self._found
         finally:
             self._found = None
+
+
+def _alike(operand: Any) -> Any:
+    """What tells jit of an array all that it is compiled for."""
+    if not isinstance(operand, jax.Array):
+        return operand
+    return jax.ShapeDtypeStruct(
+        operand.shape,
+        operand.dtype,
+        sharding=operand.sharding if operand.committed else None,
+        weak_type=operand.weak_type,
+    )
 
 
 @contextmanager
@@ -73,55 +95,69 @@ def default_threads() -> int:
     return min(MOST_THREADS, (os.cpu_count() or 1) // 2)
 
 
-def compile_all(
-    lowerings: Sequence[Callable[[], jax.stages.Lowered]],
-    threads: int,
-    on_progress: Callable[[int], None] | None = None,
-) -> None:
+def compiled(lowerings: Sequence[Lower | None], threads: int) -> Generator[int]:
     """Compiles programs; jit finds them when it is called with the same operands.
 
     They are traced in the calling thread, whose contexts say which implementations
     serve. As long as JAX's folder of programs has them, that thread reads them, too:
     what others would do of it holds the interpreter's lock that tracing waits for.
-    When one fails, or the caller is interrupted, those not begun are left out.
+    When one fails, or the caller closes this, those not begun are left out.
 
     Args:
-        lowerings: trace and lower one program each.
+        lowerings: trace and lower one program each; `None` is one that is compiled.
         threads: that compile, from the first program on that is not in the folder.
-        on_progress: called in the calling thread with the number of programs done.
+
+    Yields:
+        How many are compiled, of the first ones without a gap: after each that has been
+        traced, and then after each that was waited for.
     """
-    report = on_progress or (lambda done: None)
-    num_read = 0
-    if jax.config.jax_compilation_cache_dir is not None:
-        num_read = _read_kept(lowerings, report)
+    reads = jax.config.jax_compilation_cache_dir is not None
+    begun: list[Future[Any] | None] = []
+    done = 0
     pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
     try:
-        compiling: list[Future[jax.stages.Compiled]] = []
-        for lower in lowerings[num_read:]:
-            compiling.append(pool.submit(lower().compile))
-            report(num_read + sum(one.done() for one in compiling))
-        for one in compiling:
-            one.result()
-            report(num_read + sum(one.done() for one in compiling))
+        for lower in lowerings:
+            if lower is None:
+                begun.append(None)
+            elif reads:
+                reads = _was_kept(lower)
+                begun.append(None)
+            else:
+                begun.append(pool.submit(lower().compile))
+            while done < len(begun) and _has_ended(begun[done]):
+                done += 1
+            yield done
+        for one in begun[done:]:
+            if one is not None:
+                one.result()
+            done += 1
+            yield done
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _read_kept(
-    lowerings: Sequence[Callable[[], jax.stages.Lowered]],
-    report: Callable[[int], None],
-) -> int:
-    """Compiles up to the first that is not in JAX's folder, with it; how many.
+def _was_kept(lower: Lower) -> bool:
+    """Compiles a program; whether it was in JAX's folder.
 
     One that has been compiled before is neither read from there nor missed.
     """
-    for done, lower in enumerate(lowerings, 1):
-        before = _num_missed()
-        lower().compile()
-        report(done)
-        if _num_missed() > before:
-            return done
-    return len(lowerings)
+    before = _num_missed()
+    lower().compile()
+    return _num_missed() == before
+
+
+def _has_ended(begun: Future[Any] | None) -> bool:
+    """Whether a program is compiled.
+
+    Raises:
+        Exception: that failed.
+    """
+    if begun is None:
+        return True
+    if begun.done():
+        begun.result()
+        return True
+    return False
 
 
 def _num_missed() -> int:

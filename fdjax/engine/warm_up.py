@@ -1,14 +1,15 @@
 """Compiles every program that an engine can need, by running it on nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 
 import jax
 import numpy as np
 
 from fdjax.engine.ahead import (
     Collected,
-    compile_all,
+    Lower,
+    compiled,
     default_threads,
     old_objects_apart,
 )
@@ -43,7 +44,8 @@ def warm_up(
 ) -> int:
     """Runs each program once, over rows and pages that do not exist.
 
-    Where there are cores for it, they are compiled beside each other before.
+    Where there are cores for it, they are compiled beside each other, and run while
+    others are traced.
 
     Args:
         executor: of an engine that has no work.
@@ -85,34 +87,61 @@ def warm_up(
             calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
     report = on_progress or (lambda done, in_all: None)
     threads = default_threads() if threads is None else threads
-    num_ahead = 0
+    if executor.programs.tunes_gemms:
+        threads = 0  # what XLA times, it times alone
     with old_objects_apart():
-        if threads > 1 and not executor.programs.tunes_gemms:
-            num_ahead = _compile_ahead(executor, calls, threads, report)
-        for done, call in enumerate(calls):
-            report(max(done, num_ahead), len(calls))
-            call()
-            # Operands of calls on their way take memory; and what failed on the device,
-            # for want of it perhaps, is said here.
-            jax.block_until_ready((executor.rules, executor.progress))
+        _run(executor, calls, threads, lambda done: report(done, len(calls)))
     executor.forget_counts()
     report(len(calls), len(calls))
     return len(calls)
 
 
-def _compile_ahead(
+def _run(
     executor: Executor,
     calls: Sequence[_Call],
     threads: int,
-    report: Callable[[int, int], None],
-) -> int:
-    """Compiles what calls would; the number of those whose program that was."""
+    report: Callable[[int], None],
+) -> None:
+    """Runs all calls in order; with threads, they are compiled ahead.
+
+    One call is on its way at a time: operands of others would take memory. And what
+    failed on the device, for want of it perhaps, is said here.
+    """
+    num_run = 0
+    if threads > 1:
+        lowerings = _lowerings(executor, calls)
+        with closing(compiled(lowerings, threads)) as counts:
+            for num_compiled in counts:
+                report(num_compiled)
+                # Tracing goes on while the device is busy.
+                while num_run < num_compiled and _is_idle(executor):
+                    calls[num_run]()
+                    num_run += 1
+    for done in range(num_run, len(calls)):
+        report(len(calls) if threads > 1 else done)
+        jax.block_until_ready((executor.rules, executor.progress))
+        calls[done]()
+    jax.block_until_ready((executor.rules, executor.progress))
+
+
+def _lowerings(executor: Executor, calls: Sequence[_Call]) -> list[Lower | None]:
+    """What lowers the program of each call; `None` where there is none to compile."""
+    found: list[Lower | None] = []
     with executor.programs.ahead.collecting() as lowerings:
         for call in calls:
-            with suppress(Collected):
+            try:
                 call()
-    compile_all(lowerings, threads, lambda done: report(done, len(calls)))
-    return len(lowerings)
+            except Collected:
+                found.append(lowerings[-1])
+            else:
+                found.append(None)
+    return found
+
+
+def _is_idle(executor: Executor) -> bool:
+    """Whether the last call has ended."""
+    waited = jax.tree.leaves((executor.rules, executor.progress))
+    return all(one.is_ready() for one in waited)
 
 
 def _extend(executor: Executor, tokens: int) -> _Call:

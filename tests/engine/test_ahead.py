@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import monitoring
 
-from fdjax.engine.ahead import Ahead, Collected, compile_all, default_threads
+from fdjax.engine.ahead import Ahead, Collected, compiled, default_threads
 from fdjax.engine.warm_up import warm_up
 from fdjax.generate.params import SamplingParams
 from tests.support.engines import run, shallow_model, tiny_engine
@@ -56,17 +56,16 @@ def compiled_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_threads_compile_from_the_first_program_on_that_is_not_kept(
     tmp_path: pathlib.Path, compiled_by: list[str]
 ):
-    done: list[int] = []
     with keeping(tmp_path):
         for lowered in _lowered(1.0, 2.0, 5.0):
             lowered.compile()
         jax.clear_caches()
         compiled_by.clear()
         some = [lambda one=one: one for one in _lowered(1.0, 2.0, 3.0, 4.0, 5.0)]
-        compile_all(some, threads=1, on_progress=done.append)
+        done = list(compiled([*some[:1], None, *some[1:]], threads=1))
     # The third is looked for, and compiled where it was not found.
     assert compiled_by == ["MainThread"] * 3 + ["compile_0"] * 2
-    assert done == sorted(done) and done[:3] == [1, 2, 3] and done[-1] == 5
+    assert done == sorted(done) and done[:4] == [1, 2, 3, 4] and done[-1] == 6
 
 
 def test_one_that_was_just_read_is_not_missed(
@@ -77,13 +76,13 @@ def test_one_that_was_just_read_is_not_missed(
         tripled.lower(1.0).compile()
         jax.clear_caches()
         compiled_by.clear()
-        compile_all([lambda: tripled.lower(1.0)] * 3, threads=1)
+        assert list(compiled([lambda: tripled.lower(1.0)] * 3, threads=1)) == [1, 2, 3]
     assert compiled_by == ["MainThread"] * 3
 
 
 def test_without_a_folder_threads_compile_all(compiled_by: list[str]):
     with keeping(None):
-        compile_all([lambda one=one: one for one in _lowered(6.0, 7.0)], threads=1)
+        list(compiled([lambda one=one: one for one in _lowered(6.0, 7.0)], threads=1))
     assert compiled_by == ["compile_0"] * 2
 
 
@@ -95,7 +94,7 @@ def test_a_collected_call_does_not_run_and_then_does_not_compile(
     with ahead.collecting() as lowerings, pytest.raises(Collected):
         ahead.run(doubled, x)
     assert not compilations and not x.is_deleted()
-    compile_all(lowerings, threads=2)
+    assert list(compiled(lowerings, threads=2))[-1] == 1
     assert len(compilations) == 1
     assert float(ahead.run(doubled, x)) == 42 and x.is_deleted()
     assert len(compilations) == 1
@@ -107,7 +106,7 @@ def test_an_error_while_compiling_is_told_and_ends_the_others(compilations: list
 
     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     with pytest.raises(RuntimeError, match="no room"):
-        compile_all([lambda: lowered, broken, lambda: lowered], threads=2)
+        list(compiled([lambda: lowered, broken, lambda: lowered], threads=2))
     assert len(compilations) <= 1
 
 
