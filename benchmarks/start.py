@@ -1,6 +1,7 @@
 """From the start of `fdjax serve` to its first answer: no programs kept, then all."""
 
 import argparse
+import json
 import pathlib
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import IO, Any
 
 from benchmarks import results
 
@@ -16,8 +17,13 @@ PORT = 8123
 POLL_SECONDS = 0.05
 
 
-def ready_after(command: list[str], *, deadline_s: float) -> float:
+def ready_after(
+    command: list[str], *, deadline_s: float
+) -> tuple[float, dict[str, Any]]:
     """Seconds until `/health` says that requests are welcome; then the server ends.
+
+    Returns:
+        These, and what its log says that they were spent on.
 
     Raises:
         RuntimeError: it ended before, or was not ready in time; with its last words.
@@ -28,13 +34,28 @@ def ready_after(command: list[str], *, deadline_s: float) -> float:
         try:
             while time.perf_counter() - start < deadline_s and server.poll() is None:
                 if _healthy():
-                    return time.perf_counter() - start
+                    seconds = time.perf_counter() - start
+                    return seconds, parts(_read(log))
                 time.sleep(POLL_SECONDS)
         finally:
             server.terminate()
             server.wait()
-        log.seek(0)
-        raise RuntimeError(f"not ready: {log.read()[-2000:]}")
+        raise RuntimeError(f"not ready: {_read(log)[-2000:]}")
+
+
+def parts(log: str) -> dict[str, Any]:
+    """The fields of the line of a server's log that says what a start was spent on."""
+    for line in log.splitlines():
+        if '"message": "ready after ' in line:
+            entry = json.loads(line)
+            about = ("time", "level", "logger", "message")
+            return {name: entry[name] for name in entry if name not in about}
+    raise ValueError(f"no line says where a start's seconds went: {log[-2000:]}")
+
+
+def _read(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()
 
 
 def _healthy() -> bool:
@@ -61,7 +82,8 @@ def main() -> None:
         command += ["--max-num-seqs", str(arguments.max_num_seqs)]
         command += ["--max-model-len", str(arguments.max_model_len)]
         command += ["--compilation-cache-dir", f"{cache}/programs"]
-        seconds = [
+        command += ["--log-format", "json"]
+        (cold_s, cold), *warm = [
             ready_after(command, deadline_s=arguments.deadline)
             for _ in range(1 + arguments.repeats)
         ]
@@ -70,8 +92,10 @@ def main() -> None:
         "model": pathlib.Path(arguments.model).stem,
         "max_num_seqs": arguments.max_num_seqs,
         "max_model_len": arguments.max_model_len,
-        "cold_s": round(seconds[0], 1),
-        "warm_s": [round(one, 1) for one in seconds[1:]],
+        "cold_s": round(cold_s, 1),
+        "warm_s": [round(seconds, 1) for seconds, _ in warm],
+        "cold_parts": cold,
+        "warm_parts": [spent for _, spent in warm],
         **results.provenance(),
     }
     print(row)

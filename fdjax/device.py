@@ -2,6 +2,8 @@
 
 import os
 import re
+import threading
+from contextlib import suppress
 
 import jax
 from jax.sharding import get_abstract_mesh
@@ -55,6 +57,19 @@ def claim_memory(fraction: float) -> None:
     that sets `XLA_CLIENT_MEM_FRACTION` itself, keeps the pool it has.
     """
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(fraction))
+
+
+def begin() -> None:
+    """Starts JAX's backend in a thread: seconds on a GPU, of which Python has no part.
+
+    After `claim_memory`. Who uses the backend waits for it, and is told if it fails.
+    """
+
+    def start() -> None:
+        with suppress(Exception):
+            jax.devices()
+
+    threading.Thread(target=start, name="begin-backend").start()
 
 
 def memory_budget(fraction: float) -> int:

@@ -8,6 +8,7 @@ import logging.config
 import pathlib
 import signal
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -19,6 +20,7 @@ from fdjax.cli.key_options import KeyOptions
 from fdjax.cli.loading import keep_programs, load, sampling_defaults
 from fdjax.cli.options import DebugOption, ModelArgument, ModelOptions, command
 from fdjax.cli.request_options import RequestOptions
+from fdjax.cli.start_times import StartTimes
 from fdjax.cli.step_options import StepOptions
 from fdjax.errors import ConfigError, to_install
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN
@@ -101,8 +103,11 @@ def serve(
     at once.
     """
     with reported(debug=debug), contextlib.ExitStack() as stack:
+        times = StartTimes()
         model = model.named(name)
         _check_extra()
+        _begin_device(model)
+        from fdjax import device
         from fdjax.serve.http import logs, traces
         from fdjax.serve.http.hosts import names_of
         from fdjax.serve.http.listening import bound, only_here
@@ -119,16 +124,23 @@ def serve(
         traces.start_export()
         if compilation_cache:
             keep_programs(compilation_cache_dir)
+        times.lap("imports")
+        device.platform()
+        times.lap("device")
         llm = load(
             model,
             **requests.beams(),
             **requests.waiting(),
             **steps.settings(),
         )
+        times.add("weights", llm.loaded.weights_s)
+        times.lap("engine")
         _LOGGER.info("%s", llm.engine.limits)
         sampling = sampling_defaults(llm.folder, model)
+        counts = {}
         if warm_up:
-            _warm_up(llm, for_people=log_format == "text")
+            counts = _warm_up(llm, for_people=log_format == "text")
+            times.lap("programs")
         app, serving = application(
             llm.loaded,
             names=served_model_name or [model.model],
@@ -152,6 +164,8 @@ def serve(
             stall_exit_seconds=connections.stall_exit_seconds,
             on_stop=_end_in,
         )
+        times.lap("server")
+        _say_where_the_seconds_went(times, counts)
         try:
             server.run()
         finally:
@@ -160,6 +174,20 @@ def serve(
             raise typer.Exit(FAILED)
         if server.num_lost:
             raise typer.Exit(LOST)
+
+
+def _begin_device(model: ModelOptions) -> None:
+    """While what else is needed is imported."""
+    from fdjax import device
+
+    device.claim_memory(model.memory_fraction)
+    device.begin()
+
+
+def _say_where_the_seconds_went(times: StartTimes, counts: Mapping[str, int]) -> None:
+    seconds = {f"{name}_s": round(one, 1) for name, one in times.seconds.items()}
+    fields = {**seconds, **counts}
+    _LOGGER.info("ready after %.1f s", times.total, extra={"fields": fields})
 
 
 def _end_in(seconds: float) -> None:
@@ -181,17 +209,22 @@ def _check_extra() -> None:
     del fastapi, jinja2, llguidance, prometheus_client, uvicorn
 
 
-def _warm_up(llm: "LLM", *, for_people: bool) -> None:
+def _warm_up(llm: "LLM", *, for_people: bool) -> dict[str, int]:
+    """Compiles all programs; how many there are, and were not kept by another start."""
     import jax
+
+    from fdjax.serve import compilation_cache
 
     # Noting which line of Python made each operation is a third of tracing, and nobody
     # asks a server. What was compiled before is found all the same.
     jax.config.update("jax_traceback_in_locations_limit", 0)
     _LOGGER.info("compiling programs; it listens when they are ready")
     start = time.monotonic()
-    count = llm.warm_up(progress=for_people)
+    with compilation_cache.counting() as num_compiled:
+        count = llm.warm_up(progress=for_people)
     # What is here stays: the collector need not look through it while requests run.
     gc.collect()
     gc.freeze()
     if not for_people:
         _LOGGER.info("%d programs ready after %.1f s", count, time.monotonic() - start)
+    return {"num_programs": count, "num_compiled": num_compiled()}

@@ -3,8 +3,11 @@
 import os
 import pathlib
 import stat
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import jax
+import jax.monitoring
 
 from fdjax.errors import ConfigError
 from fdjax.serve.kept_programs import KeptPrograms
@@ -75,3 +78,29 @@ def use(folder: pathlib.Path) -> None:
     jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
     # Many small programs are what a start waits for.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@contextmanager
+def counting() -> Generator[Callable[[], int]]:
+    """Inside a `with` block: yields what counts the programs compiled in it.
+
+    Those that were read from a folder are not among them.
+    """
+    gotten, read = list[str](), list[str]()
+
+    def note_seconds(event: str, duration_secs: float, **_: object) -> None:
+        del duration_secs
+        if event == "/jax/core/compile/backend_compile_duration":
+            gotten.append(event)
+
+    def note(event: str, **_: object) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            read.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note_seconds)
+    jax.monitoring.register_event_listener(note)
+    try:
+        yield lambda: len(gotten) - len(read)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note_seconds)
+        jax.monitoring.unregister_event_listener(note)

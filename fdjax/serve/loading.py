@@ -1,5 +1,6 @@
 """A model on the device, by its settings: the weights alone, or all that serves it."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +43,7 @@ class Loaded:
         grammars: of structured outputs, in its tokens.
         engine: whoever steps it is alone.
         reload: loads its weights once more.
+        weights_s: seconds that they took the first time.
     """
 
     settings: Settings
@@ -49,6 +51,7 @@ class Loaded:
     grammars: Grammars
     engine: Engine
     reload: Callable[[], Decoder]
+    weights_s: float
 
 
 def load_model(
@@ -86,16 +89,19 @@ def load_model(
         check_batch_invariant(config, settings.widest_layout)
     plan = settings.memory_plan()
     reload = partial(load_decoder, settings, random_weights=random_weights, seed=seed)
+    start = time.monotonic()
+    model = reload(on_progress=on_progress)
+    weights_s = time.monotonic() - start
     engine = make_engine(
         settings,
-        reload(on_progress=on_progress),
+        model,
         plan,
         max_launch_s=MAX_LAUNCH_S,
         seed=seed,
         prefix_caching=prefix_caching,
         limits=limits,
     )
-    return Loaded(settings, tokenizer, grammars, engine, reload)
+    return Loaded(settings, tokenizer, grammars, engine, reload, weights_s)
 
 
 def make_engine(

@@ -55,6 +55,13 @@ def address(process: subprocess.Popen[bytes], log: pathlib.Path) -> str:
     pytest.fail(log.read_text())
 
 
+def ready_in(log: str) -> dict[str, Any]:
+    """What the line says that tells of the start."""
+    lines = [json.loads(line) for line in log.splitlines()]
+    (found,) = (one for one in lines if one["message"].startswith("ready after"))
+    return found
+
+
 def requests_in(log: str) -> list[dict[str, Any]]:
     """What every line, each of which is an object, says of a request."""
     lines = [json.loads(line) for line in log.splitlines()]
@@ -167,6 +174,13 @@ def test_a_server_serves_until_it_is_told_to_stop(failed: str, programs: pathlib
         assert process.wait(timeout=30) == 0
         limits = "80 requests, 4096 samples and any number of tokens may wait"
         assert limits in log.read_text()
+        ready = ready_in(log.read_text())
+        names = ("imports", "device", "weights", "engine", "server")
+        parts = [ready[f"{name}_s"] for name in names]
+        seconds = float(ready["message"].split()[2])
+        assert seconds == pytest.approx(sum(parts), abs=0.3)
+        assert seconds > ready["imports_s"] > 0.2
+        assert "programs_s" not in ready, "there was no warm-up"
         lines = requests_in(log.read_text())
         served = [line for line in lines if line["path"] == "/v1/completions"]
         assert {line["finish_reason"] for line in served} == {"length"}

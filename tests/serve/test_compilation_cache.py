@@ -44,6 +44,21 @@ def test_a_program_is_kept_and_found_again(tmp_path: pathlib.Path):
     assert {file.name for file in folder.iterdir()} == kept
 
 
+def test_programs_that_are_read_are_not_counted(tmp_path: pathlib.Path):
+    compilation_cache.use(tmp_path / "programs")
+    with compilation_cache.counting() as num_compiled:
+        x = jnp.arange(7.0)
+        before = num_compiled()
+        compile_of = jax.jit(lambda x: jnp.sin(x) * 3 + 1).lower(x).compile
+        compile_of()
+        assert num_compiled() == before + 1
+        jax.clear_caches()
+        jax.jit(lambda x: jnp.sin(x) * 3 + 1).lower(x).compile()
+        assert num_compiled() == before + 1
+    compile_anew()
+    assert num_compiled() == before + 1
+
+
 def test_where_others_may_write_nothing_is_run_from(tmp_path: pathlib.Path):
     folder = tmp_path / "shared"
     folder.mkdir()
