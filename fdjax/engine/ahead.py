@@ -5,18 +5,14 @@ XLA compiles a program in a second or less, mostly on one core; an engine has do
 
 import gc
 import os
-import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import jax
-import jax.monitoring
 
 MOST_THREADS = 8
-
-_OF_THREAD = threading.local()
 
 type Lower = Callable[[], jax.stages.Lowered]
 
@@ -99,31 +95,24 @@ def compiled(lowerings: Sequence[Lower | None], threads: int) -> Generator[int]:
     """Compiles programs; jit finds them when it is called with the same operands.
 
     They are traced in the calling thread, whose contexts say which implementations
-    serve. As long as JAX's folder of programs has them, that thread reads them, too:
-    what others would do of it holds the interpreter's lock that tracing waits for.
-    When one fails, or the caller closes this, those not begun are left out.
+    serve. Those that JAX's folder of programs has are read by the threads, too: most
+    of that is XLA's, which does not hold the interpreter's lock. When one fails, or
+    the caller closes this, those not begun are left out.
 
     Args:
         lowerings: trace and lower one program each; `None` is one that is compiled.
-        threads: that compile, from the first program on that is not in the folder.
+        threads: that compile.
 
     Yields:
         How many are compiled, of the first ones without a gap: after each that has been
         traced, and then after each that was waited for.
     """
-    reads = jax.config.jax_compilation_cache_dir is not None
     begun: list[Future[Any] | None] = []
     done = 0
     pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
     try:
         for lower in lowerings:
-            if lower is None:
-                begun.append(None)
-            elif reads:
-                reads = _was_kept(lower)
-                begun.append(None)
-            else:
-                begun.append(pool.submit(lower().compile))
+            begun.append(None if lower is None else pool.submit(lower().compile))
             while done < len(begun) and _has_ended(begun[done]):
                 done += 1
             yield done
@@ -134,16 +123,6 @@ def compiled(lowerings: Sequence[Lower | None], threads: int) -> Generator[int]:
             yield done
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _was_kept(lower: Lower) -> bool:
-    """Compiles a program; whether it was in JAX's folder.
-
-    One that has been compiled before is neither read from there nor missed.
-    """
-    before = _num_missed()
-    lower().compile()
-    return _num_missed() == before
 
 
 def _has_ended(begun: Future[Any] | None) -> bool:
@@ -158,17 +137,3 @@ def _has_ended(begun: Future[Any] | None) -> bool:
         begun.result()
         return True
     return False
-
-
-def _num_missed() -> int:
-    """Programs that the calling thread did not find in JAX's folder."""
-    return getattr(_OF_THREAD, "num_missed", 0)
-
-
-def _note(event: str, **kwargs: Any) -> None:
-    del kwargs
-    if event == "/jax/compilation_cache/cache_misses":
-        _OF_THREAD.num_missed = _num_missed() + 1
-
-
-jax.monitoring.register_event_listener(_note)

@@ -2,16 +2,19 @@
 
 import pathlib
 import threading
+import types
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from jax import monitoring
 
-from fdjax.engine.ahead import Ahead, Collected, compiled, default_threads
+from fdjax.engine.ahead import Ahead, Collected, Lower, compiled, default_threads
 from fdjax.engine.warm_up import warm_up
 from fdjax.generate.params import SamplingParams
+from fdjax.serve.compilation_cache import counting
 from tests.support.engines import run, shallow_model, tiny_engine
 from tests.support.kept_programs import keeping
 
@@ -34,56 +37,39 @@ def compilations() -> Iterator[list[str]]:
     monitoring.unregister_event_duration_listener(listen)
 
 
-def _lowered(*terms: float) -> list[jax.stages.Lowered]:
-    """Programs that differ in one number."""
-    return [jax.jit(lambda x, term=term: x + term).lower(1.0) for term in terms]
-
-
-@pytest.fixture
-def compiled_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of the thread for each program that is compiled, or read."""
+def test_programs_are_compiled_by_threads_and_counted_in_order():
     names: list[str] = []
-    compile_one = jax.stages.Lowered.compile
+    begun, may_end = threading.Event(), threading.Event()
 
-    def noted(self: jax.stages.Lowered) -> jax.stages.Compiled:
+    def compile_one(name: str) -> None:
         names.append(threading.current_thread().name)
-        return compile_one(self)
+        if name == "slow":
+            begun.set()
+            assert may_end.wait(60)
 
-    monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
-    return names
+    def lower(name: str) -> Any:
+        assert threading.current_thread() is threading.main_thread()
+        return types.SimpleNamespace(compile=lambda: compile_one(name))
+
+    lowerings = [lambda: lower("slow"), None, lambda: lower("quick")]
+    counts = compiled(lowerings, threads=2)
+    assert [next(counts), next(counts), next(counts)] == [0, 0, 0]
+    assert begun.wait(60)
+    may_end.set()
+    assert list(counts) == [1, 2, 3]
+    assert all(name.startswith("compile_") for name in names) and len(names) == 2
 
 
-def test_threads_compile_from_the_first_program_on_that_is_not_kept(
-    tmp_path: pathlib.Path, compiled_by: list[str]
-):
-    with keeping(tmp_path):
-        for lowered in _lowered(1.0, 2.0, 5.0):
-            lowered.compile()
+def test_programs_that_are_kept_are_not_compiled_again(tmp_path: pathlib.Path):
+    def tripled() -> list[Lower | None]:
+        return [lambda: jax.jit(lambda x: x * 3.25).lower(1.0)]
+
+    with keeping(tmp_path), counting() as num_compiled:
+        list(compiled(tripled(), threads=2))
+        assert num_compiled() == 1
         jax.clear_caches()
-        compiled_by.clear()
-        some = [lambda one=one: one for one in _lowered(1.0, 2.0, 3.0, 4.0, 5.0)]
-        done = list(compiled([*some[:1], None, *some[1:]], threads=1))
-    # The third is looked for, and compiled where it was not found.
-    assert compiled_by == ["MainThread"] * 3 + ["compile_0"] * 2
-    assert done == sorted(done) and done[:4] == [1, 2, 3, 4] and done[-1] == 6
-
-
-def test_one_that_was_just_read_is_not_missed(
-    tmp_path: pathlib.Path, compiled_by: list[str]
-):
-    tripled = jax.jit(lambda x: x * 3.25)
-    with keeping(tmp_path):
-        tripled.lower(1.0).compile()
-        jax.clear_caches()
-        compiled_by.clear()
-        assert list(compiled([lambda: tripled.lower(1.0)] * 3, threads=1)) == [1, 2, 3]
-    assert compiled_by == ["MainThread"] * 3
-
-
-def test_without_a_folder_threads_compile_all(compiled_by: list[str]):
-    with keeping(None):
-        list(compiled([lambda one=one: one for one in _lowered(6.0, 7.0)], threads=1))
-    assert compiled_by == ["compile_0"] * 2
+        assert list(compiled(tripled(), threads=2))[-1] == 1
+        assert num_compiled() == 1
 
 
 def test_a_collected_call_does_not_run_and_then_does_not_compile(
