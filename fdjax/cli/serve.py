@@ -23,6 +23,7 @@ from fdjax.cli.request_options import RequestOptions
 from fdjax.cli.start_times import StartTimes
 from fdjax.cli.step_options import StepOptions
 from fdjax.errors import ConfigError, to_install
+from fdjax.garbage import seldom_collected
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def serve(
     """
     with reported(debug=debug), contextlib.ExitStack() as stack:
         times = StartTimes()
+        start = stack.enter_context(contextlib.ExitStack())
+        start.enter_context(seldom_collected())
         model = model.named(name)
         _check_extra()
         _begin_device(model)
@@ -164,6 +167,7 @@ def serve(
             stall_exit_seconds=connections.stall_exit_seconds,
             on_stop=_end_in,
         )
+        start.close()
         times.lap("server")
         _say_where_the_seconds_went(times, counts)
         try:

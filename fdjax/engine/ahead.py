@@ -3,7 +3,6 @@
 XLA compiles a program in a second or less, mostly on one core; an engine has dozens.
 """
 
-import gc
 import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -66,24 +65,6 @@ def _alike(operand: Any) -> Any:
         sharding=operand.sharding if operand.committed else None,
         weak_type=operand.weak_type,
     )
-
-
-@contextmanager
-def old_objects_apart() -> Generator[None]:
-    """Inside a `with` block: the garbage collector looks through new objects alone.
-
-    Tracing makes so many that it would look through all there are every few programs,
-    which takes as long as to trace one. It goes on, as what a call leaves behind may
-    hold the device's memory.
-    """
-    if gc.get_freeze_count():  # somebody else has set them apart, for longer
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def default_threads() -> int:

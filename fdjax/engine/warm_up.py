@@ -11,7 +11,6 @@ from fdjax.engine.ahead import (
     Lower,
     compiled,
     default_threads,
-    old_objects_apart,
 )
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
@@ -20,6 +19,7 @@ from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
 from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.engine.shared_reads import SharedReads
+from fdjax.garbage import old_objects_apart
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan, serving_plan
 from fdjax.generate.pooling_params import PoolingParams

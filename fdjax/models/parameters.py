@@ -1,5 +1,6 @@
 """Parameters by their paths in a module."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,9 +19,15 @@ def parameters_of(module: nnx.Module) -> dict[str, Array | Weight]:
 def parameter_of(module: nnx.Module, path: str) -> Array | Weight:
     """One of them: to find all takes longer than to trace the rest of a step."""
     found: Any = module
-    for part in path.split("."):
-        found = found[int(part)] if part.isdigit() else getattr(found, part)
+    for part in _parts(path):
+        found = found[part] if isinstance(part, int) else getattr(found, part)
     return found.get_value()
+
+
+@functools.cache
+def _parts(path: str) -> tuple[int | str, ...]:
+    """Names of attributes, and places in lists."""
+    return tuple(int(one) if one.isdigit() else one for one in path.split("."))
 
 
 def path_of(key: Iterable[Any]) -> str:

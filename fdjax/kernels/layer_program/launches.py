@@ -4,8 +4,11 @@
 numbers, and where its operands lie.
 """
 
-from collections.abc import Iterable, Iterator
+import functools
+import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -221,36 +224,48 @@ CODES: tuple[type[Launch], ...] = (
     *(Embed, Norm, HeadNorm, Linear, Activate, Rotate, Decode, Prefill, Sum, Gather),
     *(Scatter, Share),
 )
+_CODE_OF = {launch: code for code, launch in enumerate(CODES)}
 
 
 def encode(launches: Iterable[Launch]) -> np.ndarray:
     """The array that the handler reads, of int64."""
-    return np.fromiter(
-        (number for launch in launches for number in _numbers(launch)), np.int64
-    )
+    numbers: list[int] = []
+    for launch in launches:
+        numbers.append(_CODE_OF[type(launch)])
+        _add_fields(numbers, launch)
+    return np.array(numbers, np.int64)
 
 
-def _numbers(launch: Launch) -> Iterator[int]:
-    yield CODES.index(type(launch))
-    yield from _fields(launch)
+def _add_fields(
+    numbers: list[int], part: Launch | ScoreAttributes | SchemeAttributes
+) -> None:
+    """Adds its numbers: every size of a call has hundreds of launches."""
+    for name in _names(type(part)):
+        value: object = getattr(part, name)
+        if value is None:
+            numbers.append(ABSENT)
+        elif isinstance(value, int):
+            numbers.append(int(value))
+        elif isinstance(value, Operand):
+            numbers.append(value.number)
+        elif isinstance(value, float):
+            numbers.append(_bits(value))
+        elif isinstance(value, WeightOperand):
+            numbers.extend(value.numbers)
+        elif isinstance(value, KERNELS):
+            numbers.extend(config_numbers(value))
+        else:
+            assert isinstance(value, ScoreAttributes | SchemeAttributes)
+            _add_fields(numbers, value)
 
 
-def _fields(struct: Launch | ScoreAttributes | SchemeAttributes) -> Iterator[int]:
-    for field in fields(struct):
-        value: object = getattr(struct, field.name)
-        match value:
-            case None:
-                yield ABSENT
-            case Operand():
-                yield value.number
-            case WeightOperand():
-                yield from value.numbers
-            case ScoreAttributes() | SchemeAttributes():
-                yield from _fields(value)
-            case _ if isinstance(value, KERNELS):
-                yield from config_numbers(value)
-            case float():
-                yield int(np.float32(value).view(np.int32))
-            case _:
-                assert isinstance(value, int)
-                yield int(value)
+@functools.cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """Of its fields."""
+    return tuple(field.name for field in fields(kind))
+
+
+def _bits(value: float) -> int:
+    """Of a float32."""
+    (bits,) = struct.unpack("i", struct.pack("f", value))
+    return bits

@@ -1,5 +1,7 @@
 """From a model's declared layers to its program."""
 
+import functools
+
 from fdjax.config import (
     Alibi,
     AttentionPart,
@@ -19,6 +21,7 @@ from fdjax.models.program.accepted import ACCEPTED
 from fdjax.models.program.instructions import Epilogue, Program, Rows, Value
 
 
+@functools.lru_cache(16)  # every size of a call is traced anew
 def program_of(config: ModelConfig, *, selects: bool) -> Program:
     """The program of a step.
 

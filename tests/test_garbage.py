@@ -1,0 +1,36 @@
+"""The collector comes less often inside, and as before afterwards."""
+
+import gc
+
+import pytest
+
+from fdjax.garbage import NEW_OBJECTS, old_objects_apart, seldom_collected
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_new_process():
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+def test_the_collector_waits_for_more_objects_and_then_no_longer():
+    with pytest.raises(RuntimeError), seldom_collected():
+        assert gc.get_threshold() == (NEW_OBJECTS, 10, 10)
+        raise RuntimeError
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_one_that_waits_for_even_more_is_left_as_it_is():
+    gc.set_threshold(2 * NEW_OBJECTS)
+    with seldom_collected():
+        assert gc.get_threshold()[0] == 2 * NEW_OBJECTS
+
+
+def test_what_others_have_set_apart_stays_apart():
+    gc.freeze()
+    apart = gc.get_freeze_count()
+    with old_objects_apart():
+        assert gc.get_threshold()[0] == NEW_OBJECTS
+    assert gc.get_freeze_count() == apart
