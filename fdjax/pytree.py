@@ -11,6 +11,19 @@ def static(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
+def of_shapes[T](cls: type[T], **fields: Any) -> T:
+    """A pytree with shapes in place of arrays, which a type checker would refuse.
+
+    Args:
+        cls: a class made by `pytree`.
+        fields: all of its fields.
+    """
+    tree = object.__new__(cls)
+    for name, value in fields.items():
+        object.__setattr__(tree, name, value)
+    return tree
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def pytree[T](cls: type[T]) -> type[T]:
     """Makes `cls` a frozen dataclass and registers it as a pytree.

@@ -21,6 +21,7 @@ from fdjax.models.config import ModelConfig
 from fdjax.models.program import LayerProgram, Program, program_of
 from fdjax.models.weights import held_shapes
 from fdjax.notation import Array
+from fdjax.pytree import of_shapes
 
 type StepCall = BorrowingCall | Literal["shared", "separate"]
 """The calls by their kind.
@@ -58,16 +59,19 @@ class StepCalls:
         paths = program.body_parameters
         parameters = tuple(self._parameters[path] for path in paths)
 
-        def call(kv: KVCache, parameters: Any) -> LayerProgram:
-            batch = self._batch(kind, num_tokens, width)
-            return LayerProgram(kv, batch, parameters, program)
-
         # Shapes alone: what serves is told, and warned of, where a program is traced.
         with op.recording():
-            return jax.eval_shape(call, self._kv, parameters)
+            batch = jax.eval_shape(lambda: self._batch(kind, num_tokens, width))
+        return of_shapes(
+            LayerProgram,
+            kv=self._kv,
+            batch=batch,
+            parameters=parameters,
+            program=program,
+        )
 
     @cached_property
-    def _kv(self) -> Any:
+    def _kv(self) -> KVCache:
         return jax.eval_shape(self.layout.allocate)
 
     @cached_property
