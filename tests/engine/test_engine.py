@@ -160,7 +160,9 @@ def test_nothing_is_traced_after_warm_up(
     drawn = dataclasses.replace(DRAWN, max_tokens=3)
     seen: list[tuple[int, int]] = []
     count = engine.warm_up([greedy, drawn], on_progress=lambda *at: seen.append(at))
-    assert seen == [(done, count) for done in range(count + 1)]
+    # One by one, or where there are cores for it as test_ahead.py has it.
+    assert seen == sorted(seen) and {count} == {in_all for _, in_all in seen}
+    assert {done for done, _ in seen} >= {0, count}
     programs: Any = engine.executor.programs
     compiled = programs._extend._cache_size() + programs._decode._cache_size()
     # Beside these, what samples rows and what moves them, for each of two plans, and
