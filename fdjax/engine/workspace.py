@@ -49,16 +49,13 @@ def workspace_bytes(
         lent: steps have what they need in the KV array.
     """
     layout = config.kv_layout(num_pages=1, page_size=page_size, dtype=dtype)
-    if lent:
-        # Of prompts that are pooled, the states of all tokens are a result; all else
-        # that a step needs lies at the end of the KV array.
-        activations = num_tokens * config.hidden_size * jnp.dtype(dtype).itemsize
+    if lent:  # all else that a step needs lies at the end of the KV array
+        activations = pooled_bytes(config, dtype=dtype, num_tokens=num_tokens)
     else:
         activations = separate_bytes(config, dtype=dtype, num_tokens=num_tokens)
     logits = num_rows * config.embedding.vocab_size * FLOAT32_BYTES
     sampling = sampling_bytes(config, num_rows=num_rows)
-    # Logits of a prompt's tokens, the same relative to the largest, and exponentials.
-    scoring = 3 * SCORED_TOKENS * config.embedding.vocab_size * FLOAT32_BYTES
+    scoring = scoring_bytes(config)
     gathered = 0
     if prefill_gathers(config, layout, max_model_len=max_model_len):
         # Each query of a block has its pages, its scores and their exponentials.
@@ -76,6 +73,30 @@ def workspace_bytes(
     most = max(prefill, sampling + slots, scoring, tuning)
     slack = SLACK_BYTES if device.platform() == "gpu" else 0
     return most + state_bytes(config, num_rows=num_rows) + slack
+
+
+def pooled_bytes(
+    config: ModelConfig, *, dtype: jax.typing.DTypeLike, num_tokens: int
+) -> int:
+    """States of all tokens of a call that pools prompts.
+
+    They are a result of its layers. On a GPU, who adds them up makes float32 of each
+    where it is read.
+
+    Args:
+        config: the model.
+        dtype: of the activations.
+        num_tokens: of the call.
+    """
+    return num_tokens * config.hidden_size * jnp.dtype(dtype).itemsize
+
+
+def scoring_bytes(config: ModelConfig) -> int:
+    """Temporaries of a call that scores a prompt's tokens.
+
+    Their logits, the same relative to the largest, and exponentials.
+    """
+    return 3 * SCORED_TOKENS * config.embedding.vocab_size * FLOAT32_BYTES
 
 
 def sampling_bytes(config: ModelConfig, *, num_rows: int) -> int:
