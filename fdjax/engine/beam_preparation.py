@@ -9,7 +9,7 @@ import numpy as np
 from fdjax.engine.beam_batches import LiveSearches, kind_of
 from fdjax.engine.beam_programs import BeamProgram, Kind, Prepared
 from fdjax.engine.beam_tables import BeamTables
-from fdjax.engine.buckets import Buckets, smallest_fitting
+from fdjax.engine.buckets import Buckets
 from fdjax.engine.programs import Programs
 from fdjax.engine.request import Request
 from fdjax.generate.beam_run import BeamPages, BeamRun, Judgement
@@ -56,7 +56,7 @@ class BeamPreparation:
         return init_beams(
             [params] * params.num_beam_groups,
             [request.prompt] * params.num_beam_groups,
-            width=smallest_fitting(self._buckets.rows, params.group_width),
+            width=self._buckets.group_rows(params.num_beam_groups, params.group_width),
             limit=self._table_width(request.max_tokens) * self._layout.page_size,
             vocab_size=self._config.embedding.vocab_size,
             eos_token_ids=self._config.eos_token_ids,
@@ -97,7 +97,7 @@ class BeamPreparation:
         if request.programs is None or not request.goes_in_batches:
             return
         num_alike = self._live.num_alike(request.programs)
-        rows = smallest_fitting(self._buckets.rows, request.limited_beams.group_width)
+        rows = self._buckets.beam_rows(1, request.limited_beams.group_width)
         count = 2
         while count < 2 * num_alike and count * rows <= self._buckets.rows[-1]:
             yield count

@@ -139,7 +139,19 @@ class Buckets:
             num_groups: groups of the search.
             width: beams of each.
         """
-        return num_groups * smallest_fitting(self.rows, width)
+        return num_groups * self.group_rows(num_groups, width)
+
+    def group_rows(self, num_groups: int, width: int) -> int:
+        """Rows of each group: padded, but all groups have no more than there are.
+
+        What sampling takes is counted for those.
+
+        Args:
+            num_groups: groups of the search.
+            width: beams of each.
+        """
+        padded = smallest_fitting(self.rows, width)
+        return min(padded, self.rows[-1] // num_groups)
 
     @property
     def pooled(self) -> tuple[int, ...]:

@@ -103,7 +103,8 @@ def sampling_bytes(config: ModelConfig, *, num_rows: int) -> int:
     """Temporaries of sampling, of all stages together.
 
     Raw logits, changed ones twice, and what may come as one byte each; where the
-    definition draws, noise and scores too.
+    definition draws, noise and scores too. Beam searches, whose calls have no more
+    rows, take no more.
 
     Args:
         config: the model.

@@ -12,9 +12,8 @@ from fdjax.generate.beam_state import (
     BeamRules,
     BeamState,
     TopTokens,
-    divided,
 )
-from fdjax.generate.masks import masked
+from fdjax.generate.masks import allows, masked
 from fdjax.generate.most_likely import most_likely
 from fdjax.generate.token_lists import listed
 from fdjax.notation import Array, Bool, Float, Int32, UInt32
@@ -102,9 +101,12 @@ def _adjusted(
     if fewer is not None:
         logprobs = logprobs - fewer[:, None]
     if progress.seen is not None:
-        factor = rules.repetition[:, None, None]
-        repeated = jnp.where(logprobs < 0, logprobs * factor, divided(logprobs, factor))
-        logprobs = jnp.where(progress.seen, repeated, logprobs)
+        seen = progress.seen.reshape(groups * width, -1)
+        seen = allows(seen, vocab_size=vocab_size).reshape(logprobs.shape)
+        # Of a divisor that all tokens of a group have, XLA would make an inverse, and
+        # round twice. Of one that each token chooses it does not, nor an array.
+        factor = jnp.where(seen, rules.repetition[:, None, None], 1.0)
+        logprobs = jnp.where(logprobs < 0, logprobs * factor, logprobs / factor)
     if rules.lists is not None and progress.recent is not None:
         flat = logprobs.reshape(-1, vocab_size)
         recent = progress.recent.reshape(flat.shape[0], -1)

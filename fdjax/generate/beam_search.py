@@ -24,10 +24,11 @@ from fdjax.generate.beam_state import (
     TopTokens,
     divided,
 )
+from fdjax.generate.masks import place_of
 from fdjax.generate.stopping import FinishReason
 from fdjax.generate.token_lists import add_recent
 from fdjax.kernels.row_sum import row_sum
-from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.notation import Array, Bool, Float, Int32, UInt32
 from fdjax.pytree import pytree
 
 
@@ -226,13 +227,16 @@ def _all_present(hypotheses: Hypotheses, rules: BeamRules) -> Bool[Array, " grou
 
 
 def _now_seen(
-    seen: Bool[Array, "groups width V"] | None, chosen: Chosen
-) -> Bool[Array, "groups width V"] | None:
+    seen: UInt32[Array, "groups width words"] | None, chosen: Chosen
+) -> UInt32[Array, "groups width words"] | None:
     if seen is None:
         return None
     group = jnp.arange(seen.shape[0])[:, None]
     beam = jnp.arange(seen.shape[1])
-    return seen[group, chosen.parents].at[group, beam, chosen.tokens].set(True)
+    inherited = seen[group, chosen.parents]
+    word, bit = place_of(chosen.tokens)
+    both = inherited[group, beam, word] | bit
+    return inherited.at[group, beam, word].set(both)
 
 
 def _now_recent(

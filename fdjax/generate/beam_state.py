@@ -10,12 +10,13 @@ import numpy as np
 from jax import lax
 
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.masks import allowed_bits
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.penalties import LogitBias, init_bias
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.stopping import FinishReason, StopRules, init_stop_rules
 from fdjax.generate.token_lists import TokenLists, init_recent, init_token_lists
-from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.notation import Array, Bool, Float, Int32, UInt32
 from fdjax.pytree import pytree, static
 
 # In place of minus infinity, as in transformers: what is added to it still counts.
@@ -110,7 +111,8 @@ class BeamProgress:
         hypotheses: the finished ones.
         improvable: running beams may still give better hypotheses.
         finished: a `FinishReason`: `STOP` when the search is over.
-        seen: tokens that a beam or its prompt has; `None` where none are penalised.
+        seen: tokens that a beam or its prompt has, a bit each, as in
+            `fdjax.generate.masks`; `None` where none are penalised.
         recent: the last tokens of each beam, the latest last; `None` where no
             sequence of them is banned.
     """
@@ -120,7 +122,7 @@ class BeamProgress:
     hypotheses: Hypotheses
     improvable: Bool[Array, " groups"]
     finished: Int32[Array, " groups"]
-    seen: Bool[Array, "groups width V"] | None
+    seen: UInt32[Array, "groups width words"] | None
     recent: Int32[Array, "groups width L"] | None
 
 
@@ -219,10 +221,8 @@ def _divisors(length_penalty: float, limit: int) -> np.ndarray:
 def _seen(
     prompts: Sequence[Sequence[int]], *, width: int, vocab_size: int
 ) -> np.ndarray:
-    seen = np.zeros((len(prompts), width, vocab_size), np.bool_)
-    for group, prompt in enumerate(prompts):
-        seen[group][:, np.asarray(prompt, np.int32)] = True
-    return seen
+    bits = [allowed_bits(prompt, vocab_size=vocab_size) for prompt in prompts]
+    return np.repeat(np.stack(bits)[:, None], width, axis=1)
 
 
 def _numbers(

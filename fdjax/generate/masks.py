@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.notation import Array, Bool, Float, UInt32
+from fdjax.notation import Array, Bool, Float, Int32, UInt32
 
 _BITS = 32
 _ALL = 2**_BITS - 1
@@ -46,6 +46,14 @@ def allows(allowed: UInt32[Array, "B words"], *, vocab_size: int) -> Bool[Array,
     """Masks with an element for each token."""
     bits = (allowed[:, :, None] >> jnp.arange(_BITS, dtype=jnp.uint32)) & jnp.uint32(1)
     return bits.reshape(allowed.shape[0], -1)[:, :vocab_size] != 0
+
+
+def place_of(
+    tokens: Int32[Array, " *rows"],
+) -> tuple[Int32[Array, " *rows"], UInt32[Array, " *rows"]]:
+    """Which word of a mask has each token's bit, and that bit."""
+    bit = jnp.uint32(1) << (tokens % _BITS).astype(jnp.uint32)
+    return tokens // _BITS, bit
 
 
 def masked(

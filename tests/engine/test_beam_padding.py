@@ -73,6 +73,21 @@ def test_searches_of_padded_calls_find_what_each_finds_alone(
     assert len(sizes) == longest - 1 and {3, 5} < set(sizes)
 
 
+def test_groups_are_padded_as_far_as_there_are_rows():
+    """Three of three beams: ten rows have no room for groups of four."""
+    params = dataclasses.replace(
+        SEARCH, beam_width=9, num_beam_groups=3, diversity_penalty=0.5, max_tokens=8
+    )
+    found: list[list[list[list[int]]]] = []
+    for rows, width in ((10, 3), (16, 4)):
+        engine = tiny_engine(shallow_model(), page_size=4, max_num_seqs=rows)
+        request = engine.request(0, PROMPTS[1], params)
+        sums = engine.executor.beams.preparation.state(request).progress.sums
+        assert sums.shape == (3, width)
+        found.append(_found(engine, [(PROMPTS[1], params)]))
+    assert found[0] == found[1]
+
+
 def _found(engine: Engine, asked: Sequence[Asked]) -> list[list[list[int]]]:
     """The tokens of all hypotheses of each."""
     sequences = [engine.add(engine.request(0, *one)) for one in asked]

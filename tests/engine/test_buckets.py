@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fdjax.engine.buckets import (
@@ -132,3 +132,23 @@ def test_tables_that_are_served_alike_are_one_program(
         alike_from=512,
     )
     assert buckets.widths == widths
+
+
+@given(
+    max_num_seqs=st.integers(1, 600),
+    num_groups=st.integers(1, 600),
+    width=st.integers(1, 600),
+)
+def test_no_search_is_padded_beyond_all_rows(
+    max_num_seqs: int, num_groups: int, width: int
+):
+    assume(num_groups * width <= max_num_seqs)  # else it is refused
+    buckets = Buckets.of(
+        max_num_seqs=max_num_seqs,
+        max_model_len=64,
+        page_size=16,
+        max_batched_tokens=64,
+    )
+    rows = buckets.beam_rows(num_groups, width)
+    assert num_groups * width <= rows <= max_num_seqs
+    assert rows == num_groups * buckets.group_rows(num_groups, width)
