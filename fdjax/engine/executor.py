@@ -64,7 +64,11 @@ class Executor:
         self._buckets = buckets
         self.mixed = mixed
         shares = shared_reads and SharedReads.suit(model.config)
-        most = {"num_rows": buckets.rows[-1], "width": buckets.widths[-1]}
+        most = {
+            "num_tokens": buckets.prefills[-1],
+            "num_rows": buckets.rows[-1],
+            "width": buckets.widths[-1],
+        }
         self.programs = Programs(
             model,
             steps_per_launch=pace.most,

@@ -5,13 +5,14 @@ model is one chain of kernels and the head is not XLA's, there is nothing to tim
 programs that run a model are compiled without then (see `Programs`).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fdjax import device
-from fdjax.engine.buckets import SCORED_TOKENS
+from fdjax.engine.buckets import CHEAP_TOKENS, SCORED_TOKENS, SMALLEST_PREFILL
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.step_calls import StepCall, StepCalls
 from fdjax.kernels.matmul import OP as MATMUL
@@ -25,18 +26,24 @@ FLOAT32_BYTES = 4
 
 
 def tunes_gemms(
-    config: ModelConfig, layout: KVLayout, *, num_rows: int, width: int
+    config: ModelConfig,
+    layout: KVLayout,
+    *,
+    num_tokens: int,
+    num_rows: int,
+    width: int,
 ) -> bool:
     """Whether XLA times GEMMs while it compiles, with room for one program's.
 
     Args:
         config: the model.
         layout: of the KV array; its number of pages does not matter.
+        num_tokens: of the largest call with prompts.
         num_rows: rows of the largest batch.
         width: pages of the longest sequence.
     """
     return device.platform() == "gpu" and (
-        _by_layer(config, layout, num_rows, width)
+        _by_layer(config, layout, num_tokens, num_rows, width)
         or _has_head(config, layout, num_rows)
     )
 
@@ -53,8 +60,8 @@ def tuning_bytes(
 
     Args:
         config: the model.
-        layout: see `tunes_gemms`, as for what is not said here.
-        num_tokens: of the largest call with prompts.
+        layout: see `tunes_gemms`, as for the others.
+        num_tokens: see there.
         num_rows: see there.
         width: see there.
     """
@@ -62,7 +69,7 @@ def tuning_bytes(
         return 0
     size, itemsize = config.hidden_size, jnp.dtype(layout.dtype).itemsize
     gemms: list[tuple[int, int, int, int]] = []
-    if _by_layer(config, layout, num_rows, width):
+    if _by_layer(config, layout, num_tokens, num_rows, width):
         up = max(kind.mlp.up_size for kind in config.kinds)
         down = max(kind.mlp.size for kind in config.kinds)
         gemms += [(num_tokens, size, up, itemsize), (num_tokens, down, size, itemsize)]
@@ -78,20 +85,48 @@ def tuning_bytes(
     )
 
 
-def _by_layer(config: ModelConfig, layout: KVLayout, num_rows: int, width: int) -> bool:
+def _by_layer(
+    config: ModelConfig, layout: KVLayout, num_tokens: int, num_rows: int, width: int
+) -> bool:
     """Whether some call runs layer by layer, whose GEMMs may be XLA's."""
-    kinds: tuple[StepCall, ...] = ("extend", "decode", "separate")
-    if SharedReads.suit(config):  # else nothing is read once for several
-        kinds = (*kinds, "shared", "beams")
     of = StepCalls(config, layout, num_rows).of
+    sizes = _sizes(config, num_tokens, num_rows)
     # A beam that reads its prompt has a table of the prompt's pages and its own.
-    calls = (of(kind, num_rows, width + (kind == "separate")) for kind in kinds)
+    calls = (of(kind, n, width * (1 + (kind == "separate"))) for kind, n in sizes)
     return not all(map(LAYER_PROGRAM.fast, calls))
 
 
+def _sizes(
+    config: ModelConfig, num_tokens: int, num_rows: int
+) -> Iterator[tuple[StepCall, int]]:
+    """Every kind of call, with the fewest tokens and the most that it may have.
+
+    What the chain refuses by its size is too large, or has fewer tokens than are
+    wanted of it.
+    """
+    of_rows: tuple[StepCall, ...] = ("decode", "separate")
+    if SharedReads.suit(config):  # else nothing is read once for several
+        of_rows = (*of_rows, "shared", "beams")
+    for kind in of_rows:
+        yield kind, 1
+        yield kind, num_rows
+    of_prompts: tuple[tuple[StepCall, int], ...] = (
+        ("extend", SMALLEST_PREFILL),
+        ("pool", CHEAP_TOKENS),
+    )
+    for kind, least in of_prompts:
+        yield kind, min(least, num_tokens)
+        yield kind, num_tokens
+    yield "score", SCORED_TOKENS
+
+
 def _has_head(config: ModelConfig, layout: KVLayout, num_rows: int) -> bool:
-    """Whether the GEMM that makes logits is XLA's."""
-    return not MATMUL.fast(_head(config, layout.dtype, num_rows))
+    """Whether some GEMM that makes logits is XLA's.
+
+    Rows that decode are of a few numbers, beams of any.
+    """
+    rows = {*range(1, num_rows + 1), SCORED_TOKENS}
+    return not all(MATMUL.fast(_head(config, layout.dtype, each)) for each in rows)
 
 
 def _head(config: ModelConfig, dtype: jax.typing.DTypeLike, rows: int) -> Matmul:
