@@ -1,7 +1,8 @@
 """Random requests at 1.3 times the load that fits: whose tokens change.
 
 A model over a KV array whose end steps borrow, so small that pages are moved all the
-time; how often sequences are put back is told. Its prompts are what it says itself.
+time and sequences are put back: one that shows neither fails. Its prompts are what it
+says itself.
 Each kind of request runs again, undisturbed: in an array with room for all that run,
 which nobody borrows. In 16 bits the same tokens cannot be asked for: calls have other
 sizes there, and so other orders of sums, which decide where two tokens are all but
@@ -39,7 +40,7 @@ from fdjax.models.decoder import Decoder
 from fdjax.serve.loading import load_decoder, make_engine
 from fdjax.serve.setup import Settings
 
-# Tokens of all requests at a time, by the tokens that fit.
+# Tokens that all requests at a time hold on the way, by the tokens that fit.
 LOAD = 1.3
 
 
@@ -152,6 +153,18 @@ def main(given: Sequence[str] | None = None) -> None:
     print(row, flush=True)
     default = results.RESULTS / results.device_slug() / "memory_soak.json"
     keep(asked.out or default, [row])
+    if missing := unseen(row):
+        raise SystemExit(f"{' and '.join(missing)}: 0; ask for more --requests")
+
+
+def unseen(row: Row) -> list[str]:
+    """What was to be shown and did not happen; nothing is moved where none is lent.
+
+    Args:
+        row: of `measure`.
+    """
+    wanted = ["put_back", *(["moved_pages"] if row["lent"] else [])]
+    return [name for name in wanted if not row[name]]
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def kinds() -> list[Kind]:
 
 
 def mean_tokens() -> float:
-    """Of a request, prompt and output."""
-    return sum(LENGTHS) / len(LENGTHS) + sum(OUTPUTS) / len(OUTPUTS)
+    """Of a request on its way: its prompt, and half of its output."""
+    return sum(LENGTHS) / len(LENGTHS) + sum(OUTPUTS) / len(OUTPUTS) / 2
 
 
 def longest() -> int:
@@ -106,6 +106,10 @@ def soak(
 ) -> Soak:
     """Adds requests at random times, aborts some, and runs all to their ends.
 
+    One kind comes as often as there are requests at a time. If each were drawn, some
+    would end as others grow, and all together would hold no more than when the last
+    were let in: nobody would be put back for what a small step borrows.
+
     Args:
         engine: without work.
         prompts: of each kind of request.
@@ -117,10 +121,12 @@ def soak(
     live: dict[EngineSequence, Kind] = {}
     asked: dict[EngineSequence, Kind] = {}
     tokens: defaultdict[EngineSequence, list[int]] = defaultdict(list)
+    kind = draw.choice([*prompts])
     while left or engine.has_work:
         while left and len(live) < num_live and draw.random() < 0.9:
             left -= 1
-            kind = draw.choice([*prompts])
+            if left % num_live == 0:
+                kind = draw.choice([*prompts])
             request = engine.request(0, prompts[kind], kind.params())
             sequence = engine.add(request)
             live[sequence] = asked[sequence] = kind

@@ -2,13 +2,17 @@
 
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
 from benchmarks import memory_soak, soak_requests
 from benchmarks.soak_requests import TIE, Undisturbed
 from fdjax.engine.request import Logprob
+from tests.support.borrowing import Poisoned, TokensBorrow
+from tests.support.engines import shallow_model, tiny_engine
 from tests.support.hf_model import FIXTURES
+from tests.support.soak import is_idle
 
 
 def test_requests_keep_their_tokens_and_give_all_back(
@@ -26,12 +30,46 @@ def test_requests_keep_their_tokens_and_give_all_back(
     kept, row = json.loads(out.read_text())
     assert kept == {"case": "kept"}
     assert row["case"] == "llama-cached" and row["prefix_caching"]
-    assert row["at_a_time"] == round(1.3 * 160 / (56 / 3 + 22))
+    assert row["at_a_time"] == round(1.3 * 160 / (56 / 3 + 11))
     assert row["ended"] + row["aborted"] == row["requests"] == 40
     assert row["put_back"] > 0 and row["aborted"] > 0
     assert row["differing"] == row["ties"] == row["moved_pages"] == 0
     assert row["differing_undisturbed"] == row["ties_undisturbed"] == 0
     assert row["pages_back"] == row["pages"] == 10
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_pages_are_moved_and_sequences_put_back_where_calls_borrow(
+    caching: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """As on a GPU, where the smallest call with prompts borrows more than decoding."""
+    monkeypatch.setattr(soak_requests, "LENGTHS", (3, 9, 20))
+    monkeypatch.setattr(soak_requests, "OUTPUTS", (4, 20))
+    monkeypatch.setattr(soak_requests, "STARTS", 2)
+    sizes: dict[str, Any] = {"page_size": 4, "max_model_len": 40, "max_num_seqs": 8}
+    sizes |= {"steps_per_launch": 2, "max_batched_tokens": 32}
+    apart = tiny_engine(shallow_model(), **sizes)
+    prompts = soak_requests.told(apart)
+    alone = soak_requests.undisturbed(apart, prompts)
+    borrowing, num_pages = TokensBorrow(8), 24
+    caches: dict[str, Any] = {"borrowing": borrowing, "prefix_caching": caching}
+    engine = tiny_engine(shallow_model(), num_pages=num_pages, **sizes, **caches)
+    Poisoned(engine, borrowing)
+    load = memory_soak.LOAD * (num_pages - 2) * 4 / soak_requests.mean_tokens()
+    done = soak_requests.soak(
+        engine, prompts, num_requests=60, num_live=round(load), seed=1
+    )
+    now, found = engine.statistics(), soak_requests.verdicts(done, alone)
+    assert (found["tie"], found["other"]) == (0, 0)
+    row = {"lent": True, "put_back": now.num_preemptions}
+    assert memory_soak.unseen({**row, "moved_pages": now.num_moved_pages}) == []
+    assert is_idle(engine)
+
+
+def test_a_soak_that_shows_nothing_says_so():
+    row = {"put_back": 0, "moved_pages": 0}
+    assert memory_soak.unseen({**row, "lent": True}) == ["put_back", "moved_pages"]
+    assert memory_soak.unseen({**row, "lent": False}) == ["put_back"]
 
 
 def test_a_tie_is_told_from_a_token_that_somebody_has_changed():
