@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import pathlib
+import re
 from typing import Any, Literal
 
 import jax
@@ -120,6 +121,42 @@ def test_a_search_of_groups_borrows_no_more_than_one_of_single_beams():
     for groups, width in ((1, 64), (8, 8), (32, 2), (1, 33)):
         planned = prompts.shapes(groups, width)
         assert planned.num_records <= most.num_records
+
+
+@pytest.mark.parametrize("kind", ["extend", "decode", "score", "pool", "beams"])
+def test_where_a_step_computes_is_a_constant_of_its_program(kind: BorrowingCall):
+    """A graph that was captured once holds for ever: offsets are attributes.
+
+    No operand tells them, and no row's length or page: a step whose array is not lent
+    has the same operands.
+    """
+    settings = _settings()
+    layout = settings.widest_layout.with_pages(1000)
+    lent = _lent(settings.config, layout, 32)
+    attribute, operands = _lowered(settings.config, layout, kind)
+    begins, sizes = attribute[::2], attribute[1::2]
+    first = layout.nbytes - lent.pages(kind, 64) * layout.page_bytes
+    assert first <= min(begins) and sum(sizes) > 0
+    ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    assert max(ends) <= layout.nbytes
+    apart = dataclasses.replace(layout, lent=False)
+    assert _lowered(settings.config, apart, kind) == ([], operands)
+
+
+def _lowered(
+    config: ModelConfig, layout: KVLayout, kind: BorrowingCall
+) -> tuple[list[int], list[str]]:
+    """Of the call in a program for CUDA: the places it is told, and its operands."""
+    call = StepCalls(config, layout, ROWS).of(kind, 64, 32)
+    traced = jax.jit(cuda.run).trace(call)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    lines = [one for one in text.splitlines() if "custom_call @" in one]
+    (line,) = (one for one in lines if layer_program.NAME in one)
+    places = re.search(r"\bplaces = dense<(?:\[([\d, ]*)\])?> : tensor<", line)
+    types = re.search(r" : \((tensor<.*)\) -> ", line)
+    assert places is not None and types is not None
+    numbers = [int(one) for one in (places[1] or "").split(",") if one]
+    return numbers, types[1].split(", ")
 
 
 def test_blocks_lie_apart_at_the_end():

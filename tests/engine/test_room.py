@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from fdjax.engine.request import Embedded
 from fdjax.engine.runs import Runs
 from tests.support.borrowing import Poisoned, TokensBorrow
 from tests.support.engines import GREEDY, run, shallow_model, tiny_engine
+from tests.support.host_reads import no_host_reads
 from tests.support.soak import Asked, is_idle, soak
 
 BORROWING = TokensBorrow(16)
@@ -96,6 +98,26 @@ def test_what_one_call_has_taken_is_no_room_for_the_next():
     params = dataclasses.replace(GREEDY, max_tokens=2)
     assert run(engine, prompts, params) == run(plain, prompts, params)
     assert is_idle(engine)
+
+
+def test_a_move_waits_for_nothing_and_one_program_serves_every_boundary(
+    undisturbed: Engine,
+):
+    """A step reads what was launched before it, never what it has launched itself."""
+    engine = engine_of(12)
+    engine.warm_up([GREEDY])
+    requests = [engine.request(n, prompt, GREEDY) for n, prompt in enumerate(PROMPTS)]
+    with jax.no_tracing(True), no_host_reads():
+        sequences = [engine.add(request) for request in requests]
+        outputs: list[list[int]] = [[] for _ in requests]
+        boundaries: set[int] = set()
+        while engine.has_work:
+            for sequence, increment in engine.step():
+                outputs[sequences.index(sequence)] += increment.token_ids
+            boundaries.add(engine.scheduler.pool.boundary)
+    assert engine.statistics().num_moved_pages > 0
+    assert len(boundaries) > 3
+    assert outputs == run(undisturbed, PROMPTS, GREEDY)
 
 
 def test_parked_sequences_come_back_after_moves(undisturbed: Engine):
