@@ -18,8 +18,10 @@ from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 
 FLOAT32_BYTES = INT32_BYTES = 4
-# Page tables, tokens and what prompts ask of sampling on their way, and the allocator's
-# rounding and gaps: what sampling takes is one piece. With 65 MiB an H200 refused 407.
+# Page tables, tokens and what prompts ask of sampling on their way, what searches keep,
+# and the allocator's rounding and gaps: what sampling takes is one piece, and of a free
+# one of which less than 128 MiB would be left it gets all. With 65 MiB an H200 refused
+# 407.
 SLACK_BYTES = 128 * 2**20
 
 
