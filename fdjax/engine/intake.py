@@ -15,6 +15,7 @@ from fdjax.engine.executor import Executor
 from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
+from fdjax.engine.queue_check import Waiting, check_queue
 from fdjax.engine.request import Request
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sleeping import Sleeping
@@ -144,25 +145,21 @@ class Intake:
         claimed: Load = NOTHING,
         own: Load = NOTHING,
     ) -> None:
-        """Refuses what may not wait beside what waits, all of it.
+        """Refuses what may not wait beside what waits; see `queue_check`."""
+        shares = self.scheduler.shares
+        check_queue(
+            self.limits,
+            more,
+            origin,
+            waiting=self.scheduler.load,
+            of_tenant=NOTHING if origin is None else shares.of(origin.tenant).waiting,
+            claimed=claimed,
+            own=own,
+        )
 
-        Args:
-            more: what is to wait.
-            origin: of it; nobody's by default.
-            claimed: what is on its way, besides.
-            own: of that, the part of the same tenant.
-
-        Raises:
-            QueueFullError: it may later; `QuotaError` where it is the tenant's limit.
-            RequestError: it may never.
-        """
-        of_tenant = None
-        if origin is not None:
-            shares = self.scheduler.shares
-            shares.check(origin, more.samples, claimed=own.samples)
-            if origin.leaves_room:
-                of_tenant = shares.of(origin.tenant).waiting.plus(own)
-        self.limits.check(self.scheduler.load.plus(claimed), more, of_tenant)
+    def waiting(self) -> Waiting:
+        """What waits now; any thread may ask."""
+        return Waiting(self.scheduler.load, self.scheduler.shares.waiting())
 
     @property
     def _preparation(self) -> BeamPreparation:

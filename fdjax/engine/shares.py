@@ -42,6 +42,11 @@ class Shares:
         shares = self._shares.copy()
         return {name: (s.num_running, s.waiting.samples) for name, s in shares.items()}
 
+    def waiting(self) -> dict[str, Load]:
+        """What waits, by tenant that has any; any thread may ask."""
+        shares = self._shares.copy()
+        return {name: s.waiting for name, s in shares.items() if s.waiting != NOTHING}
+
     def come(self, origin: Origin, load: Load) -> None:
         """Counts what waits from now on."""
         share = self._shares.setdefault(origin.tenant, Share())
@@ -60,33 +65,33 @@ class Shares:
         share.num_running += change
         self._forget(origin.tenant)
 
-    def check(self, origin: Origin, num_sequences: int, *, claimed: int = 0) -> None:
-        """Refuses sequences of which too many of one tenant would wait.
-
-        Args:
-            origin: of the sequences.
-            num_sequences: that would like to wait.
-            claimed: the tenant's that are on their way.
-
-        Raises:
-            QuotaError: they may later.
-            RequestError: they may never.
-        """
-        limit = origin.max_queued
-        waiting = self.of(origin.tenant).waiting.samples + claimed
-        if limit is None or waiting + num_sequences <= limit:
-            return
-        told = f"max_queued_samples of {origin.tenant!r} is {limit}"
-        if num_sequences > limit:
-            raise RequestError(
-                f"n asks for {num_sequences} samples to wait together, but {told}; "
-                "ask for less at once"
-            )
-        raise QuotaError(
-            f"{told}, of which {waiting} wait, and this request has {num_sequences}"
-        )
-
     def _forget(self, tenant: str) -> None:
         share = self._shares[tenant]
         if not share.num_running and not share.waiting.samples:
             del self._shares[tenant]
+
+
+def check_share(origin: Origin, num_sequences: int, *, waiting: int) -> None:
+    """Refuses sequences of which too many of one tenant would wait.
+
+    Args:
+        origin: of the sequences.
+        num_sequences: that would like to wait.
+        waiting: the tenant's that wait, or are on their way.
+
+    Raises:
+        QuotaError: they may later.
+        RequestError: they may never.
+    """
+    limit = origin.max_queued
+    if limit is None or waiting + num_sequences <= limit:
+        return
+    told = f"max_queued_samples of {origin.tenant!r} is {limit}"
+    if num_sequences > limit:
+        raise RequestError(
+            f"n asks for {num_sequences} samples to wait together, but {told}; "
+            "ask for less at once"
+        )
+    raise QuotaError(
+        f"{told}, of which {waiting} wait, and this request has {num_sequences}"
+    )

@@ -14,15 +14,15 @@ from fdjax.errors import RequestTimeoutError
 from fdjax.generate.any_params import AnyParams
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.claims import Claim
-from fdjax.serve.engine_thread import EngineThread
 from fdjax.serve.grammars import Grammars
+from fdjax.serve.in_thread import InThread
 from fdjax.serve.llm import LLM
 from fdjax.serve.merging import merged
 from fdjax.serve.names import Names
 from fdjax.serve.outputs import Chunk
-from fdjax.serve.preparing import Preparing
 from fdjax.serve.prompts import CutPrompt, Prompt
 from fdjax.serve.reading import Reading
+from fdjax.serve.running_engine import RunningEngine
 from fdjax.serve.serving_engine import ServingEngine
 from fdjax.serve.starting import Starting
 from fdjax.serve.stream import Stream
@@ -53,13 +53,39 @@ class AsyncLLM:
         *,
         text_limit: TextLimit | None = None,
     ) -> None:
-        self._thread = EngineThread(engine)
+        self._serve(InThread(engine, tokenizer, grammars), tokenizer, text_limit)
+
+    def _serve(
+        self,
+        running: RunningEngine,
+        tokenizer: Tokenizer | None,
+        text_limit: TextLimit | None,
+    ) -> None:
+        self._running = running
         self.tokenizer = tokenizer
         self.texts = None if tokenizer is None else Texts(tokenizer, text_limit)
-        self._preparing = Preparing(engine)
-        reading = Reading(tokenizer, self.texts, grammars)
-        self._starting = Starting(self._thread, tokenizer, reading, self._preparing)
+        reading = Reading(tokenizer, self.texts)
+        self._starting = Starting(running, tokenizer, reading)
         self._names = Names()
+
+    @classmethod
+    def over(
+        cls,
+        running: RunningEngine,
+        tokenizer: Tokenizer | None,
+        *,
+        text_limit: TextLimit | None = None,
+    ) -> "AsyncLLM":
+        """Over an engine that runs already, wherever that is.
+
+        Args:
+            running: used by nothing else from now on, and closed with this.
+            tokenizer: see above, as for the next.
+            text_limit: as above.
+        """
+        llm = cls.__new__(cls)
+        llm._serve(running, tokenizer, text_limit)
+        return llm
 
     @classmethod
     def of(cls, llm: LLM) -> "AsyncLLM":
@@ -86,31 +112,38 @@ class AsyncLLM:
     @property
     def is_running(self) -> bool:
         """Requests can be served."""
-        return not self._thread.ended
+        return not self._running.ended
 
     @property
     def errored(self) -> bool:
         """The engine has failed: only a new one can serve requests."""
-        return self._thread.error is not None
+        return self._running.error is not None
 
     @property
     def num_unfinished(self) -> int:
         """Requests that wait or run."""
-        return self._thread.num_unfinished
+        return self._running.num_unfinished
 
     @property
     def num_made(self) -> int:
         """Tokens that the engine has made, read or not."""
-        return self._thread.num_made
+        return self._running.num_made
 
     @property
     def step_age_s(self) -> float:
         """Seconds of the engine's step under way; see `StepClock`."""
-        return self._thread.step_age_s
+        return self._running.step_age_s
+
+    async def look(self) -> None:
+        """Has `statistics`, and the numbers above, be those of a later moment.
+
+        They are where the engine is in this process; another one is asked.
+        """
+        await self._running.look()
 
     def statistics(self) -> EngineStatistics:
         """One look at what the engine has counted; it is not waited for."""
-        return self._thread.statistics()
+        return self._running.statistics()
 
     async def generate(
         self,
@@ -236,8 +269,7 @@ class AsyncLLM:
         """
         if self.texts is not None:
             self.texts.close()
-        self._preparing.close()
-        return self._thread.close(seconds=seconds)
+        return self._running.close(seconds=seconds)
 
     def shutdown(self) -> None:
         """`close`, by vLLM's name."""

@@ -4,10 +4,25 @@ import contextlib
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Protocol
 
 from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.origin import Origin
-from fdjax.serve.serving_engine import ServingEngine
+
+
+class Queue(Protocol):
+    """Knows what waits for rows, and may."""
+
+    def check_queue(
+        self,
+        more: Load,
+        origin: Origin | None = None,
+        *,
+        claimed: Load = NOTHING,
+        own: Load = NOTHING,
+    ) -> None:
+        """See `ServingEngine.check_queue`."""
+        ...
 
 
 @dataclass(eq=False, frozen=True)
@@ -30,11 +45,11 @@ class Claims:
     any work is done for them.
 
     Args:
-        engine: whose queue it is.
+        queue: that has the room.
     """
 
-    def __init__(self, engine: ServingEngine) -> None:
-        self._engine = engine
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
         self._lock = threading.Lock()
         self._claims: set[Claim] = set()
         self._together = NOTHING
@@ -51,7 +66,7 @@ class Claims:
         claim = Claim(load, origin.tenant)
         with self._lock:
             own = self._of_tenants.get(claim.tenant, NOTHING)
-            self._engine.check_queue(load, origin, claimed=self._together, own=own)
+            self._queue.check_queue(load, origin, claimed=self._together, own=own)
             self._claims.add(claim)
             self._together = self._together.plus(load)
             self._of_tenants[claim.tenant] = own.plus(load)

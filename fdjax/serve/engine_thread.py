@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
@@ -23,16 +23,9 @@ from fdjax.errors import EngineDeadError
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.claims import Claim, Claims
 from fdjax.serve.serving_engine import ServingEngine
-from fdjax.serve.tickets import Submission, Ticket, post
+from fdjax.serve.tickets import Receiver, Submission, Ticket
 
 _LOGGER = logging.getLogger(__name__)
-
-
-MOST_UNREAD = 256
-"""Tokens of a sample that may wait to be read: then the engine goes on with others.
-
-The kernel's buffers hold some thousands more on their way to a client of HTTP.
-"""
 
 
 # How often it is seen whether a step that should take longer has ended.
@@ -45,6 +38,22 @@ LOOK_S = 1e-3
 SWITCH_S = 2e-5
 
 
+class Watcher(Protocol):
+    """Is told on the engine's thread what it has done."""
+
+    def stepped(self) -> None:
+        """A step has ended, and its increments were handed over."""
+        ...
+
+    def ended(self, error: EngineDeadError) -> None:
+        """The thread ends, and takes no more calls.
+
+        Args:
+            error: what it tells whoever calls it from now on.
+        """
+        ...
+
+
 class EngineThread:
     """Owns an engine: all that is done with it is done on one thread.
 
@@ -52,14 +61,16 @@ class EngineThread:
 
     Args:
         engine: used by nothing else from now on.
+        watcher: told of steps and of the end; nobody by default.
 
     Attributes:
         error: what ended the engine; `None` while it lives or if it was shut down.
         num_made: tokens that the engine has made.
     """
 
-    def __init__(self, engine: ServingEngine) -> None:
+    def __init__(self, engine: ServingEngine, watcher: Watcher | None = None) -> None:
         self._engine = engine
+        self._watcher = watcher
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[Any, Ticket] = {}
         self._claims = Claims(engine)
@@ -106,7 +117,8 @@ class EngineThread:
         tickets: Sequence[Ticket],
         origin: Origin,
         claim: Claim,
-    ) -> Future[list[Request]]:
+        future: Future[list[Request]],
+    ) -> None:
         """Lets the engine take all of some submissions, or none.
 
         Args:
@@ -115,12 +127,10 @@ class EngineThread:
                 beam search one, which has those of its other outputs.
             origin: of them all.
             claim: their room, which they have from now on by themselves.
-
-        Returns:
-            The checked request of each ticket, or `RequestError`, `QueueFullError` or
-            `EngineDeadError`. Whoever gives up waiting for them calls `abort`.
+            future: gets the checked request of each ticket, or `RequestError`,
+                `QueueFullError` or `EngineDeadError`, on the thread. Whoever gives up
+                waiting for it calls `abort`.
         """
-        future: Future[list[Request]] = Future()
 
         def command() -> None:
             self._claims.give_back(claim)
@@ -134,17 +144,21 @@ class EngineThread:
             except Exception as error:  # the caller's, who waits for it
                 future.set_exception(error)
 
-        self._tell(command)
-        return future
+        self.tell(command)
 
     def abort(self, tickets: Sequence[Ticket]) -> None:
         """Ends calls, if they have not ended; what was added before is found."""
-        self._tell(functools.partial(self._abort, tickets))
+        self.tell(functools.partial(self._abort, tickets))
+
+    def park(self, ticket: Ticket) -> None:
+        """Makes no more of a call until `resume`; the thread does so by itself, too."""
+        ticket.parked = True
+        self.tell(functools.partial(self._park, ticket))
 
     def resume(self, ticket: Ticket) -> None:
         """Goes on with a call that was parked, as all of it was read."""
         ticket.parked = False
-        self._tell(functools.partial(self._resume, ticket))
+        self.tell(functools.partial(self._resume, ticket))
 
     def close(self, *, seconds: float | None = None) -> bool:
         """Ends all calls and the thread, once the step under way is done.
@@ -159,11 +173,12 @@ class EngineThread:
         def command() -> None:
             self._closing = True
 
-        self._tell(command)
+        self.tell(command)
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def _tell(self, command: Callable[[], None]) -> None:
+    def tell(self, command: Callable[[], None]) -> None:
+        """Has the thread do something between two steps; at once if it has ended."""
         with self._lock:
             if not self._ended:
                 self._commands.put(command)
@@ -180,6 +195,8 @@ class EngineThread:
                     with self._clock.step():
                         increments = self._engine.step()
                     self._deliver(increments)
+                    if self._watcher is not None:
+                        self._watcher.stepped()
         except BaseException as error:
             _LOGGER.exception("the engine has failed and takes no more requests")
             self.error = error
@@ -239,13 +256,17 @@ class EngineThread:
             if self._tickets.pop(ticket.sequence, None) is not None and not self._ended:
                 self._engine.abort(ticket.sequence)
 
+    def _park(self, ticket: Ticket) -> None:
+        if ticket.sequence in self._tickets and not self._ended:
+            self._engine.park(ticket.sequence)
+
     def _resume(self, ticket: Ticket) -> None:
         if ticket.sequence in self._tickets and not self._ended:
             self._engine.resume(ticket.sequence)
 
     def _deliver(self, increments: Sequence[tuple[Any, Increment]]) -> None:
-        """Hands increments over, all those of one loop by one call."""
-        batches: dict[Any, list[tuple[Ticket, Increment]]] = defaultdict(list)
+        """Hands increments over, all those for one receiver by one call."""
+        batches: dict[Receiver, list[tuple[Ticket, Increment]]] = defaultdict(list)
         for sequence, increment in increments:
             ticket = self._tickets.get(sequence)
             if ticket is None:  # aborted while the step was under way
@@ -261,12 +282,12 @@ class EngineThread:
                 one.num_put += len(part.token_ids)
             if increment.finish_reason is not None:
                 del self._tickets[sequence]
-            elif ticket.num_unread > MOST_UNREAD and not ticket.parked:
+            elif ticket.is_behind:
                 ticket.parked = True
                 self._engine.park(sequence)
-            batches[ticket.loop] += shares
-        for loop, batch in batches.items():
-            if not post(loop, batch):
+            batches[ticket.to] += shares
+        for receiver, batch in batches.items():
+            if not receiver(batch):
                 self._abort([ticket for ticket, _ in batch])
 
     def _end(self) -> None:
@@ -277,7 +298,9 @@ class EngineThread:
                 self._commands.get_nowait()()
         tickets, self._tickets = self._tickets, {}
         for ticket in tickets.values():
-            post(ticket.loop, [(ticket, self._dead())])
+            ticket.to([(ticket, self._dead())])
+        if self._watcher is not None:
+            self._watcher.ended(self._dead())
 
     def _dead(self) -> EngineDeadError:
         if self.error is None:

@@ -50,7 +50,7 @@ class Preparing:
         self._lanes.close()
 
     async def _prepared(self, submission: Submission, origin: Origin) -> Submission:
-        (params, *_) = submission.samples
+        params = submission.params
         if not isinstance(params, BeamSearchParams):
             return submission
         owner = origin.owner
@@ -84,9 +84,8 @@ class Preparing:
     def _request(
         self, submission: Submission, origin: Origin, *, only_kept: bool
     ) -> Request | None:
-        (params, *_) = submission.samples
         request = self._engine.request(
-            submission.index, submission.prompt, params, submission.grammar
+            submission.index, submission.prompt, submission.params, submission.grammar
         )
         origin.check_rows(request.num_rows)
         return self._engine.prepare(request, only_kept=only_kept)

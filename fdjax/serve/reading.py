@@ -3,13 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from fdjax.engine.matcher import Grammar
 from fdjax.generate.any_params import AnyParams
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.bad_words import in_tokens
-from fdjax.serve.beam_texts import judging
-from fdjax.serve.grammars import Grammars, TokenGrammar
 from fdjax.serve.prompts import (
     CutPrompt,
     LastTokens,
@@ -29,20 +26,15 @@ class Reading:
     Args:
         tokenizer: without one, prompts are token ids.
         texts: which it tokenises; `None` likewise.
-        grammars: makes those of structured outputs, which are refused without it.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer | None,
         texts: Texts | None,
-        grammars: Grammars | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._texts = texts
-        self._grammars = grammars
-        if grammars is not None:
-            grammars.prepare()
 
     async def submissions(
         self, prompts: Sequence[CutPrompt], params: AnyParams, owner: str = ""
@@ -53,11 +45,8 @@ class Reading:
             RequestError: a prompt or the parameters cannot be served.
         """
         params = await self._with_words(params)
-        grammar, samples = await self._grammar(params, owner), params.samples()
         return [
-            Submission(
-                index, token_ids, samples, self._judging(token_ids, params, grammar)
-            )
+            Submission(index, token_ids, params)
             for index, token_ids in enumerate(await self._encode(prompts, owner))
         ]
 
@@ -68,24 +57,6 @@ class Reading:
         if isinstance(params, BeamSearchParams) and params.bad_words:
             return await asyncio.to_thread(in_tokens, params, self._tokenizer)
         return params
-
-    def _judging(
-        self, prompt: Sequence[int], params: AnyParams, grammar: Grammar | None
-    ) -> Grammar | None:
-        """Of beams, what knows their stop strings too."""
-        if isinstance(params, BeamSearchParams):
-            return judging(self._tokenizer, prompt, params, grammar)
-        return grammar
-
-    async def _grammar(self, params: AnyParams, owner: str) -> TokenGrammar | None:
-        """Compiled while the other tasks go on."""
-        if isinstance(params, BeamSearchParams):
-            params = params.sampling
-        if not isinstance(params, SamplingParams) or params.structured_outputs is None:
-            return None
-        if self._grammars is None:
-            return None
-        return await self._grammars.compiled(params, owner=owner)
 
     async def _encode(
         self, prompts: Sequence[CutPrompt], owner: str

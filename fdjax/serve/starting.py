@@ -10,44 +10,41 @@ from fdjax.engine.origin import Origin
 from fdjax.generate.any_params import AnyParams, by_kind, num_outputs
 from fdjax.serve.claims import Claim
 from fdjax.serve.detokenizer import Detokenizer
-from fdjax.serve.engine_thread import EngineThread
-from fdjax.serve.preparing import Preparing
 from fdjax.serve.prompts import CutPrompt
 from fdjax.serve.reading import Reading
+from fdjax.serve.running_engine import RunningEngine
 from fdjax.serve.stream import Stream
-from fdjax.serve.tickets import Submission, Ticket
+from fdjax.serve.tickets import OnLoop, Submission, Ticket
 from fdjax.serve.tokenizer import Tokenizer
 from fdjax.serve.turns.reader import TurnReader
 
 
 class Starting:
-    """Lets an engine's thread take requests, whose prompts are read and prepared.
+    """Lets an engine take requests, whose prompts are read.
 
     Args:
-        thread: the engine's.
+        running: the engine.
         tokenizer: of the model; without one, streams have no text.
         reading: from prompts to token ids and grammars.
-        preparing: compiles what a request alone needs.
     """
 
     def __init__(
         self,
-        thread: EngineThread,
+        running: RunningEngine,
         tokenizer: Tokenizer | None,
         reading: Reading,
-        preparing: Preparing,
     ) -> None:
-        self._thread = thread
+        self._running = running
         self._tokenizer = tokenizer
         self._reading = reading
-        self._preparing = preparing
+        self._to: OnLoop | None = None
 
     def room(
         self, num_prompts: int, params: AnyParams, origin: Origin
     ) -> AbstractContextManager[Claim]:
         """See `AsyncLLM.room`."""
         num_samples = num_prompts * num_outputs(params)
-        return self._thread.claim(Load(1, num_samples, num_samples), origin)
+        return self._running.claim(Load(1, num_samples, num_samples), origin)
 
     async def start(
         self,
@@ -80,7 +77,6 @@ class Starting:
             submissions = await self._reading.submissions(prompts, params, origin.owner)
             num_tokens = sum(len(submission.prompt) for submission in submissions)
             with charge(num_tokens) if charge else contextlib.nullcontext():
-                submissions = await self._preparing.submissions(submissions, origin)
                 return await self._streams(
                     submissions, n, origin, claim, deadline_s, make_reader
                 )
@@ -95,17 +91,15 @@ class Starting:
         make_reader: Callable[[], TurnReader] | None,
     ) -> list[Stream]:
         """Those of `n` samples of each submission, once the engine has them."""
-        loop, of_sequence = asyncio.get_running_loop(), n // len(submissions[0].samples)
-        tickets = [Ticket(loop) for _ in submissions for _ in range(n)]
+        to, of_sequence = self._receiver(), n // len(submissions[0].samples)
+        tickets = [Ticket(to) for _ in submissions for _ in range(n)]
         owners = _owners(tickets, of_sequence)
         try:
-            taken = await asyncio.wrap_future(
-                self._thread.add(submissions, owners, origin, claim)
-            )
+            taken = await self._running.add(submissions, owners, origin, claim)
             requests = [request for request in taken for _ in range(of_sequence)]
             return [
                 Stream(
-                    self._thread,
+                    self._running,
                     ticket,
                     request,
                     Detokenizer(
@@ -121,8 +115,15 @@ class Starting:
                 )
             ]
         except BaseException:  # the task may be cancelled when the engine has them
-            self._thread.abort(tickets)
+            self._running.abort(tickets)
             raise
+
+    def _receiver(self) -> OnLoop:
+        """Of the running loop: one, so that all of a step come to it by one call."""
+        loop = asyncio.get_running_loop()
+        if self._to is None or self._to.loop is not loop:
+            self._to = OnLoop(loop)
+        return self._to
 
 
 def _owners(tickets: Sequence[Ticket], of_sequence: int) -> list[Ticket]:

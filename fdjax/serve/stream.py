@@ -7,8 +7,8 @@ from fdjax.engine.results import ending
 from fdjax.errors import EngineDeadError
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.detokenizer import Detokenizer
-from fdjax.serve.engine_thread import EngineThread
 from fdjax.serve.outputs import Chunk
+from fdjax.serve.running_engine import RunningEngine
 from fdjax.serve.tickets import Ticket
 
 
@@ -21,21 +21,22 @@ class Stream:
 
     def __init__(
         self,
-        thread: EngineThread,
+        running: RunningEngine,
         ticket: Ticket,
         request: Request,
         to: Detokenizer,
         *,
         deadline_s: float | None = None,
     ) -> None:
-        self._thread = thread
+        self._running = running
         self._ticket = ticket
         self._detokenizer = to
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         if deadline_s is not None:
             timed_out = FinishReason.TIMED_OUT
-            self._timer = ticket.loop.call_at(deadline_s, self.end, timed_out)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(deadline_s, self.end, timed_out)
         self.request = request
 
     @property
@@ -73,7 +74,7 @@ class Stream:
             self.close()
             raise item
         if self._ticket.take(item):
-            self._thread.resume(self._ticket)
+            self._running.resume(self._ticket)
         chunk = self._detokenizer.chunk(item)
         if self._detokenizer.ended:
             self.close()
@@ -82,13 +83,13 @@ class Stream:
     def end(self, reason: FinishReason) -> None:
         """Ends the request; after what has come, a last chunk says for what reason."""
         if not self._closed:
-            self._thread.abort([self._ticket])
+            self._running.abort([self._ticket])
             self._ticket.inbox.put(ending(self.request, reason))
 
     def close(self) -> None:
         """Aborts the request, if it has not ended."""
         if not self._closed:
             self._closed = True
-            self._thread.abort([self._ticket])
+            self._running.abort([self._ticket])
             if self._timer is not None:
                 self._timer.cancel()

@@ -3,13 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Found, Increment
 from fdjax.generate.any_params import AnyParams
 from fdjax.serve.inbox import Inbox, Item
+
+MOST_UNREAD = 256
+"""Tokens of a sample that may wait to be read: then the engine goes on with others.
+
+The kernel's buffers hold some thousands more on their way to a client of HTTP.
+"""
 
 
 @dataclass(frozen=True)
@@ -19,24 +26,56 @@ class Submission:
     Attributes:
         index: place of the prompt in the caller's list.
         prompt: token ids.
-        samples: how to continue it, each time; they differ in their seeds.
+        params: how to continue it.
         grammar: what the output may be.
         programs: of a beam search, where they are compiled.
     """
 
     index: int
     prompt: Sequence[int]
-    samples: Sequence[AnyParams]
+    params: AnyParams
     grammar: Grammar | None = None
     programs: Prepared | None = None
+
+    @cached_property
+    def samples(self) -> Sequence[AnyParams]:
+        """How to continue it, each time; they differ in their seeds."""
+        return self.params.samples()
+
+
+class Receiver(Protocol):
+    """Takes what the engine's thread has for the tickets that name it."""
+
+    def __call__(self, batch: "Batch") -> bool:
+        """Takes some increments, or errors; whether anybody still wants them."""
+        ...
+
+
+class OnLoop:
+    """Puts what has come where tasks of a loop read it: into the inboxes.
+
+    Args:
+        loop: theirs.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def __call__(self, batch: "Batch") -> bool:
+        """Whether the loop still runs."""
+        try:
+            self.loop.call_soon_threadsafe(_put, batch)
+        except RuntimeError:  # it is closed
+            return False
+        return True
 
 
 @dataclass(eq=False)
 class Ticket:
-    """A sample that a task of `loop` waits for.
+    """A sample that somebody waits for.
 
     Attributes:
-        loop: where `inbox` is read.
+        to: takes its increments; those for one receiver come together.
         inbox: increments as they come, or the error that ends them.
         sequence: the engine's handle, known to the engine's thread alone.
         admitted_s: when the engine let it in, by `time.monotonic`; known with the first
@@ -48,7 +87,7 @@ class Ticket:
         others: of a beam search, those who wait for its next best outputs.
     """
 
-    loop: asyncio.AbstractEventLoop
+    to: Receiver
     inbox: Inbox = field(default_factory=Inbox)
     sequence: Any = None
     admitted_s: float | None = None
@@ -62,6 +101,11 @@ class Ticket:
     def num_unread(self) -> int:
         """Tokens on their way to whoever reads the inbox."""
         return self.num_put - self.num_taken
+
+    @property
+    def is_behind(self) -> bool:
+        """More is unread than may be: no more should be made of it."""
+        return self.num_unread > MOST_UNREAD and not self.parked
 
     def shared(self, increment: Increment) -> "list[tuple[Ticket, Increment]]":
         """What has come, to whom: the outputs of a beam search go to one each."""
@@ -77,15 +121,6 @@ class Ticket:
 
 
 type Batch = Sequence[tuple[Ticket, Item]]
-
-
-def post(loop: asyncio.AbstractEventLoop, batch: Batch) -> bool:
-    """Puts what has come where its tasks read it; whether the loop still runs."""
-    try:
-        loop.call_soon_threadsafe(_put, batch)
-    except RuntimeError:  # the loop is closed
-        return False
-    return True
 
 
 def _put(batch: Batch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.sequence import EngineSequence
-from fdjax.engine.shares import Share
+from fdjax.engine.shares import Share, check_share
 from fdjax.engine.waiting import WaitingSequences
 from fdjax.errors import QuotaError, RequestError
 from tests.support.crowd import sequence_of
@@ -99,17 +99,21 @@ def test_whoever_has_left_is_forgotten():
 def test_a_queue_that_is_full_is_told_with_both_numbers():
     hall = Hall()
     origin = Origin(tenant="a", max_queued=3)
-    shares = hall.waiting.shares
-    shares.check(origin, 3)
+
+    def check(origin: Origin, count: int) -> None:
+        waiting = hall.waiting.shares.of(origin.tenant).waiting.samples
+        check_share(origin, count, waiting=waiting)
+
+    check(origin, 3)
     hall.ask("a", n=2)
-    shares.check(origin, 1)
+    check(origin, 1)
     with pytest.raises(QuotaError) as caught:
-        shares.check(origin, 2)
+        check(origin, 2)
     assert str(caught.value) == (
         "max_queued_samples of 'a' is 3, of which 2 wait, and this request has 2"
     )
     with pytest.raises(RequestError, match=r"n asks for 4 samples .* 'a' is 3"):
-        shares.check(origin, 4)
-    shares.check(Origin(tenant="b", max_queued=3), 3)
+        check(origin, 4)
+    check(Origin(tenant="b", max_queued=3), 3)
     hall.admit()
-    shares.check(origin, 3)
+    check(origin, 3)

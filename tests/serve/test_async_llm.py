@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import queue
 import threading
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from fdjax import AsyncLLM, RequestError
 from fdjax.engine.origin import Origin
 from fdjax.generate.params import SamplingParams
-from fdjax.serve.engine_thread import MOST_UNREAD
+from fdjax.serve.in_thread import InThread
+from fdjax.serve.tickets import MOST_UNREAD
 from tests.support.async_llm import (
     LONG,
     ONCE,
@@ -60,6 +62,13 @@ async def test_many_at_once_all_on_one_thread(make: Make):
     assert llm.num_unfinished == 0
 
 
+def commands_of(llm: AsyncLLM) -> queue.SimpleQueue[Any]:
+    """What its engine's thread has not done yet."""
+    running = llm._running
+    assert isinstance(running, InThread)
+    return running.thread._commands
+
+
 async def test_who_arrives_while_a_step_may_wait_is_in_it(make: Make):
     engine = FakeEngine(TOKENS)
     llm = make(engine)
@@ -68,7 +77,7 @@ async def test_who_arrives_while_a_step_may_wait_is_in_it(make: Make):
     first = asyncio.create_task(collect(llm))
     await until(lambda: engine.num_steps == 1)
     second = asyncio.create_task(collect(llm))
-    await until(lambda: llm._thread._commands.qsize() == 1)
+    await until(lambda: commands_of(llm).qsize() == 1)
     assert engine.num_steps == 1
     held.set()
     await asyncio.gather(first, second)
@@ -120,7 +129,7 @@ async def test_steps_go_on_whatever_is_asked(make: Make):
     """A command that brings another one, for ever."""
     engine = FakeEngine(TOKENS)
     llm = make(engine)
-    commands = llm._thread._commands
+    commands = commands_of(llm)
     num_asked = 0
 
     def again() -> None:

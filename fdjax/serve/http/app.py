@@ -121,7 +121,7 @@ def create_app(
 
 
 def _watching(server: Server) -> APIRouter:
-    routes, scrapes = APIRouter(), Scrapes(server.metrics.render)
+    routes, scrapes = APIRouter(), Scrapes(server.metrics.render, server.llm.look)
 
     @routes.get(
         "/v1/models",

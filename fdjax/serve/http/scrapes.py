@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 # Of the time between two texts, in those that the last one took: no key is wanted for
 # metrics, and whoever asks without end must not take the event loop.
@@ -16,10 +16,17 @@ class Scrapes:
 
     Args:
         render: writes it.
+        look: has what is written be of this moment; by default it always is.
     """
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        render: Callable[[], bytes],
+        look: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._render = render
+        self._look = look
+        self._writing = asyncio.Lock()
         self._next: asyncio.Task[bytes] | None = None
         self._rest_until_s = 0.0
 
@@ -31,8 +38,14 @@ class Scrapes:
         return await asyncio.shield(self._next)
 
     async def _written(self) -> bytes:
-        await asyncio.sleep(max(self._rest_until_s - time.monotonic(), 0.0))
-        self._next = None
+        async with self._writing:
+            await asyncio.sleep(max(self._rest_until_s - time.monotonic(), 0.0))
+            self._next = None
+            if self._look is not None:
+                await self._look()
+            return self._timed()
+
+    def _timed(self) -> bytes:
         start = time.monotonic()
         try:
             return self._render()
