@@ -18,10 +18,10 @@ from fdjax.serve.http.crowd import ConnectionLimits, Crowd
 from fdjax.serve.http.errors import ApiError, draining
 from fdjax.serve.http.errors import stalled as stalled_error
 from fdjax.serve.http.heads import HEAD_BYTES
-from fdjax.serve.http.idle_memory import IDLE_SECONDS, IdleMemory, give_back
 from fdjax.serve.http.listening import ACCEPTED_AT_ONCE, url
 from fdjax.serve.http.server import Server
 from fdjax.serve.http.turnstile import Turnstile
+from fdjax.serve.idle_memory import IDLE_SECONDS, IdleMemory, give_back
 
 # For clients that were told of an error to read it, and for connections to close.
 _LAST_WORDS_S = 1.0
@@ -109,6 +109,9 @@ class DrainingServer(uvicorn.Server):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self._read_keys)
             await keyring.read_beside()  # it may have changed meanwhile
+        await (
+            self._server.llm.look()
+        )  # from now on it is known whether the engine lives
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(_BACKLOG)  # asyncio takes one number for both

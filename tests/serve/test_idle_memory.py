@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fdjax.serve.http import json_aside, run
-from fdjax.serve.http.idle_memory import IdleMemory, give_back
+from fdjax.serve.idle_memory import IdleMemory, give_back
 from tests.support.fake_engine import FakeEngine
 from tests.support.http_server import LIMITS, PROMPT, TOKENS, running, served
 from tests.support.waiting import wait_until
