@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
@@ -24,6 +24,7 @@ from fdjax.generate.params import SamplingParams
 from fdjax.serve.claims import Claim, Claims
 from fdjax.serve.serving_engine import ServingEngine
 from fdjax.serve.tickets import Receiver, Submission, Ticket
+from fdjax.serve.watcher import Watcher
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -38,20 +39,9 @@ LOOK_S = 1e-3
 SWITCH_S = 2e-5
 
 
-class Watcher(Protocol):
-    """Is told on the engine's thread what it has done."""
-
-    def stepped(self) -> None:
-        """A step has ended, and its increments were handed over."""
-        ...
-
-    def ended(self, error: EngineDeadError) -> None:
-        """The thread ends, and takes no more calls.
-
-        Args:
-            error: what it tells whoever calls it from now on.
-        """
-        ...
+def take_turns() -> None:
+    """Has the threads of this process take turns as often as serving needs."""
+    sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
 
 
 class EngineThread:
@@ -61,7 +51,7 @@ class EngineThread:
 
     Args:
         engine: used by nothing else from now on.
-        watcher: told of steps and of the end; nobody by default.
+        watcher: told what the thread does; nobody by default.
 
     Attributes:
         error: what ended the engine; `None` while it lives or if it was shut down.
@@ -186,7 +176,7 @@ class EngineThread:
         command()
 
     def _run(self) -> None:
-        sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
+        take_turns()
         try:
             while not self._closing:
                 self._hold()
@@ -195,8 +185,8 @@ class EngineThread:
                     with self._clock.step():
                         increments = self._engine.step()
                     self._deliver(increments)
-                    if self._watcher is not None:
-                        self._watcher.stepped()
+                if self._watcher is not None:
+                    self._watcher.went_round(self.num_made)
         except BaseException as error:
             _LOGGER.exception("the engine has failed and takes no more requests")
             self.error = error

@@ -16,12 +16,13 @@ from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.beam_texts import judging
 from fdjax.serve.claims import Claim
-from fdjax.serve.engine_thread import EngineThread, Watcher
+from fdjax.serve.engine_thread import EngineThread
 from fdjax.serve.grammars import Grammars
 from fdjax.serve.preparing import Preparing
 from fdjax.serve.serving_engine import ServingEngine
 from fdjax.serve.tickets import Submission, Ticket
 from fdjax.serve.tokenizer import Tokenizer
+from fdjax.serve.watcher import Watcher
 
 
 class InThread:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fdjax.engine.checked_request import make_request
-from fdjax.engine.limits import NOTHING, Load
+from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
+from fdjax.engine.queue_check import Waiting
 from fdjax.engine.request import Embedded, Increment, Logprob, Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError, RequestError
@@ -130,6 +131,19 @@ class FakeEngine:
         now = len(self.sequences) + claimed.samples
         if self.max_sequences is not None and now + more.samples > self.max_sequences:
             raise QueueFullError(f"{len(self.sequences)} samples wait; try later")
+
+    @property
+    def limits(self) -> QueueLimits:
+        """All sequences are said to wait."""
+        return QueueLimits(samples=self.max_sequences)
+
+    def waiting(self) -> Waiting:
+        """Any thread may ask."""
+        tenants: dict[str, Load] = {}
+        for one in list(self.sequences):
+            name = one.origin.tenant
+            tenants[name] = tenants.get(name, NOTHING).plus(Load(samples=1))
+        return Waiting(Load(samples=len(self.sequences)), tenants)
 
     def add_samples(
         self, requests: Sequence[Request], origin: Origin | None = None
