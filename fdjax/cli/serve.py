@@ -2,24 +2,29 @@
 
 import contextlib
 import faulthandler
-import gc
 import logging
 import logging.config
 import pathlib
 import signal
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fdjax.cli import engine_apart
 from fdjax.cli.choices import one_of
 from fdjax.cli.connection_options import ConnectionOptions
 from fdjax.cli.errors import FAILED, reported
 from fdjax.cli.key_options import KeyOptions
-from fdjax.cli.loading import keep_programs, load, sampling_defaults
+from fdjax.cli.loading import sampling_defaults
 from fdjax.cli.options import DebugOption, ModelArgument, ModelOptions, command
 from fdjax.cli.request_options import RequestOptions
+from fdjax.cli.served_model import (
+    LogFormat,
+    ServedOptions,
+    begin_device,
+    load_served,
+)
 from fdjax.cli.start_times import StartTimes
 from fdjax.cli.step_options import StepOptions
 from fdjax.errors import ConfigError, to_install
@@ -27,7 +32,8 @@ from fdjax.garbage import seldom_collected
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
-    from fdjax.serve.llm import LLM
+    from fdjax.serve.apart.loaded import LoadedApart
+    from fdjax.serve.loading import Loaded
 
 _LOGGER = logging.getLogger(__name__)
 _SERVER = "Server"
@@ -36,7 +42,6 @@ LOST = 3
 # For the step of the engine that is under way at the end.
 _CLOSING_S = 5.0
 
-LogFormat = Literal["text", "json"]
 MetricsPrefix = Literal["fdjax", "vllm"]
 
 
@@ -91,6 +96,14 @@ def serve(
     warm_up: Annotated[
         bool, typer.Option(help="Compile all programs first.", rich_help_panel=_SERVER)
     ] = True,
+    engine_process: Annotated[
+        bool | None,
+        typer.Option(
+            help="The engine has a process of its own, so that HTTP and texts do not "
+            "keep it waiting. By default where there is a GPU.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
     keys: KeyOptions,
     connections: ConnectionOptions,
     model: ModelOptions,
@@ -109,13 +122,12 @@ def serve(
         start.enter_context(seldom_collected())
         model = model.named(name)
         _check_extra()
-        _begin_device(model)
-        from fdjax import device
+        if engine_process is None:
+            engine_process = engine_apart.pays()
+        if not engine_process:
+            begin_device(model)
         from fdjax.serve.http import logs, traces
-        from fdjax.serve.http.hosts import names_of
         from fdjax.serve.http.listening import bound, only_here
-        from fdjax.serve.http.run import DrainingServer
-        from fdjax.serve.http.wiring import application
 
         keyring = keys.keyring()
         if keyring.file is not None:  # read once more when the server listens
@@ -125,34 +137,29 @@ def serve(
         private = only_here(sockets) and not keyring.asks
         logging.config.dictConfig(logs.log_config(log_format))
         traces.start_export()
-        if compilation_cache:
-            keep_programs(compilation_cache_dir)
-        times.lap("imports")
-        device.platform()
-        times.lap("device")
-        llm = load(
+        options = ServedOptions(
             model,
-            **requests.beams(),
-            **requests.waiting(),
-            **steps.settings(),
+            requests.beams() | requests.waiting() | steps.settings(),
+            warm_up=warm_up,
+            keeps_programs=compilation_cache,
+            programs_folder=compilation_cache_dir,
+            log_format=log_format,
+            debug=debug,
         )
-        times.add("weights", llm.loaded.weights_s)
-        times.lap("engine")
-        _LOGGER.info("%s", llm.engine.limits)
-        sampling = sampling_defaults(llm.folder, model)
-        counts = {}
-        if warm_up:
-            counts = _warm_up(llm, for_people=log_format == "text")
-            times.lap("programs")
+        loaded, counts = _loaded(options, times, stack, apart=engine_process)
+        from fdjax.serve.http.hosts import names_of
+        from fdjax.serve.http.run import DrainingServer
+        from fdjax.serve.http.wiring import application
+
         app, serving = application(
-            llm.loaded,
+            loaded,
             names=served_model_name or [model.model],
             allowed_hosts=connections.allowed_hosts
             or names_of(connections.host, private=private),
             allowed_origins=connections.allowed_origins or (),
             metrics_prefix=metrics_prefix,
             stall_seconds=connections.stall_seconds,
-            sampling=sampling,
+            sampling=sampling_defaults(loaded.folder, model),
             limits=requests.limits(),
             keyring=keyring,
             max_bytes_per_token=max_bytes_per_token,
@@ -180,18 +187,28 @@ def serve(
             raise typer.Exit(LOST)
 
 
-def _begin_device(model: ModelOptions) -> None:
-    """While what else is needed is imported."""
-    from fdjax import device
-
-    device.claim_memory(model.memory_fraction)
-    device.begin()
-
-
 def _say_where_the_seconds_went(times: StartTimes, counts: Mapping[str, int]) -> None:
     seconds = {f"{name}_s": round(one, 1) for name, one in times.seconds.items()}
     fields = {**seconds, **counts}
     _LOGGER.info("ready after %.1f s", times.total, extra={"fields": fields})
+
+
+def _loaded(
+    options: ServedOptions,
+    times: StartTimes,
+    stack: contextlib.ExitStack,
+    *,
+    apart: bool,
+) -> "tuple[Loaded | LoadedApart, Mapping[str, int]]":
+    """The model, once it is ready: here, or in a process that ends with `stack`.
+
+    And the counts of its programs.
+    """
+    if apart:
+        process = engine_apart.launched(options, stack)
+        times.lap("imports")
+        return engine_apart.loaded(process, options, times)
+    return load_served(options, times)
 
 
 def _end_in(seconds: float) -> None:
@@ -211,24 +228,3 @@ def _check_extra() -> None:
             f"fdjax serve needs {error.name}; {to_install('serve')}"
         ) from error
     del fastapi, jinja2, llguidance, prometheus_client, uvicorn
-
-
-def _warm_up(llm: "LLM", *, for_people: bool) -> dict[str, int]:
-    """Compiles all programs; how many there are, and were not kept by another start."""
-    import jax
-
-    from fdjax.serve import compilation_cache
-
-    # Noting which line of Python made each operation is a third of tracing, and nobody
-    # asks a server. What was compiled before is found all the same.
-    jax.config.update("jax_traceback_in_locations_limit", 0)
-    _LOGGER.info("compiling programs; it listens when they are ready")
-    start = time.monotonic()
-    with compilation_cache.counting() as num_compiled:
-        count = llm.warm_up(progress=for_people)
-    # What is here stays: the collector need not look through it while requests run.
-    gc.collect()
-    gc.freeze()
-    if not for_people:
-        _LOGGER.info("%d programs ready after %.1f s", count, time.monotonic() - start)
-    return {"num_programs": count, "num_compiled": num_compiled()}

@@ -18,7 +18,7 @@ class StartTimes:
 
     def add(self, name: str, seconds: float) -> None:
         """So many of the seconds since the last lap were this; the rest is open."""
-        self.seconds[name] = seconds
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         self._last_s += seconds
 
     @property

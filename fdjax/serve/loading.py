@@ -1,5 +1,6 @@
 """A model on the device, by its settings: the weights alone, or all that serves it."""
 
+import pathlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -52,6 +53,21 @@ class Loaded:
     engine: Engine
     reload: Callable[[], Decoder]
     weights_s: float
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Of the model's files."""
+        return self.settings.folder
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the model."""
+        return self.settings.config.embedding.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, in tokens."""
+        return self.engine.plan.max_model_len
 
 
 def load_model(

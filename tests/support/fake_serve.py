@@ -33,10 +33,8 @@ def application(
 
 if __name__ == "__main__":
     wiring.application = application
-    engine = SimpleNamespace(limits="no limits")
-    serve.load = lambda *_, **__: SimpleNamespace(
-        folder=None, engine=engine, loaded=None
-    )
+    loaded = SimpleNamespace(folder=None)
+    serve.load_served = lambda *_: (loaded, {})
     serve.sampling_defaults = lambda *_: {}
-    sys.argv[1:1] = ["serve", "--no-warm-up", "--no-compilation-cache", "--port", "0"]
+    sys.argv[1:1] = ["serve", "--no-engine-process", "--port", "0"]
     main()

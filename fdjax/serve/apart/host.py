@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import logging
 import os
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,7 +14,6 @@ from typing import Any
 from fdjax.engine.limits import NOTHING
 from fdjax.engine.request import Request
 from fdjax.serve.apart import asking
-from fdjax.serve.apart.launch import SIGNALS
 from fdjax.serve.apart.teller import ApartEngine, FarTicket, Teller
 from fdjax.serve.apart.wire import AT_ONCE, BEAT_S, Message, Messages
 from fdjax.serve.claims import Claim
@@ -48,28 +46,16 @@ class Served:
     facts: dict[str, Any]
 
 
-type Load = Callable[[dict[str, Any]], Served]
-
-
-def ignore_signals() -> None:
-    """Leaves signals to the front, which drains: this process ends when that does."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-async def host(connection: socket.socket, load: Load) -> None:
+async def host(connection: socket.socket, load: Callable[[], Served]) -> None:
     """Serves the front at the other end, until it goes: this process ends then.
 
     Args:
         connection: to the front.
-        load: makes a model ready, by the options that the front sends first; what it
-            raises is raised here.
+        load: makes a model ready; what it raises is raised here.
     """
     serving = Host(connection)
     asyncio.get_running_loop().add_reader(connection.fileno(), serving.read)
-    options = await serving.options
-    serving.begin(await asyncio.to_thread(load, options))
+    serving.begin(await asyncio.to_thread(load))
     await serving.beat()
 
 
@@ -78,9 +64,6 @@ class Host:
 
     Args:
         connection: to the front.
-
-    Attributes:
-        options: what the front wants loaded, once it has said so.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -91,15 +74,12 @@ class Host:
         self._running: InThread | None = None
         self._num_begun = 0
         self._deeds: dict[str, Callable[[Message], None]] = {
-            "start": self._start,
             "add": self._add,
             "abort": self._abort,
             "park": self._park,
             "resume": self._resume,
             "look": self._look,
         }
-        loop = asyncio.get_running_loop()
-        self.options: asyncio.Future[dict[str, Any]] = loop.create_future()
 
     def begin(self, served: Served) -> None:
         """Takes requests from now on."""
@@ -147,9 +127,6 @@ class Host:
         if self._running is not None:
             self._running.close(seconds=_CLOSING_S)
         os._exit(0)
-
-    def _start(self, message: Message) -> None:
-        self.options.set_result(message.fields["options"])
 
     def _add(self, message: Message) -> None:
         """Lets the engine take a request; whoever is waited for is known at once."""

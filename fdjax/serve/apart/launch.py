@@ -15,8 +15,7 @@ from fdjax.serve.apart.wire import Message
 if TYPE_CHECKING:
     from fdjax.serve.apart.client import EngineProcess
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Which the engine's process leaves to the one that has started it."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StartError(Exception):
@@ -38,7 +37,8 @@ class Launched:
     then. Signals are for this process alone.
 
     Args:
-        module: run in the process; it calls `host`.
+        module: run in the process; it calls
+            `ignore_signals` and then `host`.
         options: what it loads; they are sent, as arguments of a process can be read.
         environment: of the process, by default this one's.
     """
@@ -83,6 +83,16 @@ class Launched:
         self._process.wait()
 
 
+def ignore_signals() -> None:
+    """Leaves signals to the front, which drains: this process ends when that does.
+
+    It is called by the process that is started.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
 def _flags() -> list[str]:
     """Nothing is imported from where this process runs, unless fdjax itself was."""
     here = pathlib.Path(__file__).parents[3] == pathlib.Path.cwd()
@@ -95,7 +105,7 @@ def _signals_kept() -> Generator[None]:
 
     It says what it does with them before it lets them come.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:

@@ -109,9 +109,7 @@ class DrainingServer(uvicorn.Server):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self._read_keys)
             await keyring.read_beside()  # it may have changed meanwhile
-        await (
-            self._server.llm.look()
-        )  # from now on it is known whether the engine lives
+        await self._server.llm.look()  # and hears from now on whether the engine lives
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(_BACKLOG)  # asyncio takes one number for both

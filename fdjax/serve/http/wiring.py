@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from fdjax.serve.apart.loaded import LoadedApart
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.chat_template import ChatTemplate
 from fdjax.serve.http.app import create_app
@@ -20,7 +21,7 @@ from fdjax.serve.turns.turns import Turns
 
 
 def application(
-    loaded: Loaded,
+    loaded: Loaded | LoadedApart,
     *,
     names: Sequence[str],
     allowed_hosts: Sequence[str] = (ANY,),
@@ -37,7 +38,7 @@ def application(
     """An application over a model's engine, which from now on serves nothing else.
 
     Args:
-        loaded: the model.
+        loaded: the model, here or in a process of its own.
         names: what the API calls it.
         allowed_hosts: see `create_app`.
         allowed_origins: see `create_app`.
@@ -57,10 +58,10 @@ def application(
     Returns:
         The application, and what whoever runs it closes at the end.
     """
-    max_model_len, limits = loaded.engine.plan.max_model_len, limits or Limits()
+    max_model_len, limits = loaded.max_model_len, limits or Limits()
     chat = text_limit = turns = None
     if loaded.tokenizer is not None:
-        template = ChatTemplate(loaded.settings.folder)
+        template = ChatTemplate(loaded.folder)
         template.start()
         chat = template.render
         turns = Turns(
@@ -76,12 +77,10 @@ def application(
         )
         body_bytes = max(limits.body_bytes, text_limit.num_bytes)
         limits = dataclasses.replace(limits, body_bytes=body_bytes)
-    serving = AsyncLLM(
-        loaded.engine, loaded.tokenizer, loaded.grammars, text_limit=text_limit
-    )
+    serving = _serving(loaded, text_limit)
     model = ServedModel(
         names=names,
-        vocab_size=loaded.settings.config.embedding.vocab_size,
+        vocab_size=loaded.vocab_size,
         max_model_len=max_model_len,
         chat=chat,
         turns=turns,
@@ -98,3 +97,10 @@ def application(
         limits=limits,
     )
     return app, serving
+
+
+def _serving(loaded: Loaded | LoadedApart, text_limit: TextLimit | None) -> AsyncLLM:
+    tokenizer = loaded.tokenizer
+    if isinstance(loaded, LoadedApart):
+        return AsyncLLM.over(loaded.engine, tokenizer, text_limit=text_limit)
+    return AsyncLLM(loaded.engine, tokenizer, loaded.grammars, text_limit=text_limit)
