@@ -1,7 +1,6 @@
 """An engine in a process of its own, as `fdjax serve` starts it."""
 
 import contextlib
-import os
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
     from fdjax.serve.tokenizer import Tokenizer
 
 _MODULE = "fdjax.cli.engine_process"
-_GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
-
-
-def pays() -> bool:
-    """Whether a process of its own is worth it: there seems to be a GPU.
-
-    On a CPU the model itself takes all cores. No device is touched: what is touched
-    here could not be the engine's.
-    """
-    if named := os.environ.get("JAX_PLATFORMS"):
-        return named.split(",")[0] != "cpu"
-    return any(pathlib.Path(device).exists() for device in _GPUS)
 
 
 def launched(options: ServedOptions, stack: contextlib.ExitStack) -> Launched:

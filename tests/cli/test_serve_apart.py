@@ -161,27 +161,3 @@ def has_engine(pid: int) -> bool:
         return bool(engine_of(pid))
     except AssertionError:
         return False
-
-
-@pytest.mark.parametrize(
-    ("platforms", "device", "expected"),
-    [
-        ("cpu", True, False),
-        ("cuda,cpu", False, True),
-        ("", True, True),
-        ("", False, False),
-    ],
-)
-def test_a_process_of_its_own_is_for_gpus(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: pathlib.Path,
-    platforms: str,
-    device: bool,
-    expected: bool,
-):
-    gpu = tmp_path / "gpu"
-    if device:
-        gpu.touch()
-    monkeypatch.setattr(engine_apart, "_GPUS", (str(gpu),))
-    monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    assert engine_apart.pays() is expected
