@@ -12,11 +12,13 @@ import jax
 import pytest
 from fastapi import FastAPI
 
-from fdjax import LLM, AsyncLLM
+from fdjax import LLM, AsyncLLM, SamplingParams
 from fdjax.cli import engine_apart
 from fdjax.cli.options import ModelOptions
 from fdjax.cli.served_model import ServedOptions
 from fdjax.cli.start_times import StartTimes
+from fdjax.engine.origin import Origin
+from fdjax.errors import QuotaError
 from fdjax.serve.apart.loaded import LoadedApart
 from fdjax.serve.http.wiring import application
 from tests.support.http_server import listening
@@ -176,3 +178,38 @@ async def test_metrics_are_those_of_the_engine(there: tuple[FastAPI, AsyncLLM]):
         assert made == told["usage"]["completion_tokens"]
         assert await metric(one, "num_requests_running") == 0
         assert await metric(one, "prefix_cache_queries_total") > 0
+
+
+LONG = SamplingParams(max_tokens=200, ignore_eos=True)
+
+
+async def test_a_tenant_has_its_rows_and_its_priorities(
+    there: tuple[FastAPI, AsyncLLM],
+):
+    """Of three with a row for one, the engine lets in whoever has the lowest number."""
+    _, serving = there
+    origins = [Origin(tenant="a", max_running=1, priority=p) for p in (0, 5, 1)]
+    streams = [(await serving.start([[5]], LONG, one))[0] for one in origins]
+    await anext(streams[0])
+    await serving.look()
+    assert serving.statistics().tenants == {"a": (1, 2)}
+    streams[0].close()
+    await anext(streams[2])
+    await serving.look()
+    assert serving.statistics().tenants == {"a": (1, 1)}
+    quota = Origin(tenant="a", max_running=1, max_queued=1)
+    with pytest.raises(QuotaError, match="of 'a' is 1, of which 1 wait"):
+        await serving.start([[5]], LONG, quota)
+    for stream in streams[1:]:
+        stream.close()
+
+
+async def test_a_deadline_ends_the_request(there: tuple[FastAPI, AsyncLLM]):
+    _, serving = there
+    (stream,) = await serving.start([[5]], LONG, seconds=0.3)
+    chunks = [chunk async for chunk in stream]
+    assert chunks[-1].failure is not None
+    assert chunks[-1].failure.code == "request_timeout"
+    async with asyncio.timeout(10):
+        while serving.statistics().num_running:
+            await serving.look()
