@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fdjax.cli import engine_apart
+from fdjax.cli import engine_apart, interrupts
 from fdjax.cli.choices import one_of
 from fdjax.cli.connection_options import ConnectionOptions
 from fdjax.cli.errors import FAILED, reported
@@ -119,6 +119,7 @@ def serve(
     with reported(debug=debug), contextlib.ExitStack() as stack:
         times = StartTimes()
         start = stack.enter_context(contextlib.ExitStack())
+        start.enter_context(interrupts.kept())
         start.enter_context(seldom_collected())
         model = model.named(name)
         _check_extra()

@@ -144,7 +144,10 @@ def test_a_process_that_could_not_say_why_it_ended(
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (15, -15)])
 def test_a_start_that_is_interrupted(number: int, status: int):
     """While the engine's process imports what it needs, and loads."""
+    # What is ignored here, as in a shell's background, would be ignored there.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen([*SERVE, *APART], env={**os.environ, **CPU})
+    signal.signal(signal.SIGINT, before)
     try:
         wait_until(lambda: has_engine(process.pid))
         engine = engine_of(process.pid)
