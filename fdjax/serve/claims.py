@@ -21,7 +21,16 @@ class Queue(Protocol):
         claimed: Load = NOTHING,
         own: Load = NOTHING,
     ) -> None:
-        """See `ServingEngine.check_queue`."""
+        """`QueueFullError` where it may not wait now, `RequestError` where never.
+
+        Any thread may ask.
+
+        Args:
+            more: what would like to wait.
+            origin: on whose behalf.
+            claimed: what others have claimed.
+            own: of that, the part of the same tenant.
+        """
         ...
 
 

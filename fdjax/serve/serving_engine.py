@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment, Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.generate.any_params import AnyParams
+from fdjax.serve.claims import Queue
 
 
-class ServingEngine(Protocol):
+class ServingEngine(Queue, Protocol):
     """What serving needs of an engine.
 
     A sequence is a hashable handle; `admitted_s` says when it was let in and
@@ -43,20 +43,6 @@ class ServingEngine(Protocol):
         """Compiles some of what lets it take steps with others; any thread may ask.
 
         It is what `prepare` has given. True if there may be more.
-        """
-        ...
-
-    def check_queue(
-        self,
-        more: Load,
-        origin: Origin | None = None,
-        *,
-        claimed: Load = NOTHING,
-        own: Load = NOTHING,
-    ) -> None:
-        """`QueueFullError` where it may not wait now, `RequestError` where never.
-
-        Any thread may ask, as for `statistics`.
         """
         ...
 
