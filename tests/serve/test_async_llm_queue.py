@@ -8,8 +8,6 @@ from collections.abc import Awaitable
 import pytest
 
 from fdjax import QueueFullError, RequestError
-from fdjax.engine.limits import NOTHING, Load, QueueLimits
-from fdjax.engine.origin import Origin
 from fdjax.serve.stream import Stream
 from tests.support.async_llm import (
     LONG,
@@ -24,24 +22,9 @@ from tests.support.fake_engine import FakeEngine
 pytestmark = pytest.mark.anyio
 
 
-class Bounded(FakeEngine):
-    """One whose queue has room for 4 samples."""
-
-    def check_queue(
-        self,
-        more: Load,
-        origin: Origin | None = None,
-        *,
-        claimed: Load = NOTHING,
-        own: Load = NOTHING,
-    ) -> None:
-        waiting = Load(len(self.sequences), len(self.sequences), 0)
-        QueueLimits(samples=4).check(waiting.plus(claimed), more)
-
-
 async def test_of_many_at_once_those_without_room_cost_nothing(make: Make):
     """They are refused before the engine has taken any of the others."""
-    engine = Bounded(TOKENS, step_s=SLOW_S)
+    engine = FakeEngine(TOKENS, max_sequences=4, step_s=SLOW_S)
     llm = make(engine)
     charged: list[int] = []
 
