@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import logging
 import queue
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -23,31 +22,20 @@ from fdjax.errors import EngineDeadError
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.claims import Claim, Claims
 from fdjax.serve.serving_engine import ServingEngine
+from fdjax.serve.switching import switch_often
 from fdjax.serve.tickets import Receiver, Submission, Ticket
 from fdjax.serve.watcher import Watcher
 
 _LOGGER = logging.getLogger(__name__)
 
-
 # How often it is seen whether a step that should take longer has ended.
 LOOK_S = 1e-3
-
-# How long a thread of Python may let others wait; Python's own is 5 ms. The engine's
-# comes back from the device many times a step, and finds the one that reads all tokens.
-# With 20 conversations a second over HTTP on an H200 a token takes 16.1 ms with 0.5 ms,
-# and 14.3 with this.
-SWITCH_S = 2e-5
-
-
-def take_turns() -> None:
-    """Has the threads of this process take turns as often as serving needs."""
-    sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
 
 
 class EngineThread:
     """Owns an engine: all that is done with it is done on one thread.
 
-    From then on the threads of this process take turns more often: see `SWITCH_S`.
+    From then on the threads of this process take turns more often: see `switching`.
 
     Args:
         engine: used by nothing else from now on.
@@ -176,7 +164,7 @@ class EngineThread:
         command()
 
     def _run(self) -> None:
-        take_turns()
+        switch_often()
         try:
             while not self._closing:
                 self._hold()

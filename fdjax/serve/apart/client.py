@@ -21,7 +21,7 @@ from fdjax.serve.apart.increments import increments
 from fdjax.serve.apart.line import Line
 from fdjax.serve.apart.wire import BEAT_S, Message
 from fdjax.serve.claims import Claim, Claims
-from fdjax.serve.engine_thread import take_turns
+from fdjax.serve.switching import switch_often
 from fdjax.serve.tickets import Submission, Ticket
 
 _LOGGER = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class EngineProcess:
     def __init__(
         self, line: Line, process: "subprocess.Popen[bytes]", ready: Message
     ) -> None:
-        take_turns()
+        switch_often()
         self._line = line
         self._process = process
         self._limits = QueueLimits(**ready.fields["limits"])
