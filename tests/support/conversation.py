@@ -1,7 +1,9 @@
 """A server that says one text, for tests of what chats make of it."""
 
+import asyncio
 import contextlib
 import dataclasses
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -38,6 +40,7 @@ class Conversation:
     def __init__(
         self, text: str, *, per_step: int = 1, model: ServedModel = MODEL
     ) -> None:
+        self.text = text
         self.engine = FakeEngine(
             TOKENIZER.encode_plain(text), per_step=per_step, max_model_len=10**6
         )
@@ -74,6 +77,23 @@ class Conversation:
             whole = await stream.get_final_completion()
         return whole.choices[0].to_dict(), deltas
 
+    async def begun_arguments(self, before: str, **fields: Any) -> str:
+        """What a client reads of a call's arguments while the engine is amid them.
+
+        The engine makes the tokens of the text up to `before`, and no more until the
+        client has read some arguments; fails if it does not.
+        """
+        made = TOKENIZER.encode_plain(self.text.partition(before)[0])
+        self.engine.hung, self.engine.hangs_after = threading.Event(), len(made)
+        async with (
+            self._client() as client,
+            client.chat.completions.stream(**_defaults(fields)) as stream,
+        ):
+            try:
+                return await asyncio.wait_for(_first_arguments(stream), timeout=20)
+            finally:
+                self.engine.hung.set()
+
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncGenerator[openai.AsyncOpenAI]:
         with (
@@ -84,6 +104,13 @@ class Conversation:
             options: Any = {"base_url": url, "api_key": "none", "max_retries": 0}
             async with openai.AsyncOpenAI(**options) as client:
                 yield client
+
+
+async def _first_arguments(stream: Any) -> str:
+    async for event in stream:
+        if event.type == "tool_calls.function.arguments.delta" and event.arguments:
+            return event.arguments
+    raise AssertionError("the stream ended without arguments")
 
 
 def _defaults(fields: dict[str, Any]) -> dict[str, Any]:

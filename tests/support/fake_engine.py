@@ -46,7 +46,7 @@ class FakeEngine:
         step_s: seconds of a step.
         fails_at: the step that raises, from 1.
         max_sequences: more are refused.
-        hung: no step ends before it is set.
+        hung: no step ends before it is set, but the first `hangs_after`.
         crowd: no token comes before so many requests have been added.
 
     Attributes:
@@ -67,6 +67,7 @@ class FakeEngine:
         fails_at: int | None = None,
         max_sequences: int | None = None,
         hung: threading.Event | None = None,
+        hangs_after: int = 0,
         crowd: int = 0,
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
@@ -76,6 +77,7 @@ class FakeEngine:
         self.fails_at = fails_at
         self.max_sequences = max_sequences
         self.hung = hung
+        self.hangs_after = hangs_after
         self.crowd = crowd
         self.max_model_len = max_model_len
         self.num_steps = 0
@@ -202,7 +204,7 @@ class FakeEngine:
         self._enter()
         self.num_steps += 1
         time.sleep(self.step_s)
-        if self.hung is not None:
+        if self.hung is not None and self.num_steps > self.hangs_after:
             self.hung.wait()
         if self.num_steps == self.fails_at:
             raise FloatingPointError("the step was told to fail")

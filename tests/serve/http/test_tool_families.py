@@ -85,6 +85,10 @@ async def test_calls_as_the_model_likes(family: str, per_step: int):
             assert wanted.startswith(made[piece.index]), "what was sent stays so"
     assert names == ["get_weather", "get_time"]
     assert made == [ARGUMENTS, "{}"]
-    pieces = [delta for delta in deltas if delta.tool_calls]
-    if per_step == 1:
-        assert len(pieces) > 20, "arguments come while they are made"
+
+
+@pytest.mark.parametrize("family", SAID)
+async def test_arguments_come_while_they_are_made(family: str):
+    one = conversation(family, per_step=1)
+    begun = await one.begun_arguments(before="東京", tool_choice="auto")
+    assert begun and ARGUMENTS.startswith(begun)

@@ -56,8 +56,11 @@ async def test_a_call_whole_and_streamed(per_step: int):
     named = [piece for piece in pieces if piece.function.name]
     assert [piece.index for piece in named] == [0, 1]
     assert all(piece.id and piece.type == "function" for piece in named)
-    if per_step == 1:
-        assert len(pieces) > 20, "arguments come while they are made"
+
+
+async def test_arguments_come_while_they_are_made():
+    begun = await Conversation(CALL).begun_arguments(before="東京")
+    assert begun and ARGUMENTS.startswith(begun)
 
 
 async def test_a_text_is_a_text():
