@@ -12,10 +12,10 @@ from fdjax.engine.checked_request import (
     make_request,
 )
 from fdjax.engine.executor import Executor
-from fdjax.engine.limits import NOTHING, Load, QueueLimits
+from fdjax.engine.limits import Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
-from fdjax.engine.queue_check import Waiting, check_queue
+from fdjax.engine.queue_check import NOBODY, Waiting, check_queue
 from fdjax.engine.request import Request
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sleeping import Sleeping
@@ -138,24 +138,10 @@ class Intake:
         return False
 
     def check_queue(
-        self,
-        more: Load,
-        origin: Origin | None = None,
-        *,
-        claimed: Load = NOTHING,
-        own: Load = NOTHING,
+        self, more: Load, origin: Origin | None = None, claimed: Waiting = NOBODY
     ) -> None:
         """Refuses what may not wait beside what waits; see `queue_check`."""
-        shares = self.scheduler.shares
-        check_queue(
-            self.limits,
-            more,
-            origin,
-            waiting=self.scheduler.load,
-            of_tenant=NOTHING if origin is None else shares.of(origin.tenant).waiting,
-            claimed=claimed,
-            own=own,
-        )
+        check_queue(self.limits, more, origin, waiting=self.waiting(), claimed=claimed)
 
     def waiting(self) -> Waiting:
         """What waits now; any thread may ask."""

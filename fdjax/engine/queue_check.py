@@ -10,7 +10,7 @@ from fdjax.engine.shares import check_share
 
 @dataclass(frozen=True)
 class Waiting:
-    """What waits for a row, at some moment.
+    """What waits for a row, or is on its way to where it waits, at some moment.
 
     Attributes:
         load: all of it.
@@ -20,27 +20,30 @@ class Waiting:
     load: Load = NOTHING
     tenants: Mapping[str, Load] = field(default_factory=dict[str, Load])
 
+    def of(self, tenant: str) -> Load:
+        """One tenant's part."""
+        return self.tenants.get(tenant, NOTHING)
+
+
+NOBODY = Waiting()
+
 
 def check_queue(
     limits: QueueLimits,
     more: Load,
     origin: Origin | None,
     *,
-    waiting: Load,
-    of_tenant: Load,
-    claimed: Load = NOTHING,
-    own: Load = NOTHING,
+    waiting: Waiting,
+    claimed: Waiting,
 ) -> None:
     """Refuses what may not wait beside what waits, all of it.
 
     Args:
         limits: of the queue.
         more: what is to wait.
-        origin: of it; nobody's by default.
+        origin: of it; `None` is nobody's.
         waiting: what waits.
-        of_tenant: of that, the part of the same tenant.
         claimed: what is on its way, besides.
-        own: of that, the part of the same tenant.
 
     Raises:
         QueueFullError: it may later; `QuotaError` where it is the tenant's limit.
@@ -48,7 +51,8 @@ def check_queue(
     """
     counted = None
     if origin is not None:
-        check_share(origin, more.samples, waiting=of_tenant.samples + own.samples)
+        of_tenant = waiting.of(origin.tenant).plus(claimed.of(origin.tenant))
+        check_share(origin, more.samples, waiting=of_tenant.samples)
         if origin.leaves_room:
-            counted = of_tenant.plus(own)
-    limits.check(waiting.plus(claimed), more, counted)
+            counted = of_tenant
+    limits.check(waiting.load.plus(claimed.load), more, counted)

@@ -8,18 +8,14 @@ from typing import Protocol
 
 from fdjax.engine.limits import NOTHING, Load
 from fdjax.engine.origin import Origin
+from fdjax.engine.queue_check import NOBODY, Waiting
 
 
 class Queue(Protocol):
     """Knows what waits for rows, and may."""
 
     def check_queue(
-        self,
-        more: Load,
-        origin: Origin | None = None,
-        *,
-        claimed: Load = NOTHING,
-        own: Load = NOTHING,
+        self, more: Load, origin: Origin | None = None, claimed: Waiting = NOBODY
     ) -> None:
         """`QueueFullError` where it may not wait now, `RequestError` where never.
 
@@ -29,7 +25,6 @@ class Queue(Protocol):
             more: what would like to wait.
             origin: on whose behalf.
             claimed: what others have claimed.
-            own: of that, the part of the same tenant.
         """
         ...
 
@@ -74,11 +69,11 @@ class Claims:
         """
         claim = Claim(load, origin.tenant)
         with self._lock:
-            own = self._of_tenants.get(claim.tenant, NOTHING)
-            self._queue.check_queue(load, origin, claimed=self._together, own=own)
+            claimed = Waiting(self._together, self._of_tenants)
+            self._queue.check_queue(load, origin, claimed)
             self._claims.add(claim)
             self._together = self._together.plus(load)
-            self._of_tenants[claim.tenant] = own.plus(load)
+            self._of_tenants[claim.tenant] = claimed.of(claim.tenant).plus(load)
         try:
             yield claim
         finally:

@@ -11,7 +11,7 @@ from fdjax.engine.checked_request import make_request
 from fdjax.engine.limits import NOTHING, Load, QueueLimits
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.origin import Origin
-from fdjax.engine.queue_check import Waiting
+from fdjax.engine.queue_check import NOBODY, Waiting
 from fdjax.engine.request import Embedded, Increment, Logprob, Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import QueueFullError, RequestError
@@ -122,15 +122,10 @@ class FakeEngine:
         return False
 
     def check_queue(
-        self,
-        more: Load,
-        origin: Origin | None = None,
-        *,
-        claimed: Load = NOTHING,
-        own: Load = NOTHING,
+        self, more: Load, origin: Origin | None = None, claimed: Waiting = NOBODY
     ) -> None:
         """Any thread may ask."""
-        now = len(self.sequences) + claimed.samples
+        now = len(self.sequences) + claimed.load.samples
         if self.max_sequences is not None and now + more.samples > self.max_sequences:
             raise QueueFullError(f"{len(self.sequences)} samples wait; try later")
 

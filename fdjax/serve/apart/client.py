@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from fdjax.engine.limits import NOTHING, Load, QueueLimits
+from fdjax.engine.limits import Load, QueueLimits
 from fdjax.engine.origin import Origin
-from fdjax.engine.queue_check import Waiting, check_queue
+from fdjax.engine.queue_check import NOBODY, Waiting, check_queue
 from fdjax.engine.request import Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import EngineDeadError
@@ -54,7 +54,7 @@ class EngineProcess:
         self._process = process
         self._limits = QueueLimits(**ready.fields["limits"])
         self._statistics = asking.statistics_heard(ready.fields["statistics"])
-        self._waiting = Waiting()
+        self._waiting = NOBODY
         self._claims = Claims(self)
         self._tickets: dict[int, Ticket] = {}
         self._others: set[int] = set()
@@ -109,26 +109,10 @@ class EngineProcess:
         return self._claims.claim(load, origin)
 
     def check_queue(
-        self,
-        more: Load,
-        origin: Origin | None = None,
-        *,
-        claimed: Load = NOTHING,
-        own: Load = NOTHING,
+        self, more: Load, origin: Origin | None = None, claimed: Waiting = NOBODY
     ) -> None:
         """See `queue_check`; the engine checks again, what it takes."""
-        of_tenant = NOTHING
-        if origin is not None:
-            of_tenant = self._waiting.tenants.get(origin.tenant, NOTHING)
-        check_queue(
-            self._limits,
-            more,
-            origin,
-            waiting=self._waiting.load,
-            of_tenant=of_tenant,
-            claimed=claimed,
-            own=own,
-        )
+        check_queue(self._limits, more, origin, waiting=self._waiting, claimed=claimed)
 
     async def add(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fdjax.engine.limits import QueueLimits
-from fdjax.engine.queue_check import Waiting
+from fdjax.engine.queue_check import NOBODY, Waiting
 from fdjax.engine.request import Increment
 from fdjax.errors import EngineDeadError
 from fdjax.serve.apart import asking
@@ -72,7 +72,7 @@ class Teller:
         self._items: list[tuple[int, Increment]] = []
         self._introductions: list[tuple[int, float | None, int | None]] = []
         self._num_made = 0
-        self._told = Waiting()
+        self._told = NOBODY
 
     def __call__(self, batch: Batch) -> bool:
         """Keeps increments for the end of the step; whether the front is there."""
