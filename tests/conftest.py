@@ -68,8 +68,10 @@ def pytest_collection_finish() -> None:
     Nor so often: tracing makes many objects and few cycles. With Python's own threshold
     of 700 a twentieth of the engine's tests was collecting.
     """
+    from fdjax.garbage import NEW_OBJECTS
+
     gc.freeze()
-    gc.set_threshold(5000)
+    gc.set_threshold(NEW_OBJECTS)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -122,21 +122,21 @@ class EngineThread:
             except Exception as error:  # the caller's, who waits for it
                 future.set_exception(error)
 
-        self.tell(command)
+        self._tell(command)
 
     def abort(self, tickets: Sequence[Ticket]) -> None:
         """Ends calls, if they have not ended; what was added before is found."""
-        self.tell(functools.partial(self._abort, tickets))
+        self._tell(functools.partial(self._abort, tickets))
 
     def park(self, ticket: Ticket) -> None:
         """Makes no more of a call until `resume`; the thread does so by itself, too."""
         ticket.parked = True
-        self.tell(functools.partial(self._park, ticket))
+        self._tell(functools.partial(self._park, ticket))
 
     def resume(self, ticket: Ticket) -> None:
         """Goes on with a call that was parked, as all of it was read."""
         ticket.parked = False
-        self.tell(functools.partial(self._resume, ticket))
+        self._tell(functools.partial(self._resume, ticket))
 
     def close(self, *, seconds: float | None = None) -> bool:
         """Ends all calls and the thread, once the step under way is done.
@@ -151,11 +151,11 @@ class EngineThread:
         def command() -> None:
             self._closing = True
 
-        self.tell(command)
+        self._tell(command)
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def tell(self, command: Callable[[], None]) -> None:
+    def _tell(self, command: Callable[[], None]) -> None:
         """Has the thread do something between two steps; at once if it has ended."""
         with self._lock:
             if not self._ended:

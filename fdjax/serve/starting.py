@@ -25,7 +25,7 @@ class Starting:
     Args:
         running: the engine.
         tokenizer: of the model; without one, streams have no text.
-        reading: from prompts to token ids and grammars.
+        reading: from prompts to token ids.
     """
 
     def __init__(

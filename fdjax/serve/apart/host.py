@@ -174,8 +174,7 @@ class Host:
         error = future.exception()
         if error is not None:
             self._forget(owners)
-            told = {"error": asking.error_told(error)}
-            self._teller.answer(call, **told)
+            self._teller.answer(call, error=asking.error_told(error))
             _note(error)
             return
         requests = future.result()

@@ -37,8 +37,7 @@ class Launched:
     then. Signals are for this process alone.
 
     Args:
-        module: run in the process; it calls
-            `ignore_signals` and then `host`.
+        module: run in the process; it calls `ignore_signals` and then `host`.
         options: what it loads; they are sent, as arguments of a process can be read.
         environment: of the process, by default this one's.
     """
