@@ -35,11 +35,11 @@ class Claim:
 
     Attributes:
         load: how much.
-        tenant: whose.
+        origin: on whose behalf the request is.
     """
 
     load: Load
-    tenant: str = ""
+    origin: Origin
 
 
 class Claims:
@@ -67,13 +67,13 @@ class Claims:
             QueueFullError: there is none now.
             RequestError: there never is.
         """
-        claim = Claim(load, origin.tenant)
+        claim, tenant = Claim(load, origin), origin.tenant
         with self._lock:
             claimed = Waiting(self._together, self._of_tenants)
             self._queue.check_queue(load, origin, claimed)
             self._claims.add(claim)
             self._together = self._together.plus(load)
-            self._of_tenants[claim.tenant] = claimed.of(claim.tenant).plus(load)
+            self._of_tenants[tenant] = claimed.of(tenant).plus(load)
         try:
             yield claim
         finally:
@@ -86,6 +86,7 @@ class Claims:
                 return
             self._claims.remove(claim)
             self._together = self._together.minus(claim.load)
-            left = self._of_tenants.pop(claim.tenant).minus(claim.load)
+            tenant = claim.origin.tenant
+            left = self._of_tenants.pop(tenant).minus(claim.load)
             if left != NOTHING:
-                self._of_tenants[claim.tenant] = left
+                self._of_tenants[tenant] = left

@@ -82,7 +82,7 @@ class EngineThread:
     def claim(self, load: Load, origin: Origin) -> AbstractContextManager[Claim]:
         """Keeps room in the queue until `add`; see `Claims.claim`."""
         if self._ended:  # which is told by `add`
-            return contextlib.nullcontext(Claim(load))
+            return contextlib.nullcontext(Claim(load, origin))
         return self._claims.claim(load, origin)
 
     def statistics(self) -> EngineStatistics:
@@ -93,7 +93,6 @@ class EngineThread:
         self,
         submissions: Sequence[Submission],
         tickets: Sequence[Ticket],
-        origin: Origin,
         claim: Claim,
         future: Future[list[Request]],
     ) -> None:
@@ -103,8 +102,8 @@ class EngineThread:
             submissions: the prompts of one request.
             tickets: one for each sample of the first prompt, then of the next; of a
                 beam search one, which has those of its other outputs.
-            origin: of them all.
-            claim: their room, which they have from now on by themselves.
+            claim: their room, which they have from now on by themselves, and on
+                whose behalf they are.
             future: gets the checked request of each ticket, or `RequestError`,
                 `QueueFullError` or `EngineDeadError`, on the thread. Whoever gives up
                 waiting for it calls `abort`.
@@ -118,7 +117,7 @@ class EngineThread:
                 future.set_exception(self._dead())
                 return
             try:
-                future.set_result(self._add(submissions, tickets, origin))
+                future.set_result(self._add(submissions, tickets, claim.origin))
             except Exception as error:  # the caller's, who waits for it
                 future.set_exception(error)
 

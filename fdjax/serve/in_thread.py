@@ -86,22 +86,17 @@ class InThread:
         return self.thread.claim(load, origin)
 
     async def add(
-        self,
-        submissions: Sequence[Submission],
-        tickets: Sequence[Ticket],
-        origin: Origin,
-        claim: Claim,
+        self, submissions: Sequence[Submission], tickets: Sequence[Ticket], claim: Claim
     ) -> list[Request]:
         """See above."""
         future = Future[list[Request]]()
-        await self.begin_to_add(submissions, tickets, origin, claim, future)
+        await self.begin_to_add(submissions, tickets, claim, future)
         return await asyncio.wrap_future(future)
 
     async def begin_to_add(
         self,
         submissions: Sequence[Submission],
         tickets: Sequence[Ticket],
-        origin: Origin,
         claim: Claim,
         future: Future[list[Request]],
     ) -> None:
@@ -109,10 +104,11 @@ class InThread:
 
         What is refused before that raises here.
         """
+        origin = claim.origin
         grammar = await self._grammar(submissions[0].params, origin.owner)
         judged = [self._judged(submission, grammar) for submission in submissions]
         prepared = await self._preparing.submissions(judged, origin)
-        self.thread.add(prepared, tickets, origin, claim, future)
+        self.thread.add(prepared, tickets, claim, future)
 
     def abort(self, tickets: Sequence[Ticket]) -> None:
         """See above."""

@@ -57,11 +57,7 @@ class RunningEngine(Protocol):
         ...
 
     async def add(
-        self,
-        submissions: Sequence[Submission],
-        tickets: Sequence[Ticket],
-        origin: Origin,
-        claim: Claim,
+        self, submissions: Sequence[Submission], tickets: Sequence[Ticket], claim: Claim
     ) -> list[Request]:
         """Lets the engine take all of some submissions, or none.
 
@@ -71,8 +67,8 @@ class RunningEngine(Protocol):
                 all else.
             tickets: one for each sample of the first prompt, then of the next; of a
                 beam search one, which has those of its other outputs.
-            origin: of them all.
-            claim: their room, which they have from now on by themselves.
+            claim: their room, which they have from now on by themselves, and on
+                whose behalf they are.
 
         Returns:
             The checked request of each ticket. Whoever gives up waiting for them, or

@@ -78,14 +78,13 @@ class Starting:
             num_tokens = sum(len(submission.prompt) for submission in submissions)
             with charge(num_tokens) if charge else contextlib.nullcontext():
                 return await self._streams(
-                    submissions, n, origin, claim, deadline_s, make_reader
+                    submissions, n, claim, deadline_s, make_reader
                 )
 
     async def _streams(
         self,
         submissions: Sequence[Submission],
         n: int,
-        origin: Origin,
         claim: Claim,
         deadline_s: float | None,
         make_reader: Callable[[], TurnReader] | None,
@@ -95,7 +94,7 @@ class Starting:
         tickets = [Ticket(to) for _ in submissions for _ in range(n)]
         owners = _owners(tickets, of_sequence)
         try:
-            taken = await self._running.add(submissions, owners, origin, claim)
+            taken = await self._running.add(submissions, owners, claim)
             requests = [request for request in taken for _ in range(of_sequence)]
             return [
                 Stream(

@@ -105,7 +105,7 @@ class EngineProcess:
     def claim(self, load: Load, origin: Origin) -> AbstractContextManager[Claim]:
         """See above."""
         if self.ended:  # which is told by `add`
-            return contextlib.nullcontext(Claim(load))
+            return contextlib.nullcontext(Claim(load, origin))
         return self._claims.claim(load, origin)
 
     def check_queue(
@@ -115,11 +115,7 @@ class EngineProcess:
         check_queue(self._limits, more, origin, waiting=self._waiting, claimed=claimed)
 
     async def add(
-        self,
-        submissions: Sequence[Submission],
-        tickets: Sequence[Ticket],
-        origin: Origin,
-        claim: Claim,
+        self, submissions: Sequence[Submission], tickets: Sequence[Ticket], claim: Claim
     ) -> list[Request]:
         """See above."""
         if self._dead_text is not None:
@@ -130,7 +126,7 @@ class EngineProcess:
             "names": [self._named(ticket) for ticket in tickets],
             "prompts": prompts,
             "params": asking.params_told(submissions[0].params),
-            "origin": asking.origin_told(origin),
+            "origin": asking.origin_told(claim.origin),
         }
         answer = await self._calls.answered("add", told, columns, claim)
         return [

@@ -154,10 +154,8 @@ class Host:
             future = Future[list[Request]]()
             taken = functools.partial(self._taken, call, owners, len(submissions))
             future.add_done_callback(taken)
-            origin, claim = asking.origin_heard(told["origin"]), Claim(NOTHING)
-            await self._of_engine.begin_to_add(
-                submissions, owners, origin, claim, future
-            )
+            claim = Claim(NOTHING, asking.origin_heard(told["origin"]))
+            await self._of_engine.begin_to_add(submissions, owners, claim, future)
         except Exception as error:
             self._forget(owners)
             self._teller.refuse(call, error)
