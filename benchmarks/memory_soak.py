@@ -6,9 +6,11 @@ says itself.
 Each kind of request runs again, undisturbed: in an array with room for all that run,
 which nobody borrows. In 16 bits the same tokens cannot be asked for: calls have other
 sizes there, and so other orders of sums, which decide where two tokens are all but
-equally likely. So the same requests come once more, at the same times, where nothing is
-lent, moved or put back, and are judged alike. What somebody has overwritten makes other
-tokens; what rounding decides differs there, too.
+equally likely. So the same requests come twice more, at the same times, and are judged
+alike: where nothing is lent, moved or put back; and in as small an array which nobody
+borrows, where sequences are put back but no page is written by another. What somebody
+has overwritten makes tokens that were never likely; what rounding decides differs there,
+too.
 
 Weights must be trained: those of made-up ones are all but equally likely everywhere.
 """
@@ -64,12 +66,13 @@ def measure(
         seed: of all that is random.
     """
     plan = settings.memory_plan()
-    wanted = plan.least_step_pages + plan.layout.pages_for(room_tokens)
-    small = replace(plan, layout=plan.layout.with_pages(wanted))
-    separate = replace(settings.widest_layout, lent=False)
-    apart = _engine(settings, model, replace(plan, layout=separate), caching=False)
-    prompts = told(apart)
-    alone = undisturbed(apart, prompts)
+    room = plan.layout.pages_for(room_tokens)
+    small = replace(plan, layout=plan.layout.with_pages(room + plan.least_step_pages))
+    apart = replace(plan, layout=replace(plan.layout.with_pages(room), lent=False))
+    roomy = replace(plan, layout=replace(settings.widest_layout, lent=False))
+    quiet = _engine(settings, model, roomy, caching=False)
+    prompts = told(quiet)
+    alone = undisturbed(quiet, prompts)
     load = partial(
         soak,
         prompts=prompts,
@@ -77,8 +80,11 @@ def measure(
         num_live=settings.max_num_seqs,
         seed=seed,
     )
-    control = verdicts(load(apart), alone)
-    del apart
+    control = verdicts(load(quiet), alone)
+    del quiet
+    crowded = _engine(settings, model, apart, caching=caching)
+    unlent = verdicts(load(crowded), alone)
+    del crowded
     engine = _engine(settings, model, small, caching=caching)
     started = time.perf_counter()
     done = load(engine)
@@ -96,10 +102,9 @@ def measure(
         "moved_pages": now.num_moved_pages,
         "put_back": now.num_preemptions,
         "put_back_for_room": now.num_put_back_for_room,
-        "differing": found["other"],
-        "ties": found["tie"],
-        "differing_undisturbed": control["other"],
-        "ties_undisturbed": control["tie"],
+        **found.row(),
+        **unlent.row("_unlent"),
+        **control.row("_undisturbed"),
         "tie_logprob": TIE,
         "pages": pool.num_pages,
         "pages_back": pool.num_free,

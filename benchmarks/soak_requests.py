@@ -4,7 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.request import Logprob
@@ -50,16 +50,48 @@ class Undisturbed:
     tokens: list[int]
     likely: list[Logprob]
 
-    def verdict(self, tokens: Sequence[int]) -> Literal["same", "tie", "other"]:
-        """What tokens are beside these, by the first that differs."""
+    def gap(self, tokens: Sequence[int]) -> float | None:
+        """By how much the first token that differs was less likely, in log-probability.
+
+        Where it was not among the most likely it is at least this. None where all are
+        the same.
+
+        Raises:
+            ValueError: there are more tokens, or fewer.
+        """
         if len(tokens) != len(self.tokens):
-            return "other"
-        pairs = zip(tokens, self.tokens, self.likely, strict=True)
-        for one, token, likely in pairs:
+            raise ValueError(f"{len(tokens)} tokens came, not {len(self.tokens)}")
+        for one, token, likely in zip(tokens, self.tokens, self.likely, strict=True):
             if one != token:
-                gap = likely.logprob - likely.top.get(one, float("-inf"))
-                return "tie" if gap <= TIE else "other"
-        return "same"
+                return likely.logprob - likely.top.get(one, min(likely.top.values()))
+        return None
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What came of a soak.
+
+    Attributes:
+        num_ties: requests whose first other token is one that 16 bits may exchange.
+        num_differing: those whose first other token was less likely.
+        num_kinds: of these.
+        largest_gap: of all, in log-probability.
+    """
+
+    num_ties: int
+    num_differing: int
+    num_kinds: int
+    largest_gap: float
+
+    def row(self, suffix: str = "") -> dict[str, int | float]:
+        """For the results, under names that end alike."""
+        found = {
+            "differing": self.num_differing,
+            "differing_kinds": self.num_kinds,
+            "ties": self.num_ties,
+            "largest_gap": round(self.largest_gap, 4),
+        }
+        return {f"{name}{suffix}": number for name, number in found.items()}
 
 
 def kinds() -> list[Kind]:
@@ -165,9 +197,13 @@ def undisturbed(
     return found
 
 
-def verdicts(done: Soak, alone: Mapping[Kind, Undisturbed]) -> dict[str, int]:
-    """How many requests are the same, ties, and others."""
-    found = {"same": 0, "tie": 0, "other": 0}
-    for kind, tokens in done.outputs:
-        found[alone[kind].verdict(tokens)] += 1
-    return found
+def verdicts(done: Soak, alone: Mapping[Kind, Undisturbed]) -> Verdicts:
+    """What came beside each request alone."""
+    gaps = [(kind, alone[kind].gap(tokens)) for kind, tokens in done.outputs]
+    differing = [(kind, gap) for kind, gap in gaps if gap is not None and gap > TIE]
+    return Verdicts(
+        num_ties=sum(gap is not None for _, gap in gaps) - len(differing),
+        num_differing=len(differing),
+        num_kinds=len({kind for kind, _ in differing}),
+        largest_gap=max((gap for _, gap in gaps if gap is not None), default=0.0),
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import memory_soak, soak_requests
-from benchmarks.soak_requests import TIE, Undisturbed
+from benchmarks.soak_requests import TIE, Kind, Soak, Undisturbed
 from fdjax.engine.request import Logprob
 from tests.support.borrowing import Poisoned, TokensBorrow
 from tests.support.engines import shallow_model, tiny_engine
@@ -33,8 +33,10 @@ def test_requests_keep_their_tokens_and_give_all_back(
     assert row["at_a_time"] == round(1.3 * 160 / (56 / 3 + 11))
     assert row["ended"] + row["aborted"] == row["requests"] == 40
     assert row["put_back"] > 0 and row["aborted"] > 0
-    assert row["differing"] == row["ties"] == row["moved_pages"] == 0
-    assert row["differing_undisturbed"] == row["ties_undisturbed"] == 0
+    assert row["moved_pages"] == 0
+    for of in ("", "_unlent", "_undisturbed"):
+        assert row[f"differing{of}"] == row[f"ties{of}"] == 0
+        assert row[f"differing_kinds{of}"] == row[f"largest_gap{of}"] == 0
     assert row["pages_back"] == row["pages"] == 10
 
 
@@ -60,7 +62,7 @@ def test_pages_are_moved_and_sequences_put_back_where_calls_borrow(
         engine, prompts, num_requests=60, num_live=round(load), seed=1
     )
     now, found = engine.statistics(), soak_requests.verdicts(done, alone)
-    assert (found["tie"], found["other"]) == (0, 0)
+    assert (found.num_ties, found.num_differing) == (0, 0)
     row = {"lent": True, "put_back": now.num_preemptions}
     assert memory_soak.unseen({**row, "moved_pages": now.num_moved_pages}) == []
     assert is_idle(engine)
@@ -75,9 +77,20 @@ def test_a_soak_that_shows_nothing_says_so():
 def test_a_tie_is_told_from_a_token_that_somebody_has_changed():
     tops = ({5: -1.0, 6: -1.0 - TIE / 2, 7: -1.0 - 2 * TIE}, {8: -0.1, 9: -3.0})
     alone = Undisturbed([5, 8], [Logprob(max(top.values()), top) for top in tops])
-    assert alone.verdict([5, 8]) == "same"
-    assert alone.verdict([6, 1]) == "tie", "all behind it may differ"
-    assert alone.verdict([7, 8]) == "other"
-    assert alone.verdict([5, 9]) == "other"
-    assert alone.verdict([4, 8]) == "other", "not among the most likely"
-    assert alone.verdict([5]) == "other", "it has not ended"
+    assert alone.gap([5, 8]) is None
+    assert alone.gap([6, 1]) == pytest.approx(TIE / 2), "all behind it may differ"
+    assert alone.gap([7, 8]) == pytest.approx(2 * TIE)
+    assert alone.gap([5, 9]) == pytest.approx(2.9)
+    assert alone.gap([4, 8]) == pytest.approx(2 * TIE), "at least: it is not among them"
+    with pytest.raises(ValueError, match="1 tokens came, not 2"):
+        alone.gap([5])
+    kinds = [Kind(start, 8, 2) for start in range(2)]
+    outputs = [(kinds[0], [5, 9]), (kinds[0], [7, 8]), (kinds[0], [6, 8])]
+    done = Soak([*outputs, (kinds[1], [5, 8])], num_aborted=0)
+    found = soak_requests.verdicts(done, dict.fromkeys(kinds, alone))
+    assert found.row("_x") == {
+        "differing_x": 2,
+        "differing_kinds_x": 1,
+        "ties_x": 1,
+        "largest_gap_x": 2.9,
+    }
