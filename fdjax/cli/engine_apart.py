@@ -1,6 +1,8 @@
 """An engine in a process of its own, as `fdjax serve` starts it."""
 
 import contextlib
+import importlib.util
+import os
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -17,6 +19,20 @@ if TYPE_CHECKING:
     from fdjax.serve.tokenizer import Tokenizer
 
 _MODULE = "fdjax.cli.engine_process"
+_GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+
+
+def pays() -> bool:
+    """Whether a process of its own is worth it: JAX seems to run on a GPU.
+
+    On an H200 that serves 4,000 tokens a second a token takes 14.7 ms so, and 17.5
+    without (`serving_http.json`). On a CPU the model itself takes all cores. No device
+    is touched: what is touched here could not be the engine's.
+    """
+    if named := os.environ.get("JAX_PLATFORMS"):
+        return named.split(",")[0] != "cpu"
+    has_plugin = importlib.util.find_spec("jax_plugins") is not None
+    return has_plugin and any(pathlib.Path(device).exists() for device in _GPUS)
 
 
 def launched(options: ServedOptions, stack: contextlib.ExitStack) -> Launched:

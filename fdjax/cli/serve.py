@@ -97,13 +97,13 @@ def serve(
         bool, typer.Option(help="Compile all programs first.", rich_help_panel=_SERVER)
     ] = True,
     engine_process: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             help="The engine has a process of its own, so that HTTP and texts do not "
-            "keep it waiting.",
+            "keep it waiting. By default where there is a GPU.",
             rich_help_panel=_SERVER,
         ),
-    ] = False,
+    ] = None,
     keys: KeyOptions,
     connections: ConnectionOptions,
     model: ModelOptions,
@@ -123,6 +123,8 @@ def serve(
         start.enter_context(seldom_collected())
         model = model.named(name)
         _check_extra()
+        if engine_process is None:
+            engine_process = engine_apart.pays()
         if not engine_process:
             begin_device(model)
         from fdjax.serve.http import logs, traces

@@ -164,3 +164,31 @@ def has_engine(pid: int) -> bool:
         return bool(engine_of(pid))
     except AssertionError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("platforms", "device", "plugin", "expected"),
+    [
+        ("cpu", True, True, False),
+        ("cuda,cpu", False, False, True),
+        ("", True, True, True),
+        ("", False, True, False),
+        pytest.param("", True, False, False, id="a GPU that JAX does not use"),
+    ],
+)
+def test_a_process_of_its_own_is_for_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    platforms: str,
+    device: bool,
+    plugin: bool,
+    expected: bool,
+):
+    gpu, plugins = tmp_path / "gpu", tmp_path / "path"
+    if device:
+        gpu.touch()
+    (plugins / "jax_plugins").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(plugins)] if plugin else [])
+    monkeypatch.setattr(engine_apart, "_GPUS", (str(gpu),))
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    assert engine_apart.pays() is expected
