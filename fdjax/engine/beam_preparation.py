@@ -181,7 +181,7 @@ def _shapes(tree: Any) -> Any:
 def _judgement_shapes(run: Packed[BeamRun], num_words: int) -> Judgement:
     candidates = run.shapes.candidates
     assert candidates is not None
-    shape: tuple[int, ...] = candidates.sums.shape
-    ends = jax.ShapeDtypeStruct(shape, np.bool_)
-    allowed = jax.ShapeDtypeStruct((*shape, num_words), np.uint32)
+    ends = jax.ShapeDtypeStruct(candidates.sums.shape, np.bool_)
+    beams: tuple[int, ...] = run.shapes.progress.sums.shape
+    allowed = jax.ShapeDtypeStruct((*beams, num_words), np.uint32)
     return jax.eval_shape(Judgement, ends, allowed)

@@ -36,7 +36,7 @@ class Judges:
         self._of_candidates: dict[int, Matcher] = {}
         self.has_candidates = False
         self._keys: dict[int, tuple[int, int, int]] = {}
-        self._shape = (1, 1)
+        self._ends, self._width = np.zeros((1, 1), np.bool_), 1
         self.ended: dict[tuple[int, int, int], FinishReason] = {}
 
     @property
@@ -53,16 +53,19 @@ class Judges:
         of = self._of_candidates
         self._of_beams = {b: of[p] for b, p in enumerate(places) if p in of}
 
-    def look(self, candidates: Any, *, length: int, stop_ids: set[int]) -> None:
+    def look(
+        self, candidates: Any, *, width: int, length: int, stop_ids: set[int]
+    ) -> None:
         """Lets matchers follow continuations.
 
         Args:
             candidates: `Candidates` of one group, as NumPy arrays.
+            width: how many of them go on.
             length: of them, in tokens.
             stop_ids: tokens that end a beam whatever its text; no matcher takes them.
         """
         self._of_candidates, self._keys = {}, {}
-        self._shape, self.has_candidates = candidates.sums.shape, True
+        self._ends, self._width, self.has_candidates = candidates.ends, width, True
         rows = zip(
             candidates.sums[0].tolist(),
             candidates.parents[0].tolist(),
@@ -80,16 +83,22 @@ class Judges:
 
     def judgement(self) -> Judgement | FinishReason:
         """What is to be known of candidates, sent; or why the search fails. Waits."""
-        ends = np.zeros(self._shape, np.bool_)
-        allowed = np.zeros((*self._shape, self._num_words), np.uint32)
+        ends = np.zeros_like(self._ends)
         for place, matcher in self._of_candidates.items():
             reason = matcher.finish_reason
-            if reason == FinishReason.RUNNING:
-                allowed[0, place] = matcher.mask()
-            elif reason in (FinishReason.STOP, FinishReason.LENGTH):
+            if reason in (FinishReason.STOP, FinishReason.LENGTH):
                 ends[0, place] = True
                 self.ended[self._keys[place]] = reason
-            else:
+            elif reason != FinishReason.RUNNING:
                 return reason
         self.has_candidates = False
-        return Judgement(*jax.device_put((ends, allowed)))
+        return Judgement(*jax.device_put((ends, self._masks(self._ends | ends))))
+
+    def _masks(self, ends: np.ndarray) -> np.ndarray:
+        """Of the first that do not end, as many as go on; of others none is made."""
+        allowed = np.zeros((1, self._width, self._num_words), np.uint32)
+        going_on = np.flatnonzero(~ends[0])[: self._width].tolist()
+        for row, place in enumerate(going_on):
+            if place in self._of_candidates:
+                allowed[0, row] = self._of_candidates[place].mask()
+        return allowed

@@ -159,8 +159,12 @@ class Search:
                 self.segments.feed()
                 self.judges.chosen(chosen.places[0].tolist())
         if step.candidates is not None and self.judges is not None:
-            length = len(self.traces[0]) + 1
-            self.judges.look(step.candidates, length=length, stop_ids=stop_ids)
+            self.judges.look(
+                step.candidates,
+                width=step.sums.shape[1],
+                length=len(self.traces[0]) + 1,
+                stop_ids=stop_ids,
+            )
 
     def found(self, step: BeamStep, first: int, stop_ids: set[int]) -> list[Hypothesis]:
         """The hypotheses of its last step, the best first.

@@ -120,11 +120,11 @@ def judged_step(
         pages: see there.
         judgement: of its candidates.
     """
-    own = unpacked(rules)
-    after, chosen = _chosen(own, unpacked(run), judgement)
+    own, before = unpacked(rules), unpacked(run)
+    judged = _judged(before, judgement)
+    after, chosen = _chosen(own, before, judged)
     logits, kv, origins = _fed(model, kv, after, pages)
-    groups = jnp.arange(logits.shape[0])[:, None]
-    allowed = judgement.allowed[groups, chosen.places]
+    allowed = _masks(chosen, judged, judgement.allowed)
     candidates, progress = _looked(logits, BeamState(own, after.progress), allowed)
     after = BeamRun(progress, after.tokens, origins, candidates)
     return kv, packed(after), packed(_told(chosen, progress, candidates))
@@ -134,20 +134,35 @@ def end_judged(
     rules: Packed[BeamRules], run: Packed[BeamRun], judgement: Judgement
 ) -> Packed[BeamStep]:
     """Chooses among the candidates of the last tokens; nothing is fed any more."""
-    after, chosen = _chosen(unpacked(rules), unpacked(run), judgement)
+    before = unpacked(run)
+    after, chosen = _chosen(unpacked(rules), before, _judged(before, judgement))
     return packed(_told(chosen, after.progress, None))
 
 
-def _chosen(
-    rules: BeamRules, run: BeamRun, judgement: Judgement
-) -> tuple[BeamRun, Chosen]:
+def _judged(run: BeamRun, judgement: Judgement) -> Candidates:
     candidates = run.candidates
     assert candidates is not None, "nothing was judged"
     ends = candidates.ends | judgement.ends
-    judged = dataclasses.replace(candidates, ends=ends)
+    return dataclasses.replace(candidates, ends=ends)
+
+
+def _chosen(
+    rules: BeamRules, run: BeamRun, judged: Candidates
+) -> tuple[BeamRun, Chosen]:
     chosen, progress = select(judged, BeamState(rules, run.progress))
     origins = _followed(run.origins, chosen)
     return BeamRun(progress, chosen.tokens, origins, None), chosen
+
+
+def _masks(
+    chosen: Chosen, judged: Candidates, allowed: UInt32[Array, "groups width words"]
+) -> UInt32[Array, "groups width words"]:
+    """Each chosen beam's mask; nothing may follow one that has ended."""
+    ends, nowhere = judged.ends, allowed.shape[1]
+    place = jnp.where(ends, nowhere, jnp.cumsum(~ends, axis=1) - 1)
+    groups = jnp.arange(ends.shape[0])[:, None]
+    masks = allowed.at[groups, place[groups, chosen.places]]
+    return masks.get(mode="fill", fill_value=0)
 
 
 def _looked(

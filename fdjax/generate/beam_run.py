@@ -32,11 +32,12 @@ class Judgement:
 
     Attributes:
         ends: it ends there.
-        allowed: which tokens may follow it, as in `fdjax.generate.masks`.
+        allowed: which tokens may follow the first `width` that do not end, as in
+            `fdjax.generate.masks`: these are the beams that go on.
     """
 
     ends: Bool[Array, "groups kept"]
-    allowed: UInt32[Array, "groups kept words"]
+    allowed: UInt32[Array, "groups width words"]
 
 
 @pytree

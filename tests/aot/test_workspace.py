@@ -191,7 +191,7 @@ def _step(asked: Searches, config: ModelConfig) -> tuple[Any, ...]:
     if not asked.judged:
         return beam_steps, (rules,) * asked.count, (run,) * asked.count, pages
     candidates = run.shapes.candidates.sums.shape
-    words = *candidates, num_words(config.embedding.vocab_size)
+    words = groups, width, num_words(config.embedding.vocab_size)
     judgement = jax.eval_shape(
         Judgement,
         jax.ShapeDtypeStruct(candidates, jnp.bool_),

@@ -13,6 +13,7 @@ from fdjax.engine.request import Found, Hypothesis, Increment
 from fdjax.engine.sequence import EngineSequence
 from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.masks import allowed_bits
 from fdjax.generate.stopping import FinishReason
 from tests.support.beam_definition import Logprobs, Search, model_logprobs
 from tests.support.beam_models import TOLERANCE
@@ -54,6 +55,33 @@ class Stops:
 
 def is_end(token: int) -> bool:
     return token % 5 == 0
+
+
+class Follows(Stops):
+    """What may come next depends on the last token: each beam has a mask of its own."""
+
+    last = 0
+
+    def matcher(self) -> "Follows":
+        return Follows(self.ends)
+
+    def fork(self) -> "Follows":
+        other = Follows(self.ends, self.finish_reason)
+        other.last = self.last
+        return other
+
+    def mask(self) -> np.ndarray:
+        tokens = [one for one in range(VOCAB_SIZE) if may_follow(self.last, one)]
+        return allowed_bits(tokens, vocab_size=VOCAB_SIZE)
+
+    def advance(self, token_id: int) -> None:
+        assert may_follow(self.last, token_id)
+        self.last = token_id
+        super().advance(token_id)
+
+
+def may_follow(last: int, token: int) -> bool:
+    return (token - last) % 7 in (1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +134,30 @@ def test_texts_that_end_take_no_place_of_beams_that_go_on(
     assert_defined(found, definition)
     ended = [one for one in found if is_end(one.token_ids[-1])]
     assert ended and all(one.finish_reason == FinishReason.STOP for one in ended)
+
+
+@pytest.mark.parametrize("stop_token_ids", [(), (1, 2, 3, 4, 6, 7)])
+@pytest.mark.parametrize("beam_width", [1, 3, 4])
+def test_each_beam_has_what_may_follow_itself(
+    engine: Engine,
+    logprobs: Logprobs,
+    beam_width: int,
+    stop_token_ids: tuple[int, ...],
+):
+    """Also where candidates that end, by text or token, stand between the others."""
+    params = dataclasses.replace(
+        SEARCH, beam_width=beam_width, n=beam_width, stop_token_ids=stop_token_ids
+    )
+    sequence = ask(engine, params, Follows(is_end))
+    found = hypotheses(finish(engine)[sequence])
+
+    def may(tokens: list[int]) -> bool:
+        return all(map(may_follow, [0, *tokens], tokens))
+
+    definition = Search(
+        params, PROMPT, logprobs, ended=lambda t: is_end(t[-1]), may=may
+    )
+    assert_defined(found, definition)
 
 
 @pytest.mark.parametrize("slow", [False, True])
