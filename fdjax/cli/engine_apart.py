@@ -35,15 +35,12 @@ def pays() -> bool:
     return has_plugin and any(pathlib.Path(device).exists() for device in _GPUS)
 
 
-def launched(options: ServedOptions, stack: contextlib.ExitStack) -> Launched:
+def launched(stack: contextlib.ExitStack) -> Launched:
     """Starts the process, which ends with a stack of contexts, if not before.
 
-    Raises:
-        typer.BadParameter: the softmax has numbers that are out of range.
+    It imports what it needs while this one does.
     """
-    if options.model.softmax != "auto":  # it is for this process to say what is wrong
-        options.model.settings()
-    process = Launched(_MODULE, options.told())
+    process = Launched(_MODULE)
     stack.callback(process.end)
     return process
 
@@ -63,8 +60,12 @@ def loaded(
 
     Raises:
         ConfigError: the tokenizer cannot be read.
+        typer.BadParameter: the softmax has numbers that are out of range.
         typer.Exit: the process has ended, and has said why.
     """
+    if options.model.softmax != "auto":  # it is for this process to say what is wrong
+        options.model.settings()
+    process.begin(options.told())
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # the device is the engine's

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -31,6 +32,7 @@ def run(begin: "Callable[[dict[str, Any]], Callable[[], Served]]") -> None:
     ignore_signals()
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)  # or it would outlive this process in a compiler
+    import_module("jax")  # a second, in which the front looks at its options
     try:
         load = begin(Line(connection).first().fields["options"])
     except EOFError:  # the front has gone already

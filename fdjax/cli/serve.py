@@ -32,6 +32,7 @@ from fdjax.garbage import seldom_collected
 from fdjax.serve.texts import MAX_BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
+    from fdjax.serve.apart.launch import Launched
     from fdjax.serve.apart.loaded import LoadedApart
     from fdjax.serve.loading import Loaded
 
@@ -121,11 +122,14 @@ def serve(
         start = stack.enter_context(contextlib.ExitStack())
         start.enter_context(interrupts.kept())
         start.enter_context(seldom_collected())
-        model = model.named(name)
-        _check_extra()
+        model, process = model.named(name), None
         if engine_process is None:
             engine_process = engine_apart.pays()
-        if not engine_process:
+        if engine_process:
+            process = engine_apart.launched(stack)
+            times.lap("imports")  # the process itself says what its own take
+        _check_extra()
+        if process is None:
             begin_device(model)
         from fdjax.serve.http import logs, traces
         from fdjax.serve.http.listening import bound, only_here
@@ -147,7 +151,7 @@ def serve(
             log_format=log_format,
             debug=debug,
         )
-        loaded, counts = _loaded(options, times, stack, apart=engine_process)
+        loaded, counts = _loaded(process, options, times)
         from fdjax.serve.http.hosts import names_of
         from fdjax.serve.http.run import DrainingServer
         from fdjax.serve.http.wiring import application
@@ -195,21 +199,12 @@ def _say_where_the_seconds_went(times: StartTimes, counts: Mapping[str, int]) ->
 
 
 def _loaded(
-    options: ServedOptions,
-    times: StartTimes,
-    stack: contextlib.ExitStack,
-    *,
-    apart: bool,
+    process: "Launched | None", options: ServedOptions, times: StartTimes
 ) -> "tuple[Loaded | LoadedApart, Mapping[str, int]]":
-    """The model, once it is ready: here, or in a process that ends with `stack`.
-
-    And the counts of its programs.
-    """
-    if apart:
-        process = engine_apart.launched(options, stack)
-        times.lap("imports")
-        return engine_apart.loaded(process, options, times)
-    return load_served(options, times)
+    """The model, once it is ready, in a process if there is one; counts of programs."""
+    if process is None:
+        return load_served(options, times)
+    return engine_apart.loaded(process, options, times)
 
 
 def _end_in(seconds: float) -> None:

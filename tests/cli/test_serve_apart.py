@@ -83,6 +83,7 @@ def test_the_engine_ends_with_a_server_that_is_killed():
         ("--max-model-len", "100000"),
         ("--max-queued-tokens", "5"),
         ("--softmax", "1,2,nan"),
+        ("--api-key-file", "no/such-keys"),
     ],
 )
 def test_a_start_that_fails_says_the_same(options: tuple[str, ...]):
@@ -121,7 +122,7 @@ def test_the_front_touches_no_device():
         "    ModelOptions(), {}, False, False, None, 'text', True\n"
         ")\n"
         "with contextlib.ExitStack() as stack:\n"
-        "    process = engine_apart.launched(options, stack)\n"
+        "    process = engine_apart.launched(stack)\n"
         "    loaded, _ = engine_apart.loaded(process, options, StartTimes())\n"
         "    _, serving = application(loaded, names=['a'], sampling={})\n"
         "    serving.close(seconds=20)\n"

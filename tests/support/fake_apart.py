@@ -18,7 +18,9 @@ def launch(**options: Any) -> Launched:
     """The process; options are those of `FakeEngine`."""
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    return Launched("tests.support.fake_apart", options, environment)
+    process = Launched("tests.support.fake_apart", environment)
+    process.begin(options)
+    return process
 
 
 def fake_apart(**options: Any) -> EngineProcess:

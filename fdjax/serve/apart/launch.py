@@ -31,22 +31,18 @@ class StartError(Exception):
 
 
 class Launched:
-    """An engine's process that loads its model.
+    """A process that imports what an engine needs, and loads a model when it is told.
 
     It ends when this process does, however that ends: its end of the line is closed
     then. Signals are for this process alone.
 
     Args:
         module: run in the process; it calls `ignore_signals` and then `host`.
-        options: what it loads; they are sent, as arguments of a process can be read.
         environment: of the process, by default this one's.
     """
 
     def __init__(
-        self,
-        module: str,
-        options: Mapping[str, Any],
-        environment: Mapping[str, str] | None = None,
+        self, module: str, environment: Mapping[str, str] | None = None
     ) -> None:
         ours, theirs = socket.socketpair()
         with theirs, _signals_kept():
@@ -57,6 +53,13 @@ class Launched:
                 env=environment,
             )
         self._line = Line(ours)
+
+    def begin(self, options: Mapping[str, Any]) -> None:
+        """Has a model loaded.
+
+        Args:
+            options: which, and how; sent, as arguments of a process can be read.
+        """
         self._line.send(Message("start", {"options": dict(options)}))
 
     def ready(self) -> "tuple[EngineProcess, dict[str, Any]]":

@@ -49,7 +49,7 @@ def loaded() -> Iterator[LoadedApart]:
         debug=True,
     )
     with contextlib.ExitStack() as stack:
-        process = engine_apart.launched(options, stack)
+        process = engine_apart.launched(stack)
         loaded, _ = engine_apart.loaded(process, options, StartTimes())
         yield loaded
 
