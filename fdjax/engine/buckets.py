@@ -53,6 +53,20 @@ def _finely_next(step: int) -> int:
     return step + max(int(step * FINE_PART) // TILE, 1) * TILE
 
 
+def prompts_of(tokens: int, *, num_rows: int) -> int:
+    """Prompts that a call of so many tokens has room for.
+
+    Attention cuts the keys of prompts where queries are few, which it must see from how
+    many rows of prompts there can be.
+
+    Args:
+        tokens: of the call, padding included.
+        num_rows: of the largest batch.
+    """
+    most = max(tokens // TOKENS_OF_PROMPT, FEWEST_PROMPTS)
+    return min(most, PREFILL_ROWS, num_rows)
+
+
 def smallest_fitting(steps: tuple[int, ...], size: int) -> int:
     """The first step that is at least `size`; the caller has checked that one is."""
     return next(step for step in steps if step >= size)
@@ -164,13 +178,8 @@ class Buckets:
         return ladder(1, self.rows[-1], 16)
 
     def prompts_of(self, tokens: int) -> int:
-        """Prompts that a call of so many tokens has room for.
-
-        Attention cuts the keys of prompts where queries are few, which it must see from
-        how many rows of prompts there can be.
-        """
-        most = max(tokens // TOKENS_OF_PROMPT, FEWEST_PROMPTS)
-        return min(most, self.prefill_rows)
+        """Prompts that a call of so many tokens has room for."""
+        return prompts_of(tokens, num_rows=self.rows[-1])
 
     def call_shape(self, count: int, num_prompts: int) -> tuple[int, int]:
         """Tokens, and prompts, that the smallest call has room for that fits."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.engine.borrowing import BorrowingCall
-from fdjax.engine.buckets import PREFILL_ROWS
+from fdjax.engine.buckets import PREFILL_ROWS, prompts_of
 from fdjax.kernels import op
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.paged import KVCache, PageView, SharedPrefixes
@@ -101,13 +101,13 @@ class StepCalls:
             if kind == "separate":  # the prompt's table has one page
                 beams, width = replace(beams, prefixes=None), width - 1
             return beam_batch(ids, ids, table(num_tokens), beams, page_size=page_size)
-        arrivals = min(PREFILL_ROWS, self.num_rows)
         if kind != "extend":
-            rows = jnp.zeros(1 if kind == "score" else arrivals, jnp.int32)
+            pooled = min(PREFILL_ROWS, self.num_rows)
+            rows = jnp.zeros(1 if kind == "score" else pooled, jnp.int32)
             return packed_batch(ids, rows, table(len(rows)), rows, page_size=page_size)
         rows = jnp.zeros(self.num_rows, jnp.int32)
         view = PageView(table(self.num_rows), rows, starts=rows, firsts=rows)
-        prompts = jnp.zeros(arrivals, jnp.int32)
+        prompts = jnp.zeros(prompts_of(num_tokens, num_rows=self.num_rows), jnp.int32)
         batch = mixed_batch(ids, view, prompts, rows > 0, page_size=page_size)
         return replace(batch, wanted=rows) if num_tokens > self.num_rows else batch
 

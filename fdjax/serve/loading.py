@@ -137,7 +137,7 @@ def make_engine(
     return Engine(
         model,
         plan,
-        _buckets(settings, plan),
+        buckets_of(settings, plan),
         steps_per_launch=steps,
         policy=settings.policy,
         max_beam_width=settings.max_beam_width,
@@ -170,7 +170,13 @@ def load_decoder(
     return load(settings.folder, dtype=dtype, on_progress=on_progress, config=config)
 
 
-def _buckets(settings: Settings, plan: MemoryPlan) -> Buckets:
+def buckets_of(settings: Settings, plan: MemoryPlan) -> Buckets:
+    """The shapes of an engine's programs that suit the platform.
+
+    Args:
+        settings: how large everything is.
+        plan: of the memory, by these settings.
+    """
     gathering, kind = plan.page_workspace_bytes > 0, kind_of_platform()
     long = None
     if kind == "gpu" and not gathering:  # by the rule of the CUDA kernel

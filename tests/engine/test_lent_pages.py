@@ -63,12 +63,18 @@ def test_a_step_takes_the_tokens_of_the_plan():
 
 def test_more_tokens_borrow_no_less():
     settings = _settings()
-    lent = _lent(settings.config, settings.widest_layout, 512)
-    alone = LentPages(
-        settings.config, settings.widest_layout, num_rows=ROWS, widths=(512,), sizes={}
+    lent, alone = (
+        LentPages(
+            settings.config,
+            settings.widest_layout,
+            num_rows=ROWS,
+            widths=(512,),
+            sizes={"extend": sizes},
+        )
+        for sizes in ((704, 1024), ())
     )
-    assert alone.pages("extend", 128) < alone.pages("extend", 64), "keys in pieces"
-    assert lent.pages("extend", 128) == alone.pages("extend", 64)
+    assert alone.pages("extend", 1024) < alone.pages("extend", 704), "keys in pieces"
+    assert lent.pages("extend", 1024) == alone.pages("extend", 704)
 
 
 @pytest.mark.parametrize(
