@@ -19,8 +19,9 @@ class MemoryPlan:
         layout: the KV array that fits in the rest.
         page_workspace_bytes: temporaries that grow with the KV array, a page.
         max_model_len: longest sequence served, in tokens.
-        step_pages: of the KV array, at its end, what the largest step needs; 0 where
-            steps have their room beside the array, in the workspace.
+        step_pages: of the KV array, at its end, what the largest step needs, or all of
+            a smaller array, whose steps are smaller; 0 where steps have their room
+            beside the array, in the workspace.
         least_step_pages: likewise, of the smallest step.
     """
 
@@ -103,7 +104,7 @@ def plan_memory(
         layout=layout.with_pages(num_pages),
         page_workspace_bytes=page_workspace_bytes,
         max_model_len=max_model_len,
-        step_pages=step_pages,
+        step_pages=min(step_pages, num_pages),
         least_step_pages=least_step_pages,
     )
 

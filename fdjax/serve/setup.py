@@ -39,6 +39,9 @@ MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
 MAX_BEAM_WIDTH = 64
 # Of a server's rows, one of so many is never a search's.
 _NO_BEAM_OF = 8
+# What no device has room for; integers of 32 bits count what is made of them.
+_LARGEST, _LARGEST_PAGE = 2**31 - 1, 2**16
+_MOST_ROWS, _MOST_STEP_TOKENS = 2**20, 2**24
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,14 @@ class Settings:
             config=config,
             dtype=_dtype(dtype, config, platform),
             max_model_len=_length(max_model_len, config),
-            max_num_seqs=positive("max_num_seqs", rows),
-            max_batched_tokens=positive("max_num_batched_tokens", tokens),
+            max_num_seqs=positive("max_num_seqs", rows, _MOST_ROWS),
+            max_batched_tokens=positive(
+                "max_num_batched_tokens", tokens, _MOST_STEP_TOKENS
+            ),
             memory_fraction=memory_fraction,
-            page_size=positive("page_size", page_size),
+            page_size=positive("page_size", page_size, _LARGEST_PAGE),
             policy=policy or StepPolicy(),
-            max_beam_width=_beam_width(max_beam_width),
+            max_beam_width=positive("max_beam_width", max_beam_width, MAX_BEAMS),
             max_num_beams=_num_beams(max_num_beams, max_num_seqs=rows),
         )
 
@@ -243,12 +248,6 @@ def _length(wanted: int | None, config: ModelConfig) -> int:
     return positive("max_model_len", wanted)
 
 
-def _beam_width(wanted: int) -> int:
-    if positive("max_beam_width", wanted) > MAX_BEAMS:
-        raise ConfigError(f"max_beam_width is {wanted}; use {MAX_BEAMS} at most")
-    return wanted
-
-
 def _num_beams(wanted: Limit, *, max_num_seqs: int) -> int | None:
     if wanted is None:
         return None
@@ -262,12 +261,14 @@ def _num_beams(wanted: Limit, *, max_num_seqs: int) -> int | None:
     return wanted
 
 
-def positive(name: str, value: int) -> int:
-    """Returns a setting that is a whole number from 1.
+def positive(name: str, value: int, most: int = _LARGEST) -> int:
+    """Returns a setting that is a whole number from 1 to `most`.
 
     Raises:
         ConfigError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ConfigError(f"{name} is {value}; use a whole number from 1")
+    if value > most:
+        raise ConfigError(f"{name} is {value}; use {most} at most")
     return value

@@ -203,6 +203,12 @@ def test_the_plan_counts_a_step_as_pages():
     assert 0 < plan.least_step_pages < plan.step_pages
 
 
+def test_a_step_of_the_plan_is_no_larger_than_the_array():
+    settings = _settings(max_model_len=256)
+    plan = settings.memory_plan(int(15.74 * GIB))
+    assert plan.least_step_pages < plan.step_pages == plan.layout.num_pages < 100
+
+
 def test_a_sequence_fits_beside_a_small_step():
     settings = _settings(max_num_seqs=1, max_num_batched_tokens=512)
     plan = settings.memory_plan(100 * GIB)

@@ -73,6 +73,9 @@ def test_a_gpu_keeps_the_checkpoint_s_type():
             "max_num_beams is 9, but max_num_seqs is 8",
         ),
         ({"page_size": -1}, "page_size is -1"),
+        ({"page_size": 10**12}, "page_size is 1000000000000; use 65536 at most"),
+        ({"max_num_seqs": 10**12}, "max_num_seqs is 10+; use 1048576 at most"),
+        ({"max_num_batched_tokens": 10**9}, "max_num_batched_tokens is 10+; use 16777"),
         ({"memory_fraction": 1.5}, "memory_fraction is 1.5"),
     ],
 )
