@@ -235,11 +235,12 @@ class Scheduler:
         self.pool.share(found)
         missing = self._pages_for(len(sequence.tokens)) - len(found)
         # Room for one more page of each row that is held already, for the first ones of
-        # beams, and for what a step borrows, of it or of a search: or it would be put
-        # back as soon as it is let in.
+        # beams, and for what a step borrows, of it, of a search or of prompts that run:
+        # or it would be put back as soon as it is let in.
         crowd = self._rows.num_held + sequence.request.num_rows * sequence.is_search
         least = self.room.least(sequence.request, num_rows=len(self.running) + 1)
-        crowd += max(least, self.beams.borrowed(self.room))
+        of_prompts = self.room.least_of_prompts(self.prompts, len(self.decoding))
+        crowd += max(least, of_prompts, self.beams.borrowed(self.room))
         num_free = self.pool.num_free - self.room.num_promised
         if missing + crowd > num_free and self.running:
             self.pool.give_back(found)

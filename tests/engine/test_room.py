@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fdjax import PoolingParams, RequestError
-from fdjax.engine.borrowing import NOTHING_BORROWED
+from fdjax.engine.borrowing import NOTHING_BORROWED, BorrowingCall
 from fdjax.engine.engine import Engine
 from fdjax.engine.kv_calls import MOVE_SIZES
 from fdjax.engine.policy import StepPolicy
@@ -201,3 +201,31 @@ def test_what_is_seated_leaves_room_for_a_step():
     for prompt in ([3] * 13, [4] * 13):
         plain.add(plain.request(0, prompt, GREEDY))
     assert len(plain.scheduler.admit()) == 2
+
+
+class OnlyScored:
+    """Calls that score prompts borrow pages, and others next to nothing."""
+
+    def pages(self, call: BorrowingCall, num_tokens: int, /) -> int:
+        return 8 if call == "score" else min(num_tokens, 1)
+
+
+def test_none_is_let_in_where_a_prompt_that_is_scored_has_room():
+    """It would be put back before it has computed anything."""
+    engine = tiny_engine(
+        shallow_model(),
+        num_pages=18,
+        page_size=4,
+        max_num_seqs=4,
+        max_batched_tokens=4,
+        borrowing=OnlyScored(),
+    )
+    scored = dataclasses.replace(GREEDY, max_tokens=2, prompt_logprobs=1)
+    engine.add(engine.request(0, list(range(1, 28)), scored))
+    for first in range(3):
+        params = dataclasses.replace(GREEDY, max_tokens=20)
+        engine.add(engine.request(0, [first + 1, 2, 3, 4], params))
+    while engine.has_work:
+        engine.step()
+    assert engine.statistics().num_preemptions <= 2
+    assert is_idle(engine)
