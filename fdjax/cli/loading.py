@@ -2,6 +2,8 @@
 
 import logging
 import pathlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from fdjax.cli import progress
@@ -57,6 +59,30 @@ def load(options: ModelOptions, *, for_chat: bool = False, **settings: Any) -> "
             _check_template(options)
         given = options.settings() | settings
         return LLM(options.model, **given, on_progress=report)
+
+
+def load_ready(
+    options: ModelOptions,
+    compiling: Callable[[], AbstractContextManager[progress.OnPrograms]],
+    **settings: Any,
+) -> "LLM":
+    """Loads a model, and compiles its programs.
+
+    Args:
+        options: which, and how.
+        compiling: what programs are reported to, once weights are there.
+        settings: other arguments of `fdjax.LLM`.
+
+    Raises:
+        ConfigError: see `load`, as for the others.
+        CheckpointError: see there.
+        MemoryBudgetError: see there.
+    """
+    with progress.loading_first(options.model, compiling) as (loaded, compiled):
+        from fdjax.serve.llm import LLM
+
+        given = options.settings() | settings
+        return LLM(options.model, **given, on_progress=loaded, on_programs=compiled)
 
 
 def _check_template(options: ModelOptions) -> None:

@@ -18,7 +18,15 @@ from rich.text import Text
 
 from fdjax.serve.progress import bars, note
 
-__all__ = ["Waiting", "counting", "loading", "note", "stepping"]
+__all__ = [
+    "OnPrograms",
+    "Waiting",
+    "counting",
+    "loading",
+    "loading_first",
+    "note",
+    "stepping",
+]
 
 
 class _TokensColumn(ProgressColumn):
@@ -46,6 +54,33 @@ def loading(name: str) -> Generator[Callable[[int, int, str], None]]:
             shown.update(task, completed=done_bytes, total=total_bytes)
 
         yield report
+
+
+type OnPrograms = Callable[[int, int], None]
+
+
+@contextlib.contextmanager
+def loading_first(
+    name: str, then: Callable[[], contextlib.AbstractContextManager[OnPrograms]]
+) -> Generator[tuple[Callable[[int, int, str], None], OnPrograms]]:
+    """A bar of bytes until programs are reported; yields what both are reported to.
+
+    Args:
+        name: of the model.
+        then: gives what programs are reported to from then on.
+    """
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        loaded = first.enter_context(loading(name))
+        compiled: OnPrograms | None = None
+
+        def report(done: int, in_all: int) -> None:
+            nonlocal compiled
+            if compiled is None:
+                first.close()
+                compiled = second.enter_context(then())
+            compiled(done, in_all)
+
+        yield loaded, report
 
 
 class Waiting:

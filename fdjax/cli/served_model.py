@@ -4,16 +4,18 @@ import dataclasses
 import gc
 import logging
 import pathlib
-import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from fdjax.cli.loading import keep_programs, load
+from fdjax.cli.loading import keep_programs, load, load_ready
 from fdjax.cli.options import ModelOptions
+from fdjax.cli.progress import OnPrograms
 from fdjax.cli.start_times import StartTimes
 
 if TYPE_CHECKING:
-    from fdjax.serve.llm import LLM
     from fdjax.serve.loading import Loaded
 
 _LOGGER = logging.getLogger(__name__)
@@ -94,15 +96,16 @@ def load_served(
     times.lap("imports")
     device.platform()
     times.lap("device")
-    llm = load(options.model, **options.settings)
-    times.add("weights", llm.loaded.weights_s)
-    times.lap("engine")
-    _LOGGER.info("%s", llm.engine.limits)
     counts: dict[str, int] = {}
     if options.warm_up:
-        counts = _warm_up(llm, for_people=options.log_format == "text")
-        times.lap("programs")
-    return llm.loaded, counts
+        loaded, counts = _ready(options)
+        times.add("programs", loaded.spent.programs_s)
+    else:
+        loaded = load(options.model, **options.settings).loaded
+    times.add("weights", loaded.spent.weights_s)
+    times.lap("engine")
+    _LOGGER.info("%s", loaded.engine.limits)
+    return loaded, counts
 
 
 def settle() -> None:
@@ -111,7 +114,17 @@ def settle() -> None:
     gc.freeze()
 
 
-def _warm_up(llm: "LLM", *, for_people: bool) -> dict[str, int]:
+@contextmanager
+def _compiling(*, for_people: bool) -> Generator[OnPrograms]:
+    from fdjax.serve.progress import compiling
+
+    _LOGGER.info("compiling programs; it listens when they are ready")
+    with compiling() if for_people else nullcontext(lambda *_: None) as report:
+        yield report
+
+
+def _ready(options: ServedOptions) -> "tuple[Loaded, dict[str, int]]":
+    """A model and its programs, and counts of these."""
     import jax
 
     from fdjax.serve import compilation_cache
@@ -119,11 +132,13 @@ def _warm_up(llm: "LLM", *, for_people: bool) -> dict[str, int]:
     # Noting which line of Python made each operation is a third of tracing, and nobody
     # asks a server. What was compiled before is found all the same.
     jax.config.update("jax_traceback_in_locations_limit", 0)
-    _LOGGER.info("compiling programs; it listens when they are ready")
-    start = time.monotonic()
+    compiling = partial(_compiling, for_people=options.log_format == "text")
     with compilation_cache.counting() as num_compiled:
-        count = llm.warm_up(progress=for_people)
+        llm = load_ready(options.model, compiling, **options.settings)
     settle()
-    if not for_people:
-        _LOGGER.info("%d programs ready after %.1f s", count, time.monotonic() - start)
-    return {"num_programs": count, "num_compiled": num_compiled()}
+    spent = llm.loaded.spent
+    if options.log_format != "text":
+        told = spent.num_programs, spent.programs_s
+        _LOGGER.info("%d programs ready after %.1f s", *told)
+    counts = {"num_programs": spent.num_programs, "num_compiled": num_compiled()}
+    return llm.loaded, counts

@@ -26,12 +26,14 @@ class Ahead:
     def __init__(self) -> None:
         self._found: list[Lower] | None = None
 
-    def run(self, function: Any, weights: Any, *operands: Any, **static: Any) -> Any:
+    def run(
+        self, function: Any, stays: tuple[Any, ...], *operands: Any, **static: Any
+    ) -> Any:
         """The result of a jitted function.
 
         Args:
             function: what is called.
-            weights: its first operand, which it does not donate.
+            stays: its first operands: what it does not donate, and nobody deletes.
             operands: the others.
             static: what is static.
 
@@ -39,10 +41,10 @@ class Ahead:
             Collected: its program is collected; nothing is donated and nothing runs.
         """
         if self._found is None:
-            return function(weights, *operands, **static)
+            return function(*stays, *operands, **static)
         # What they are is enough: the arrays are donated, or take memory, until then.
         alike = jax.tree.map(_alike, operands)
-        self._found.append(lambda: function.lower(weights, *alike, **static))
+        self._found.append(lambda: function.lower(*stays, *alike, **static))
         raise Collected
 
     @contextmanager

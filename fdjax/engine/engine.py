@@ -3,6 +3,8 @@
 import math
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 
 from fdjax.engine.borrowing import Borrowing
 from fdjax.engine.buckets import Buckets
@@ -36,7 +38,7 @@ class Engine(Intake):
     """Continues prompts given as token ids, as many together as rows and pages allow.
 
     Args:
-        model: the decoder, loaded.
+        model: the decoder, loaded; one that is not makes an engine that sleeps.
         plan: where its memory goes; the KV array is allocated here.
         buckets: the shapes that programs are compiled for.
         steps_per_launch: decode steps of one call, and so tokens of an increment.
@@ -99,7 +101,7 @@ class Engine(Intake):
             mixed=mixed,
             shared_reads=policy.shared_reads,
         )
-        self.sleeping = Sleeping(self.executor, plan.layout, self.scheduler.pool)
+        self.sleeping = Sleeping(self.executor, self.scheduler.pool)
         self._seeds = random.Random(seed)
         self.limits = limits or QueueLimits()
         self.max_beam_width = max_beam_width
@@ -219,6 +221,7 @@ class Engine(Intake):
         *,
         max_tokens: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        weights: Future[Decoder] | None = None,
     ) -> int:
         """Compiles every program that requests with such parameters can need.
 
@@ -228,14 +231,18 @@ class Engine(Intake):
             max_tokens: longest sequence to be ready for, prompt and output together;
                 the model's limit by default.
             on_progress: called with programs done, and programs in all.
+            weights: what an engine that sleeps is to wake with, on their way in another
+                thread; programs are traced and compiled before they are there.
 
         Returns:
             The number of programs.
 
         Raises:
             ConfigError: sequences are unfinished whose pages these calls would borrow.
+            Exception: the weights could not be loaded.
         """
-        self.sleeping.check()
+        if weights is None:
+            self.sleeping.check()
         if self.scheduler.room.borrows:  # and overwritten
             self._parking.check_idle("programs are compiled")
             self.scheduler.pool.forget()
@@ -248,6 +255,7 @@ class Engine(Intake):
             longest=longest,
             moves=self.scheduler.room.borrows,
             on_progress=on_progress,
+            awake=partial(self.sleeping.take, weights),
         )
 
     def softmax_statistics(self) -> SoftmaxStatistics:

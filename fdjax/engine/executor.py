@@ -26,9 +26,11 @@ from fdjax.engine.states import States, kept
 from fdjax.engine.timed_gemms import tunes_gemms
 from fdjax.generate.plan import SERVING_PLANS, SamplingPlan
 from fdjax.generate.row_pages import RowPages
+from fdjax.generate.sampling import Sampled
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
+from fdjax.notation import Array, Bool, Float
 
 type AnyAwaited = AwaitedTokens | AwaitedBeams | AwaitedStates
 
@@ -39,8 +41,8 @@ class Executor:
     Every call donates what it changes and launches without waiting.
 
     Args:
-        model: the decoder, loaded.
-        plan: where its memory goes; the KV array is allocated here.
+        model: the decoder, loaded; or not yet, see `Sleeping`.
+        plan: where its memory goes; the KV array is allocated here, if it is loaded.
         buckets: shapes; the last of its rows is how many there are.
         pace: decode steps of each launch.
         budget: tokens of each call with prompts.
@@ -87,12 +89,17 @@ class Executor:
             num_arrivals=buckets.prefill_rows,
         )
         self._begin()
-        self.kv.array.block_until_ready()  # one that does not fit fails here
+        jax.block_until_ready(self.kv)  # one that does not fit fails here
 
     @property
     def kv(self) -> KVCache:
         """The KV array, as the last call left it."""
         return self.progress.kv
+
+    def take_kv(self) -> None:
+        """Allocates the KV array that is not there."""
+        self._keep(self.programs.beside(self._layout.allocate()))
+        jax.block_until_ready(self.kv)
 
     def restart(self) -> None:
         """As at the beginning: an interrupt may have lost what was donated."""
@@ -176,14 +183,7 @@ class Executor:
             (row, c.sequence) for row, c in zip(rows, chunks, strict=True) if c.is_last
         ]
         arrived = [sequence for _, sequence in done if not sequence.is_search]
-        self.rules, self.progress, sampled = self.programs.sample(
-            hidden,
-            call.decodes,
-            self._states.arrivals(arrived, self.plan),
-            self.rules,
-            self.progress,
-            plan=self.plan,
-        )
+        sampled = self._sample(hidden, call.decodes, arrived)
         columns = (
             (sequence, sequence.row)
             for sequence in [*sequences, *arrived]
@@ -196,6 +196,29 @@ class Executor:
         ]
         launch = AwaitedTokens(sampled, tuple(columns), timed=timed).start_copy()
         return [launch, *launches]
+
+    def sample_nobody(self) -> None:
+        """What follows a call with prompts, of rows that nobody has."""
+        num_rows = self._buckets.rows[-1]
+        zeros = np.zeros((num_rows, self._config.hidden_size), self._layout.dtype)
+        hidden = self.programs.beside(jax.device_put(zeros))
+        self._sample(hidden, jax.device_put(np.zeros(num_rows, bool)), [])
+
+    def _sample(
+        self,
+        hidden: Float[Array, "R E"],
+        decodes: Bool[Array, " R"],
+        arrived: Sequence[EngineSequence],
+    ) -> Sampled:
+        self.rules, self.progress, sampled = self.programs.sample(
+            hidden,
+            decodes,
+            self._states.arrivals(arrived, self.plan),
+            self.rules,
+            self.progress,
+            plan=self.plan,
+        )
+        return sampled
 
     def score(self, sequence: EngineSequence, start: int, stop: int) -> list[Piece]:
         """See `KVCalls.score`."""
@@ -311,6 +334,7 @@ class Executor:
         """Has rows that nobody has."""
         num_pages = self._layout.num_pages
         self.table = DeviceTable(self.programs, self._buckets, num_pages)
-        kv, table = self._layout.allocate(), self.table.first(self.table.num_rows)
+        allocate, table = self._layout.allocate, self.table.first(self.table.num_rows)
+        kv = allocate() if self.programs.has_weights else jax.eval_shape(allocate)
         fresh = self._states.begin(self.plan, kv, table)
         self.rules, self.progress = self.programs.beside(fresh)

@@ -50,7 +50,8 @@ class Programs:
     costs 0.7 ms a call on the host, a tuple 0.06 ms.
 
     Args:
-        model: the decoder, loaded.
+        model: the decoder, loaded; or not yet: programs are compiled all the same, and
+            run once `update` has brought weights.
         steps_per_launch: decode steps of one call.
         mixed: calls with prompts may have rows that decode.
         tunes_gemms: calls have GEMMs of XLA, which it times: see `timed_gemms`.
@@ -178,10 +179,11 @@ class Programs:
         self._score = run_score
         self._pool = run_pool
         self._decode = run_decode
-        self.exchange = jit(rows.exchange, donate_argnums=(0, 1))
-        self.allow = jit(rows.allow, donate_argnums=0)
-        self.move = jax.jit(page_move, donate_argnums=0)
-        self.place = jit(place, donate_argnums=0)
+        by_itself = partial(partial, self.ahead.run)
+        self.exchange = by_itself(jit(rows.exchange, donate_argnums=(0, 1)), ())
+        self.allow = by_itself(jit(rows.allow, donate_argnums=0), ())
+        self.move = by_itself(jax.jit(page_move, donate_argnums=0), ())
+        self.place = by_itself(jit(place, donate_argnums=0), ())
 
     def extend(
         self, progress: GenerationProgress, call: RowTokens
@@ -191,7 +193,7 @@ class Programs:
         What some plans alone have does not come in: one program serves all of them.
         """
         bare = _bare(progress)
-        after, hidden = self.ahead.run(self._extend, self._weights, bare, call)
+        after, hidden = self.ahead.run(self._extend, (self._weights,), bare, call)
         sampling = replace(
             progress.sampling,
             finished=after.sampling.finished,
@@ -210,9 +212,8 @@ class Programs:
         plan: SamplingPlan,
     ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
         """See `fdjax.generate.rows.sample_rows`; rules and progress are donated."""
-        return self._sample(
-            self._weights, hidden, decodes, arrivals, rules, progress, plan=plan
-        )
+        operands = hidden, decodes, arrivals, rules, progress
+        return self.ahead.run(self._sample, (self._weights,), *operands, plan=plan)
 
     def logits(self, hidden: Float[Array, "R E"], row: int) -> Float[Array, "1 V"]:
         """The logits of one row of what `extend` returns."""
@@ -220,11 +221,11 @@ class Programs:
 
     def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
         """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
-        return self.ahead.run(self._score, self._weights, kv, *operands)
+        return self.ahead.run(self._score, (self._weights,), kv, *operands)
 
     def pool(self, kv: KVCache, *operands: Array) -> tuple[PooledStates, KVCache]:
         """See `fdjax.generate.pooled_states.pool_tokens`; `kv` is donated."""
-        return self.ahead.run(self._pool, self._weights, kv, *operands)
+        return self.ahead.run(self._pool, (self._weights,), kv, *operands)
 
     def decode(
         self,
@@ -237,8 +238,8 @@ class Programs:
         plan: SamplingPlan,
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
-        operands = self._weights, rules, progress, pages, steps, prefixes
-        return self.ahead.run(self._decode, *operands, plan=plan)
+        operands = rules, progress, pages, steps, prefixes
+        return self.ahead.run(self._decode, (self._weights,), *operands, plan=plan)
 
     @property
     def model(self) -> Decoder:
@@ -250,8 +251,9 @@ class Programs:
 
         What calls give back has it: arrays without one would be compiled for, too.
         """
-        weight = self._weights[0]
-        return jax.device_put(arrays, weight.sharding) if weight.committed else arrays
+        if not self.has_weights or not self._weights[0].committed:
+            return arrays
+        return jax.device_put(arrays, self._weights[0].sharding)
 
     def update(self, model: Decoder) -> None:
         """Takes other weights, of the same shapes: nothing is compiled.
@@ -277,6 +279,11 @@ class Programs:
             in_place_of(old, new)
             for (_, new), old in zip(found, self._weights, strict=True)
         )
+
+    @property
+    def has_weights(self) -> bool:
+        """They are loaded, and not only declared."""
+        return isinstance(self._weights[0], jax.Array)
 
     @property
     def weights(self) -> tuple[Array, ...]:

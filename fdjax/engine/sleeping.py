@@ -1,6 +1,6 @@
 """`Sleeping`: what an engine gives back of the device while nobody asks."""
 
-import dataclasses
+from concurrent.futures import Future
 from typing import Literal
 
 import jax
@@ -9,7 +9,6 @@ import numpy as np
 from fdjax.engine.executor import Executor
 from fdjax.errors import ConfigError, RequestError
 from fdjax.generate.checks import shown
-from fdjax.memory.kv import KVLayout
 from fdjax.memory.pages import PagePool
 from fdjax.models.decoder import Decoder
 
@@ -21,19 +20,20 @@ PARTS: tuple[Part, ...] = ("weights", "kv_cache")
 class Sleeping:
     """Gives back the KV array and the weights, and takes them again.
 
-    Programs stay compiled: neither takes long.
+    Programs stay compiled: neither takes long. An engine of a model that is not loaded
+    sleeps from the start.
 
     Args:
         executor: whose they are; it has no work while it sleeps.
-        layout: of the KV array.
         pool: its pages.
     """
 
-    def __init__(self, executor: Executor, layout: KVLayout, pool: PagePool) -> None:
+    def __init__(self, executor: Executor, pool: PagePool) -> None:
         self._executor = executor
-        self._layout = layout
         self._pool = pool
         self._missing: set[Part] = set()
+        if not executor.programs.has_weights:
+            self._missing = {*PARTS}
         self._kept: Decoder | None = None
 
     @property
@@ -105,9 +105,26 @@ class Sleeping:
     def take_kv(self) -> None:
         """Allocates the KV array anew, if it is missing."""
         if "kv_cache" in self._missing:
-            kv, executor = self._layout.allocate(), self._executor
-            executor.progress = dataclasses.replace(executor.progress, kv=kv)
+            self._executor.take_kv()
             self._missing.discard("kv_cache")
+
+    def take(self, weights: Future[Decoder] | None, *, wait: bool = False) -> bool:
+        """Takes both, once weights are there that another thread loads.
+
+        Args:
+            weights: what has them; `None` where nothing is missing.
+            wait: until they are there.
+
+        Returns:
+            Whether nothing is missing.
+
+        Raises:
+            Exception: they could not be loaded.
+        """
+        if self._missing and weights is not None and (wait or weights.done()):
+            self.take_weights(weights.result())
+            self.take_kv()
+        return not self._missing
 
 
 def _copied(leaf: jax.Array) -> np.ndarray:

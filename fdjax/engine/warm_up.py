@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -31,6 +32,19 @@ _GREEDY = SamplingParams(temperature=0.0)
 type _Call = Callable[[], object]
 
 
+class Awake(Protocol):
+    """Whether the weights and the KV array are there."""
+
+    def __call__(self, *, wait: bool = False) -> bool:
+        """The same, or waits until they are."""
+        ...
+
+
+def _from_the_start(*, wait: bool = False) -> bool:
+    del wait
+    return True
+
+
 def warm_up(
     executor: Executor,
     buckets: Buckets,
@@ -41,6 +55,7 @@ def warm_up(
     moves: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
     threads: int | None = None,
+    awake: Awake = _from_the_start,
 ) -> int:
     """Runs each program once, over rows and pages that do not exist.
 
@@ -57,6 +72,7 @@ def warm_up(
         on_progress: called with programs done, and programs in all; one that was
             compiled ahead is done.
         threads: that compile; `None`: by the number of cores.
+        awake: whether programs can run already.
 
     Returns:
         The number of programs.
@@ -69,7 +85,9 @@ def warm_up(
         pooled = len(sampled) < len(params)
     plans = [plan for plan in SERVING_PLANS if plan in wanted]
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
-    calls: list[_Call] = [_extend(executor, tokens) for tokens in buckets.prefills]
+    # Prompts are computed with the first plan, whose sampling takes least.
+    calls: list[_Call] = [_sample(executor, plan) for plan in reversed(plans)]
+    calls += [_extend(executor, tokens) for tokens in buckets.prefills]
     calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
     calls.append(_place(executor))
     if moves:
@@ -80,7 +98,6 @@ def warm_up(
         calls += [_pool(executor, buckets, tokens) for tokens in buckets.pooled]
     for plan in plans:
         calls.append(_exchange(executor, buckets, plan))
-        calls.append(_extend(executor, buckets.prefills[0]))
         calls += [_decode(executor, *shape) for shape in decodes]
         if executor.shared_reads is not None:
             reads = executor.shared_reads
@@ -90,7 +107,7 @@ def warm_up(
     if executor.programs.tunes_gemms:
         threads = 0  # what XLA times, it times alone
     with old_objects_apart():
-        _run(executor, calls, threads, lambda done: report(done, len(calls)))
+        _run(executor, calls, threads, lambda done: report(done, len(calls)), awake)
     executor.forget_counts()
     report(len(calls), len(calls))
     return len(calls)
@@ -101,22 +118,27 @@ def _run(
     calls: Sequence[_Call],
     threads: int,
     report: Callable[[int], None],
+    awake: Awake,
 ) -> None:
     """Runs all calls in order; with threads, they are compiled ahead.
 
-    One call is on its way at a time: operands of others would take memory. And what
-    failed on the device, for want of it perhaps, is said here.
+    Nothing is reported before they can run. One call is on its way at a time: operands
+    of others would take memory. And what failed on the device, for want of it perhaps,
+    is said here.
     """
     num_run = 0
     if threads > 1:
         lowerings = _lowerings(executor, calls)
         with closing(compiled(lowerings, threads)) as counts:
             for num_compiled in counts:
+                if not awake():
+                    continue
                 report(num_compiled)
                 # Tracing goes on while the device is busy.
                 while num_run < num_compiled and _is_idle(executor):
                     calls[num_run]()
                     num_run += 1
+    awake(wait=True)
     for done in range(num_run, len(calls)):
         report(len(calls) if threads > 1 else done)
         jax.block_until_ready((executor.rules, executor.progress))
@@ -142,6 +164,14 @@ def _is_idle(executor: Executor) -> bool:
     """Whether the last call has ended."""
     waited = jax.tree.leaves((executor.rules, executor.progress))
     return all(one.is_ready() for one in waited)
+
+
+def _sample(executor: Executor, plan: SamplingPlan) -> _Call:
+    def call() -> None:
+        executor.use(plan)
+        executor.sample_nobody()
+
+    return call
 
 
 def _extend(executor: Executor, tokens: int) -> _Call:

@@ -84,6 +84,9 @@ class LLM(Vectors):
             model's `generation_config.json` recommends; "vllm": by the defaults.
         override_generation_config: what replaces these recommendations.
         on_progress: called with bytes done, bytes in all, and a parameter's name.
+        on_programs: where it is given, every program is compiled, too, as by `warm_up`,
+            and what can be of that is done while weights are loaded; called with
+            programs done, and programs in all.
         vllm: other words of vLLM: `gpu_memory_utilization` is `memory_fraction`,
             `block_size` is `page_size`; of most of the rest only the value that changes
             nothing is taken (`fdjax.serve.vllm_words`).
@@ -125,6 +128,7 @@ class LLM(Vectors):
         generation_config: str = "auto",
         override_generation_config: Mapping[str, Any] | None = None,
         on_progress: Callable[[int, int, str], None] | None = None,
+        on_programs: Callable[[int, int], None] | None = None,
         **vllm: Any,
     ) -> None:
         own = {"memory_fraction": memory_fraction, "page_size": page_size}
@@ -172,6 +176,7 @@ class LLM(Vectors):
             prefix_caching=enable_prefix_caching,
             limits=limits,
             on_progress=on_progress,
+            on_programs=on_programs,
         )
         super().__init__(loaded, sampling)
         self._chats = Chats(settings.folder, self.tokenizer)

@@ -21,6 +21,7 @@ from fdjax.models.weights import Progress, load
 from fdjax.serve.grammars import Grammars
 from fdjax.serve.setup import Settings, kind_of_platform
 from fdjax.serve.tokenizer import Tokenizer, load_tokenizer
+from fdjax.serve.waking import Spent, woken
 
 # On an H200 a loop of 8 steps of 256 small calls took 2.79 ms a step, one step a call,
 # launched ahead, 2.69. A CPU launches with the cores that compute: fewer, longer calls.
@@ -44,7 +45,7 @@ class Loaded:
         grammars: of structured outputs, in its tokens.
         engine: whoever steps it is alone.
         reload: loads its weights once more.
-        weights_s: seconds that they took the first time.
+        spent: seconds, until it was ready.
     """
 
     settings: Settings
@@ -52,7 +53,7 @@ class Loaded:
     grammars: Grammars
     engine: Engine
     reload: Callable[[], Decoder]
-    weights_s: float
+    spent: Spent
 
     @property
     def folder(self) -> pathlib.Path:
@@ -78,6 +79,7 @@ def load_model(
     prefix_caching: bool = True,
     limits: QueueLimits | None = None,
     on_progress: Progress | None = None,
+    on_programs: Callable[[int, int], None] | None = None,
 ) -> Loaded:
     """Plans the memory, then loads the weights and allocates the KV array.
 
@@ -88,6 +90,8 @@ def load_model(
         prefix_caching: keys and values of earlier requests are used again.
         limits: of the queue.
         on_progress: see `load_decoder`.
+        on_programs: all programs are compiled, too, those that can be while weights are
+            on their way; called with programs done, and programs in all.
 
     Raises:
         ConfigError: `batch_invariant` is on where an operation cannot be.
@@ -105,19 +109,24 @@ def load_model(
         check_batch_invariant(config, settings.widest_layout)
     plan = settings.memory_plan()
     reload = partial(load_decoder, settings, random_weights=random_weights, seed=seed)
-    start = time.monotonic()
-    model = reload(on_progress=on_progress)
-    weights_s = time.monotonic() - start
-    engine = make_engine(
+    make = partial(
+        make_engine,
         settings,
-        model,
-        plan,
+        plan=plan,
         max_launch_s=MAX_LAUNCH_S,
         seed=seed,
         prefix_caching=prefix_caching,
         limits=limits,
     )
-    return Loaded(settings, tokenizer, grammars, engine, reload, weights_s)
+    if on_programs is None:
+        begin_s = time.monotonic()
+        model = reload(on_progress=on_progress)
+        spent = Spent(weights_s=time.monotonic() - begin_s)
+        engine = make(model)
+    else:
+        declared, told = Decoder(config, settings.dtype), (on_progress, on_programs)
+        engine, spent = woken(make, declared, reload, *told)
+    return Loaded(settings, tokenizer, grammars, engine, reload, spent)
 
 
 def make_engine(

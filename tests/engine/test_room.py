@@ -173,7 +173,7 @@ def test_no_move_is_compiled_after_the_start():
     engine, plain = engine_of(12), engine_of(12, borrows=False)
     params = [dataclasses.replace(GREEDY, max_tokens=12)]
     assert engine.warm_up(params) == plain.warm_up(params) + len(MOVE_SIZES)
-    move: Any = engine.executor.programs.move
+    move: Any = engine.executor.programs.move.args[0]
     before = move._cache_size()
     run(engine, PROMPTS, params[0])
     assert engine.statistics().num_moved_pages > 0
