@@ -1,6 +1,7 @@
 """Programs are compiled while weights are on their way, and are the same programs."""
 
 import pathlib
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from fdjax.engine.engine import Engine
 from fdjax.errors import CheckpointError, RequestError
 from fdjax.models import Decoder
 from fdjax.serve.compilation_cache import counting
-from fdjax.serve.waking import woken
+from fdjax.serve.waking import TURN_S, woken
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 from tests.support.kept_programs import keeping
 
@@ -114,8 +115,10 @@ def test_weights_that_cannot_be_loaded_end_all():
 def test_loading_ends_when_nobody_waits_for_it():
     """As by Ctrl-C."""
     loading, ended = threading.Event(), threading.Event()
+    turns, before = list[float](), sys.getswitchinterval()
 
     def load(*, on_progress: Any) -> Decoder:
+        turns.append(sys.getswitchinterval())
         loading.set()
         try:
             while True:
@@ -130,3 +133,4 @@ def test_loading_ends_when_nobody_waits_for_it():
     with pytest.raises(KeyboardInterrupt):
         woken(interrupted, declared(), load, None, lambda done, in_all: None)
     assert ended.is_set() and not beside()
+    assert turns == [pytest.approx(TURN_S)] and sys.getswitchinterval() == before
