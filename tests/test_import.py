@@ -37,13 +37,21 @@ def test_the_engine_imports_without_what_it_may_not_need():
     assert result.stderr == ""
 
 
-def test_serving_from_python_needs_no_http():
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import fdjax, fdjax.serve.async_llm; fdjax.AsyncLLM, fdjax.LLM",
+        # What the engine's process of a server imports, while nobody is served yet.
+        "import fdjax.cli.engine_process, fdjax.serve.apart.host\n"
+        "import fdjax.serve.http.logs",
+    ],
+)
+def test_what_serves_no_http_does_not_import_it(imports: str):
     extra = ("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn")
     result = python(
         "import sys\n"
         f"sys.modules.update(dict.fromkeys({extra}))  # importing them now fails\n"
-        "import fdjax, fdjax.serve.async_llm\n"
-        "fdjax.AsyncLLM, fdjax.LLM\n"
+        f"{imports}\n"
     )
     assert result.returncode == 0, result.stderr
 

@@ -1,6 +1,5 @@
 """What became of every request: an id, a line of the log, and whoever else listens."""
 
-import contextvars
 import logging
 import re
 import time
@@ -15,10 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fdjax.generate.params import SamplingParams
 from fdjax.serve.http.errors import error_of
 from fdjax.serve.http.keys import WATCHED_PATHS
+from fdjax.serve.http.logs import REQUEST_ID
 from fdjax.serve.http.tenants import name_of
 
 HEADER = "x-request-id"
-REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("fdjax_request_id")
 
 _LOGGER = logging.getLogger(__name__)
 _PRINTABLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
-from fdjax.serve.http.logs import JsonFormatter, TextFormatter, log_config
-from fdjax.serve.http.records import REQUEST_ID
+from fdjax.serve.http.logs import (
+    REQUEST_ID,
+    JsonFormatter,
+    TextFormatter,
+    log_config,
+)
 
 
 def record(message: str = "request", *, fields: Any = None, error: Any = None) -> Any:
