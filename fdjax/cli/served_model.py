@@ -99,10 +99,11 @@ def load_served(
     counts: dict[str, int] = {}
     if options.warm_up:
         loaded, counts = _ready(options)
-        times.add("programs", loaded.spent.programs_s)
     else:
         loaded = load(options.model, **options.settings).loaded
     times.add("weights", loaded.spent.weights_s)
+    if options.warm_up:
+        times.add("programs", loaded.spent.programs_s)
     times.lap("engine")
     _LOGGER.info("%s", loaded.engine.limits)
     return loaded, counts

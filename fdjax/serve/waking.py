@@ -1,6 +1,5 @@
 """An engine's weights and its programs, which are compiled while weights are loaded."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -12,11 +11,7 @@ from typing import Protocol
 from fdjax.engine.engine import Engine
 from fdjax.models.decoder import Decoder
 from fdjax.models.weights import Progress
-
-# How long one thread of Python lets another wait. Tracing does not pause by itself, and
-# a thread that loads asks some ten times for each parameter: those of a small Llama of
-# 291 took 1.9 s beside it with Python's own 5 ms, 0.9 s with this, and 0.3 s alone.
-TURN_S = 0.0005
+from fdjax.serve.switching import switch_often
 
 
 class Load(Protocol):
@@ -62,6 +57,7 @@ def woken(
         CheckpointError: the files do not hold the weights.
     """
     begin_s, there_s = time.monotonic(), list[float]()
+    switch_often()
     with _loading(load, on_progress) as weights:
         weights.add_done_callback(lambda _: there_s.append(time.monotonic()))
         engine = make(declared)
@@ -77,7 +73,7 @@ class _NotWantedError(Exception):
 @contextmanager
 def _loading(load: Load, on_progress: Progress | None) -> Generator[Future[Decoder]]:
     """Inside a `with` block: another thread loads; it has ended when the block has."""
-    left, turn_s = threading.Event(), sys.getswitchinterval()
+    left = threading.Event()
 
     def report(done_bytes: int, total_bytes: int, path: str) -> None:
         if left.is_set():
@@ -86,9 +82,7 @@ def _loading(load: Load, on_progress: Progress | None) -> Generator[Future[Decod
             on_progress(done_bytes, total_bytes, path)
 
     with ThreadPoolExecutor(1, thread_name_prefix="load") as beside:
-        sys.setswitchinterval(min(TURN_S, turn_s))
         try:
             yield beside.submit(load, on_progress=report)
         finally:
             left.set()
-            sys.setswitchinterval(turn_s)

@@ -15,7 +15,8 @@ from fdjax.engine.engine import Engine
 from fdjax.errors import CheckpointError, RequestError
 from fdjax.models import Decoder
 from fdjax.serve.compilation_cache import counting
-from fdjax.serve.waking import TURN_S, woken
+from fdjax.serve.switching import SWITCH_S
+from fdjax.serve.waking import woken
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 from tests.support.kept_programs import keeping
 
@@ -115,7 +116,7 @@ def test_weights_that_cannot_be_loaded_end_all():
 def test_loading_ends_when_nobody_waits_for_it():
     """As by Ctrl-C."""
     loading, ended = threading.Event(), threading.Event()
-    turns, before = list[float](), sys.getswitchinterval()
+    turns: list[float] = []
 
     def load(*, on_progress: Any) -> Decoder:
         turns.append(sys.getswitchinterval())
@@ -133,4 +134,4 @@ def test_loading_ends_when_nobody_waits_for_it():
     with pytest.raises(KeyboardInterrupt):
         woken(interrupted, declared(), load, None, lambda done, in_all: None)
     assert ended.is_set() and not beside()
-    assert turns == [pytest.approx(TURN_S)] and sys.getswitchinterval() == before
+    assert turns == [pytest.approx(SWITCH_S)]
