@@ -12,11 +12,13 @@ import pytest
 from jax import monitoring
 
 from fdjax.engine.engine import Engine
+from fdjax.engine.policy import StepPolicy
 from fdjax.errors import CheckpointError, RequestError
 from fdjax.models import Decoder
 from fdjax.serve.compilation_cache import counting
 from fdjax.serve.switching import SWITCH_S
 from fdjax.serve.waking import woken
+from tests.support.borrowing import TokensBorrow
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 from tests.support.kept_programs import keeping
 
@@ -95,6 +97,33 @@ def test_programs_are_compiled_before_the_weights_are_there(
     assert outputs == run(plain, PROMPTS, GREEDY)
     assert spent.weights_s > 0 and spent.programs_s > 0
     assert not beside()
+
+
+def test_an_engine_that_moves_pages_and_reads_once_wakes_likewise():
+    """As on a GPU, where calls borrow pages; with programs of shared prefixes."""
+    borrowing: dict[str, Any] = {"num_pages": 40, "borrowing": TokensBorrow(8)}
+
+    def lending(model: Decoder) -> Engine:
+        policy = StepPolicy(shared_reads=True)
+        return tiny_engine(model, max_num_seqs=2, policy=policy, **borrowing)
+
+    def load(*, on_progress: Any) -> Decoder:
+        return shallow_model()
+
+    told: list[tuple[int, int]] = []
+    engine, spent = woken(
+        lending,
+        declared(),
+        load,
+        None,
+        lambda done, in_all: told.append((done, in_all)),
+    )
+    assert told[-1] == (spent.num_programs,) * 2
+    with jax.no_tracing(True):
+        outputs = run(engine, PROMPTS, GREEDY)
+    plain = lending(shallow_model())
+    assert plain.warm_up() == spent.num_programs
+    assert outputs == run(plain, PROMPTS, GREEDY)
 
 
 def test_without_weights_an_engine_serves_nobody():
