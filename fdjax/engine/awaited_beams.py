@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from fdjax.engine.awaited import Awaited
-from fdjax.engine.request import Found, Increment
+from fdjax.engine.request import Found, Increment, Tried
 from fdjax.engine.results import ending
 from fdjax.engine.search import Search
 from fdjax.engine.sequence import EngineSequence
@@ -55,7 +55,7 @@ class AwaitedBeams(Awaited):
         return replace(self, searches=tuple(seated))
 
     def read(self) -> Iterator[tuple[EngineSequence, Increment]]:
-        """Waits for it; something comes of the last one, or of all if asked for."""
+        """Waits for it: what beams have got, and what was found where that is told."""
         step = unpacked(jax.device_get(self.step))
         for one in self.searches:
             if not one.sequence.ended:
@@ -68,6 +68,8 @@ def _read(
     sequence, index = one.sequence, one.sequence.request.index
     where = step, one.first, one.stop_ids
     group.take(*where)
+    if num_tokens := group.untold():
+        yield sequence, Tried(index, [], None, None, num_tokens=num_tokens)
     ends = step.finished[one.first : one.first + len(group.traces)]
     codes = {FinishReason(code) for code in ends.tolist()}
     if FinishReason.NON_FINITE in codes:

@@ -135,6 +135,31 @@ class Increment:
     finish_reason: FinishReason | None
     prompt_logprobs: list[Logprob | None] | None = None
 
+    @property
+    def num_made(self) -> int:
+        """Tokens that the engine has made since the last increment, of any output."""
+        return len(self.token_ids)
+
+
+@dataclass(slots=True)
+class Tried(Increment):
+    """A step of a beam search was read: each of its beams has a token more.
+
+    None of them is of an output before the end, and few are then; but all were
+    computed. Steps that are computed again, of a search that was put back, are not told
+    again.
+
+    Attributes:
+        num_tokens: as many as there are beams.
+    """
+
+    num_tokens: int = 0
+
+    @property
+    def num_made(self) -> int:
+        """Of all beams."""
+        return self.num_tokens
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -171,6 +196,11 @@ class Found(Increment):
 
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
 
+    @property
+    def num_made(self) -> int:
+        """None: see `Tried`, which has told of all."""
+        return 0
+
     def shared(self, count: int) -> list[Increment]:
         """The last increment of each output; those that were not found have no tokens.
 
@@ -203,6 +233,11 @@ class FoundOutput(Increment):
     """
 
     score: float = 0.0
+
+    @property
+    def num_made(self) -> int:
+        """None: see `Tried`, which has told of all."""
+        return 0
 
 
 @dataclass(slots=True)

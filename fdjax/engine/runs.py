@@ -10,7 +10,7 @@ import jax
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.limits import Load
-from fdjax.engine.request import Increment, Request
+from fdjax.engine.request import Increment, Request, Tried
 from fdjax.engine.sequence import EngineSequence
 
 
@@ -98,7 +98,8 @@ class Runs:
             self._engine.reset()
             raise
         for sequence, increment in increments:
-            if sequence in self._boxes:
+            # What searches compute is for those who count it; here nobody does.
+            if sequence in self._boxes and not isinstance(increment, Tried):
                 self._boxes[sequence].append((sequence, increment))
 
 

@@ -34,6 +34,7 @@ class Search:
         programs: of its steps, and of those that others take with it.
         segments: the pages of its beams for the tokens after the prompt.
         traces: the steps read so far, of each of its diverse groups.
+        num_told: steps that `untold` has told of; it stays, should it begin anew.
         dead: pages that no beam reads any more, until somebody gives them back.
         judges: of its candidates, where their texts are looked at.
         judgement: of those of the step that is launched next.
@@ -52,6 +53,7 @@ class Search:
     programs: Prepared = field(default_factory=Prepared)
     segments: Segments = field(init=False)
     traces: list[BeamTrace] = field(init=False)
+    num_told: int = field(init=False, default=0)
     dead: list[int] = field(init=False)
     judges: Judges | None = field(init=False)
     judgement: Judgement | None = field(init=False)
@@ -165,6 +167,12 @@ class Search:
                 length=len(self.traces[0]) + 1,
                 stop_ids=stop_ids,
             )
+
+    def untold(self) -> int:
+        """Tokens that its beams have now, had never before, and nobody was told of."""
+        before = self.num_told
+        self.num_told = max(before, len(self.traces[0]))
+        return (self.num_told - before) * self.width
 
     def found(self, step: BeamStep, first: int, stop_ids: set[int]) -> list[Hypothesis]:
         """The hypotheses of its last step, the best first.

@@ -246,12 +246,11 @@ class EngineThread:
         batches: dict[Receiver, list[tuple[Ticket, Increment]]] = defaultdict(list)
         for sequence, increment in increments:
             ticket = self._tickets.get(sequence)
+            self.num_made += increment.num_made
             if ticket is None:  # aborted while the step was under way
-                self.num_made += len(increment.token_ids)
                 continue
             shares = ticket.shared(increment)
             for one, part in shares:
-                self.num_made += len(part.token_ids)
                 one.admitted_s, one.num_cached = (
                     sequence.admitted_s,
                     sequence.num_cached,

@@ -1,6 +1,7 @@
 """`Stream`: the chunks of one sample, for a task of asyncio."""
 
 import asyncio
+from collections.abc import Callable
 
 from fdjax.engine.request import Request
 from fdjax.engine.results import ending
@@ -62,6 +63,17 @@ class Stream:
     def num_unread(self) -> int:
         """Tokens that the engine has made of it and that nobody has read."""
         return self._ticket.num_unread
+
+    def tell_tried(self, tell: Callable[[int], object]) -> None:
+        """Has the tokens of a search's beams told at once when the engine has them.
+
+        Nobody need read the stream for that. Of a search's streams the first one tells.
+
+        Args:
+            tell: told how many there are now, and then of more as they come.
+        """
+        tell(self._ticket.num_tried)
+        self._ticket.on_tried = tell
 
     def __aiter__(self) -> "Stream":
         return self

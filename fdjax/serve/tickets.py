@@ -1,14 +1,14 @@
 """What stands between an engine's thread and the asyncio tasks that wait for it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 from fdjax.engine.beam_programs import Prepared
 from fdjax.engine.matcher import Grammar
-from fdjax.engine.request import Found, Increment
+from fdjax.engine.request import Found, Increment, Tried
 from fdjax.generate.any_params import AnyParams
 from fdjax.serve.inbox import Inbox, Item
 
@@ -85,6 +85,9 @@ class Ticket:
         num_taken: tokens that were read from it.
         parked: the engine makes no more of it until all were read.
         others: of a beam search, those who wait for its next best outputs.
+        num_tried: of a beam search, tokens that its beams have got, as far as that has
+            come; see `Tried`.
+        on_tried: told of more of them when they come.
     """
 
     to: Receiver
@@ -96,6 +99,8 @@ class Ticket:
     num_taken: int = 0
     parked: bool = False
     others: "list[Ticket]" = field(default_factory=list["Ticket"])
+    num_tried: int = 0
+    on_tried: Callable[[int], object] | None = None
 
     @property
     def num_unread(self) -> int:
@@ -114,6 +119,15 @@ class Ticket:
         tickets = [self, *self.others]
         return list(zip(tickets, increment.shared(len(tickets)), strict=True))
 
+    def put(self, item: Item) -> None:
+        """Takes what has come, on the loop of whoever reads the inbox."""
+        if not isinstance(item, Tried):
+            self.inbox.put(item)
+            return
+        self.num_tried += item.num_tokens
+        if self.on_tried is not None:
+            self.on_tried(item.num_tokens)
+
     def take(self, increment: Increment) -> bool:
         """Counts what was read; whether a parked sequence should go on."""
         self.num_taken += len(increment.token_ids)
@@ -125,4 +139,4 @@ type Batch = Sequence[tuple[Ticket, Item]]
 
 def _put(batch: Batch) -> None:
     for ticket, item in batch:
-        ticket.inbox.put(item)
+        ticket.put(item)

@@ -10,7 +10,7 @@ import pytest
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.pipeline import Pipeline
-from fdjax.engine.request import Found, Hypothesis, Increment
+from fdjax.engine.request import Found, Hypothesis, Increment, Tried
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.stopping import FinishReason
@@ -89,7 +89,8 @@ def test_a_search_waits_until_all_of_its_rows_are_free(
         running = engine.scheduler.running
         assert sum(sequence.request.num_rows for sequence in running) <= 4
         for sequence, increment in engine.step():
-            assert tokens_of(increment) == expected[sequences.index(sequence)]
+            if not isinstance(increment, Tried):
+                assert tokens_of(increment) == expected[sequences.index(sequence)]
     assert is_idle(engine)
 
 
@@ -208,6 +209,35 @@ def test_a_search_that_is_parked_begins_anew(expected: list[list[list[int]]]):
     assert tokens_of(finish(engine)[sequence]) == expected[0]
 
 
+@pytest.mark.parametrize("num_pages", [40, 10], ids=["room", "put back"])
+def test_the_tokens_of_all_beams_are_told_once_and_step_by_step(num_pages: int):
+    """Of beams, not of padding; and a step that is computed again is no news."""
+    engine = engine_of(num_pages=num_pages, max_num_seqs=6)
+    params = dataclasses.replace(SEARCH, n=1, max_tokens=12)
+    sequences = [ask(engine, prompt, params) for prompt in PROMPTS[:2]]
+    told: dict[EngineSequence, list[int]] = {sequence: [] for sequence in sequences}
+    while engine.has_work:
+        for sequence, increment in engine.step():
+            told[sequence].append(increment.num_made)
+    steps = [params.beam_width] * 12
+    assert list(told.values()) == [[*steps, 0]] * 2, "the last has what was found"
+    assert bool(engine.scheduler.num_preemptions) == (num_pages == 10)
+
+
+def test_a_search_that_was_parked_tells_what_it_has_not_told():
+    engine, told = engine_of(), 0
+    sequence = ask(engine, PROMPTS[0], dataclasses.replace(SEARCH, max_tokens=12))
+    for _ in range(6):
+        told += sum(increment.num_made for _, increment in engine.step())
+    assert told > SEARCH.beam_width
+    engine.park(sequence)
+    engine.step()
+    engine.resume(sequence)
+    while engine.has_work:
+        told += sum(increment.num_made for _, increment in engine.step())
+    assert told == 12 * SEARCH.beam_width
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_comes_and_goes_every_search_finds_its_own(seed: int):
     """Few pages; searches of all widths and requests, aborted, parked and put back."""
@@ -234,7 +264,8 @@ def test_whatever_comes_and_goes_every_search_finds_its_own(seed: int):
             case "resume" if parked:
                 engine.resume(parked.pop())
             case _:
-                last.update(engine.step())
+                step = engine.step()
+                last |= {s: one for s, one in step if not isinstance(one, Tried)}
     for sequence in parked:
         engine.resume(sequence)
     last |= finish(engine)

@@ -227,7 +227,7 @@ class EngineProcess:
             if ticket is None:  # aborted meanwhile
                 continue
             ticket.num_put += len(increment.token_ids)
-            ticket.inbox.put(increment)
+            ticket.put(increment)
             if increment.finish_reason is not None:
                 self._drop(name)
             elif ticket.is_behind:

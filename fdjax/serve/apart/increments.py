@@ -13,14 +13,16 @@ from fdjax.engine.request import (
     Hypothesis,
     Increment,
     Logprob,
+    Tried,
 )
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.apart.wire import Message
 
 STEP = "step"
 
-# In place of a reason: there is none; or the increment is one of those with more.
-_NONE, _DETAILED = 255, 254
+# In place of a reason: there is none; or the increment is one of those with more; or
+# the count is not of tokens that follow, but of those that beams have got.
+_NONE, _DETAILED, _TRIED = 255, 254, 253
 _REASONS = {_NONE: None} | {int(reason): reason for reason in FinishReason}
 
 type Logprobs = list[Logprob | None] | list[Logprob] | None
@@ -29,8 +31,9 @@ type Logprobs = list[Logprob | None] | list[Logprob] | None
 def step(items: Sequence[tuple[int, Increment]], **fields: Any) -> Message:
     """The message of what a step has made.
 
-    Plain increments are rows of columns, which cost a tenth of objects; those with
-    log-probabilities, hypotheses or a vector are objects of JSON, in their places.
+    Plain increments, and those of the steps of searches, are rows of columns, which
+    cost a tenth of objects; those with log-probabilities, hypotheses or a vector are
+    objects of JSON, in their places.
 
     Args:
         items: the name of a sample, and what came of it.
@@ -46,6 +49,9 @@ def step(items: Sequence[tuple[int, Increment]], **fields: Any) -> Message:
             counts.append(len(increment.token_ids))
             reasons.append(_code(increment))
             tokens.extend(increment.token_ids)
+        elif isinstance(increment, Tried):
+            counts.append(increment.num_tokens)
+            reasons.append(_TRIED)
         else:
             counts.append(0)
             reasons.append(_DETAILED)
@@ -64,6 +70,8 @@ def increments(message: Message) -> Iterator[tuple[int, Increment]]:
     for name, index, count, reason in cast("Iterator[tuple[int, int, int, int]]", rows):
         if reason == _DETAILED:
             yield name, _heard(index, next(detailed), floats)
+        elif reason == _TRIED:
+            yield name, Tried(index, [], None, None, num_tokens=count)
         else:
             end = begin + count
             ids = token_ids[begin:end]

@@ -187,6 +187,10 @@ class Metrics:
 class Watch:
     """Follows one request's stream from its start to its end.
 
+    Tokens are charged when they are read, and at the end those that nobody has read. A
+    beam search is charged for the tokens of all beams instead, when they have come, and
+    for none of its outputs, which are made of them.
+
     Args:
         metrics: what is counted.
         account: of who asks.
@@ -215,11 +219,14 @@ class Watch:
         metrics.prompt_tokens.inc(prompt)
         metrics.prompt_lengths.observe(prompt)
         metrics.params_max_tokens.observe(stream.request.max_tokens)
+        self._is_search = stream.request.beams is not None
+        if self._is_search:
+            stream.tell_tried(account.made)
 
     def chunk(self, chunk: Chunk) -> None:
         """Counts what has come."""
         metrics, now, count = self._metrics, time.monotonic(), len(chunk.token_ids)
-        self._account.made(count)
+        self._charge(count)
         self.num_tokens += count
         if self.first_token_s is not None:
             for _ in range(count):
@@ -235,7 +242,7 @@ class Watch:
         if self.reason:
             return
         self.reason = reason
-        self._account.made(self._stream.num_unread)
+        self._charge(self._stream.num_unread)
         metrics, whole_s = self._metrics, self._last - self._started
         metrics.ended(reason)
         metrics.output_lengths.observe(self.num_tokens)
@@ -246,6 +253,10 @@ class Watch:
             metrics.inference.observe(whole_s - self.queue_s)
             if self.num_tokens > 1:
                 metrics.per_token.observe(decode_s / (self.num_tokens - 1))
+
+    def _charge(self, num_tokens: int) -> None:
+        if not self._is_search:
+            self._account.made(num_tokens)
 
     def _begin(self, now: float) -> None:
         admitted = self._stream.admitted_s

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from fdjax.cli.start_times import StartTimes
 from fdjax.engine.origin import Origin
 from fdjax.errors import QuotaError
 from fdjax.serve.apart.loaded import LoadedApart
+from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.wiring import application
 from tests.support.http_server import listening
 
@@ -178,6 +180,45 @@ async def test_metrics_are_those_of_the_engine(there: tuple[FastAPI, AsyncLLM]):
         assert made == told["usage"]["completion_tokens"]
         assert await metric(one, "num_requests_running") == 0
         assert await metric(one, "prefix_cache_queries_total") > 0
+
+
+@pytest.fixture
+def keyed(loaded: LoadedApart, tmp_path: pathlib.Path) -> Iterator[FastAPI]:
+    """Another application over the same engine, with a key of few tokens."""
+    file = tmp_path / "keys.toml"
+    file.touch(mode=0o600)
+    file.write_text('[keys.a]\nkey = "a"\ntokens_per_minute = 30\n')
+    keyring = Keyring(file=file)
+    app, serving = application(loaded, names=["tales"], sampling={}, keyring=keyring)
+    yield app
+    assert serving.texts is not None
+    serving.texts.close()
+
+
+async def test_a_search_is_charged_for_its_beams_while_it_runs(
+    keyed: FastAPI, there: tuple[FastAPI, AsyncLLM]
+):
+    """And not for what it has not computed when it is aborted."""
+    del there  # which closes the engine, later
+    width, counted = BEAMS["n"], "key_generation_tokens_total"
+    search = PROMPT | BEAMS | {"max_tokens": 200, "ignore_eos": True}
+    named = {"x-request-id": "mine"}
+    async with client(keyed) as one:
+        one.headers["authorization"] = "Bearer a"
+        searching = asyncio.create_task(
+            one.post("/v1/completions", json=search, headers=named)
+        )
+        async with asyncio.timeout(60):
+            while await metric(one, counted) < 40:
+                await asyncio.sleep(0.001)
+        refused = await one.post("/v1/completions", json=PROMPT)
+        aborted = await one.post("/v1/requests/mine/abort")
+        assert (refused.status_code, aborted.status_code) == (429, 200)
+        answer = (await searching).json()
+        assert answer["usage"]["completion_tokens"] == 0
+        assert {one["finish_reason"] for one in answer["choices"]} == {"abort"}
+        charged = await metric(one, counted)
+        assert 40 <= charged < 200 * width and charged % width == 0
 
 
 LONG = SamplingParams(max_tokens=200, ignore_eos=True)

@@ -12,6 +12,7 @@ from fdjax.engine.request import (
     Hypothesis,
     Increment,
     Logprob,
+    Tried,
 )
 from fdjax.generate.stopping import FinishReason
 from fdjax.serve.apart.increments import increments, step
@@ -32,6 +33,7 @@ VECTOR = np.arange(5, dtype=np.float32) / 3
         Increment(0, [7], None, None, [None, *LOGPROBS]),
         Found(0, [], None, None, hypotheses=[BEST]),
         Found(0, [1, 2], LOGPROBS, FinishReason.STOP, hypotheses=[BEST, BEST]),
+        Tried(4, [], None, None, num_tokens=12),
         FoundOutput(2, [1], None, FinishReason.LENGTH, score=-0.25),
     ],
 )

@@ -110,7 +110,8 @@ def test_prompts_that_the_engine_refuses_cost_nothing(clock: Clock):
 
 def test_tokens_that_nobody_reads_are_charged_once():
     account = Account("alice")
-    watch = Watch(MagicMock(), account, MagicMock(num_unread=7), started=0.0)
+    stream = MagicMock(num_unread=7, request=MagicMock(beams=None))
+    watch = Watch(MagicMock(), account, stream, started=0.0)
     for _ in range(2):
         watch.end("abort")
     assert account.output_tokens == 7
