@@ -7,6 +7,7 @@ from fdjax.engine.request import Request
 from fdjax.errors import RequestError
 from fdjax.generate.beam_fields import MAX_BEAMS
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.beam_state import longest_search
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.memory.kv import KVLayout
@@ -28,7 +29,8 @@ def make_request(
     Raises:
         RequestError: the prompt is empty, too long, or names tokens that do not exist;
             or `params` want a form, and there is no grammar of it; or `beams` end with
-            their texts, which `grammar` knows.
+            their texts, which `grammar` knows, or have scores that a search of such a
+            length could not tell apart.
     """
     where = f"prompt {index}"
     if not prompt:
@@ -58,9 +60,10 @@ def make_request(
         )
     room = max_model_len - len(prompt) + (pooling is not None)
     wanted = room if params.max_tokens is None else params.max_tokens
-    return Request(
-        index, tuple(prompt), params, min(wanted, room), grammar, beams, pooling
-    )
+    limit = min(wanted, room)
+    if beams is not None:
+        _check_scores(beams, limit)
+    return Request(index, tuple(prompt), params, limit, grammar, beams, pooling)
 
 
 def check_beams(
@@ -98,6 +101,18 @@ def check_beams(
         raise RequestError(
             "beam_width asks for a beam search, which batch_invariant has none of; "
             "load the model without it"
+        )
+
+
+def _check_scores(beams: BeamSearchParams, limit: int) -> None:
+    """Refuses a length penalty with which a search would lose what it finds."""
+    longest = longest_search(beams)
+    if limit > longest:
+        raise RequestError(
+            f"length_penalty is {beams.length_penalty:g}, but outputs may have {limit} "
+            "tokens, and of more than "
+            f"{longest} their scores could not be told apart; lower max_tokens to "
+            f"{longest}, or use a length_penalty nearer to 0"
         )
 
 

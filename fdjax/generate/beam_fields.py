@@ -44,7 +44,9 @@ class BeamSearch:
     Attributes:
         beam_width: beams that run at a time, 1 to 512; 64 at most where a model is not
             loaded for more (`max_beam_width`).
-        length_penalty: above 0 prefers long outputs, below 0 short ones; -10 to 10.
+        length_penalty: above 0 prefers long outputs, below 0 short ones; -10 to 10, and
+            nearer to 0 where outputs may be long: one with which scores could not be
+            told apart is refused with `max_tokens`.
         early_stopping: true ends the search with as many hypotheses as beams; false
             when no running beam, with the length it has, is better than the worst of
             them; "never" when none can become better.

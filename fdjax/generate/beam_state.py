@@ -25,6 +25,17 @@ OUT = np.float32(-1e9)
 # Continuations looked at for each beam, where no token ends beams.
 LEAST_KEPT = 2
 
+# Of a token, on average: the likeliest of each step have at least the share that each
+# of e ** 16, nine million, would have. No vocabulary has as many.
+_LOWEST_LOGPROB = -16.0
+
+# How many times less than half of `OUT` such a token is.
+_MOST_FACTOR = float(OUT) / 2 / _LOWEST_LOGPROB
+
+# Over this the log-probability next to 0 is the least that is no subnormal, which would
+# be flushed to 0.
+_MOST_DIVISOR = float(np.finfo(np.float32).eps / np.finfo(np.float32).tiny)
+
 
 @pytree
 class BeamRules:
@@ -211,11 +222,35 @@ def _kept(params: BeamSearchParams, eos_token_ids: Sequence[int]) -> int:
     return max(LEAST_KEPT, 1 + ends) * params.group_width
 
 
+def longest_search(params: BeamSearchParams) -> int:
+    """The largest `max_tokens` with which scores can be told apart.
+
+    With `n` tokens of log-probability `l` a score is `l * n / n ** length_penalty`. By
+    a penalty below 0 it must stay better than `OUT`, which is in the place of
+    hypotheses that there are not. By one above 0 different sums must stay different;
+    and where few tokens are allowed, so that there may be fewer beams than
+    `beam_width`, the score of `OUT`, the sum of those that there are not, must stay
+    worse than that of a token.
+    """
+    penalty = params.length_penalty
+    if penalty < 0:
+        return int(_MOST_FACTOR ** (1 / (1 - penalty)))
+    has_few = params.allowed_token_ids is not None
+    has_few |= params.structured_outputs is not None
+    most = _MOST_FACTOR if has_few else _MOST_DIVISOR
+    return int(most ** (1 / max(penalty, 1.0)))
+
+
 @functools.lru_cache(maxsize=64)
-def _divisors(length_penalty: float, limit: int) -> np.ndarray:
-    """In double, by the host: a power in float32 would change the scores' last bits."""
-    powers = [float(count) ** length_penalty for count in range(1, limit + 1)]
-    return np.array([1.0, *powers], np.float32)
+def _divisors(length_penalty: float, max_tokens: int, limit: int) -> np.ndarray:
+    """In double, by the host: a power in float32 would change the scores' last bits.
+
+    Nothing is divided by those past `max_tokens`, whose powers may be no numbers.
+    """
+    divisors = np.ones(limit + 1, np.float32)
+    counts = range(1, max_tokens + 1)
+    divisors[1 : max_tokens + 1] = [float(count) ** length_penalty for count in counts]
+    return divisors
 
 
 def _seen(
@@ -223,6 +258,11 @@ def _seen(
 ) -> np.ndarray:
     bits = [allowed_bits(prompt, vocab_size=vocab_size) for prompt in prompts]
     return np.repeat(np.stack(bits)[:, None], width, axis=1)
+
+
+def _own_divisors(params: BeamSearchParams, limit: int) -> np.ndarray:
+    assert params.max_tokens is not None, "searches that run have one"
+    return _divisors(params.length_penalty, params.max_tokens, limit)
 
 
 def _numbers(
@@ -235,7 +275,7 @@ def _numbers(
         [
             np.array([one.group_width for one in params], np.int32),
             np.array([_kept(one, eos_token_ids) for one in params], np.int32),
-            np.stack([_divisors(one.length_penalty, limit) for one in params]),
+            np.stack([_own_divisors(one, limit) for one in params]),
             np.array([one.early_stopping is True for one in params]),
             np.array(never) & np.array(positive),
             np.array([one.repetition_penalty for one in params], np.float32),

@@ -8,6 +8,7 @@ from fdjax.engine.engine import Engine
 from fdjax.engine.origin import Origin
 from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.beam_state import longest_search
 from tests.support.engines import PROMPTS, shallow_model, tiny_engine
 
 SEARCH = BeamSearchParams(beam_width=3, max_tokens=12, ignore_eos=True)
@@ -41,6 +42,37 @@ def test_a_search_wider_than_a_limit_is_refused_with_the_remedy(limit: str, told
         engine.request(0, PROMPTS[0], SEARCH)
     pair = dataclasses.replace(SEARCH, beam_width=2, n=2)
     assert engine.request(0, PROMPTS[0], pair).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("penalty", "longest"), [(-10.0, 4), (-5.0, 17), (6.0, 17), (10.0, 5)]
+)
+def test_lengths_whose_scores_could_not_be_told_apart_are_refused(
+    penalty: float, longest: int
+):
+    """By the limit that holds: `max_tokens`, or the model's room where that is less."""
+    engine = engine_of(max_model_len=64)
+    few = dataclasses.replace(SEARCH, length_penalty=penalty, allowed_token_ids=[1, 2])
+    assert longest_search(few) == longest
+    for given, told in ((longest + 1, longest + 1), (None, 63), (999, 63)):
+        search = dataclasses.replace(few, max_tokens=given)
+        with pytest.raises(
+            RequestError,
+            match=f"^length_penalty is {penalty:g}, but .* {told} tokens, .* lower "
+            f"max_tokens to {longest}, or use a length_penalty nearer to 0",
+        ):
+            engine.request(0, [1], search)
+    for given, room in ((longest, 63), (None, longest)):
+        search = dataclasses.replace(few, max_tokens=given)
+        prompt = [1] * (64 - room)
+        assert engine.request(0, prompt, search).max_tokens == longest
+
+
+def test_usual_penalties_are_not_refused():
+    engine = engine_of(max_model_len=64, num_pages=64)
+    for penalty in (-1.0, 0.0, 1.0, 2.0, 10.0):
+        search = dataclasses.replace(SEARCH, length_penalty=penalty, max_tokens=None)
+        assert engine.request(0, [1], search).max_tokens == 63
 
 
 def test_a_search_wider_than_its_tenant_may_hold_rows_is_refused():

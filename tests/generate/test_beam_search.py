@@ -11,8 +11,9 @@ import pytest
 from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.beam_search import log_probabilities, search
-from fdjax.generate.beam_state import BeamState
+from fdjax.generate.beam_state import OUT, BeamState, init_beams, longest_search
 from fdjax.generate.beam_trace import BeamTrace, TracedStep
+from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.stopping import FinishReason
 from tests.support import beam_cases
 from tests.support.beam_cases import VOCAB_SIZE, cases, expected, run
@@ -96,6 +97,29 @@ def test_a_trace_follows_parents():
     assert trace.path(0, 2) == ([11, 20], [0, 1])
     assert trace.hypothesis(1, 30, 3) == ([10, 21, 30], [0, 0, 1])
     assert trace.path(1, 0) == ([], [])
+
+
+@pytest.mark.parametrize("penalty", [-10.0, -5.0, -3.0, -1.0, 0.0, 1.0, 4.0, 8.0, 10.0])
+def test_up_to_the_longest_search_scores_differ_as_sums_do(penalty: float):
+    """Float32 holds them, above what is out; there may be room for more tokens."""
+    params = BeamSearchParams(beam_width=1, length_penalty=penalty, max_tokens=None)
+    longest = min(longest_search(params), 9000)
+    params = dataclasses.replace(params, max_tokens=longest)
+    state = init_beams(
+        [params], [[1]], width=1, limit=9000, vocab_size=8, eos_token_ids=(),
+        plan=SamplingPlan(),
+    )  # fmt: skip
+    divisors = np.asarray(state.rules.divisors)[0]
+    assert np.isfinite(divisors).all() and (divisors > 0).all()
+    powers = [float(count) ** penalty for count in range(1, longest + 1)]
+    assert np.array_equal(divisors[1 : longest + 1], np.array(powers, np.float32))
+    sums = np.float32(-16) * np.arange(1, longest + 1, dtype=np.float32)
+    assert (sums / divisors[1 : longest + 1] > OUT / 2 * 1.0001).all()
+    least = np.finfo(np.float32).eps / divisors[longest]
+    assert least >= np.finfo(np.float32).tiny
+    narrow = dataclasses.replace(params, allowed_token_ids=[1])
+    limit = min(longest_search(narrow), longest)
+    assert OUT / 2 / divisors[limit] < -15.9
 
 
 @pytest.mark.parametrize(
