@@ -76,11 +76,19 @@ def _read(
         yield sequence, ending(sequence.request, FinishReason.NON_FINITE)
     elif FinishReason.RUNNING not in codes:
         found = group.found(*where)
-        tokens = found[0].token_ids if found else []
-        reason = found[0].finish_reason if found else FinishReason.LENGTH
-        logprobs = found[0].logprobs if found else None
-        if group.params.logprobs is not None:
-            logprobs = logprobs or []
-        yield sequence, Found(index, tokens, logprobs, reason, hypotheses=found)
+        if not found:
+            yield sequence, ending(sequence.request, FinishReason.NOTHING_FOUND)
+            return
+        best, *_ = found
+        yield (
+            sequence,
+            Found(
+                index,
+                best.token_ids,
+                best.logprobs,
+                best.finish_reason,
+                hypotheses=found,
+            ),
+        )
     elif group.params.stream_best and (best := group.best(*where)):
         yield sequence, Found(index, [], None, None, hypotheses=best)

@@ -183,7 +183,7 @@ class Hypothesis:
 
 @dataclass(slots=True)
 class Found(Increment):
-    """The last increment of a beam search, or what would be if it ended now.
+    """The last increment of a beam search, or the best so far.
 
     The last one's tokens and its reason are those of the best hypothesis. Where
     `stream_best` asks for them there are others before it, without tokens and without a

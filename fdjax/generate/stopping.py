@@ -26,7 +26,8 @@ class FinishReason(IntEnum):
 
     `NON_FINITE`: its logits are no numbers to draw by. Of the host's alone are
     `SLOW_GRAMMAR`: what may come next takes too long to find out; `TIMED_OUT`: its time
-    is over; and `ABORTED`: it was asked to end.
+    is over; `ABORTED`: it was asked to end; and `NOTHING_FOUND`: a beam search has no
+    hypothesis.
     """
 
     RUNNING = 0
@@ -36,6 +37,7 @@ class FinishReason(IntEnum):
     SLOW_GRAMMAR = 4
     TIMED_OUT = 5
     ABORTED = 6
+    NOTHING_FOUND = 7
 
     @property
     def text(self) -> Literal["stop", "length", "error", "abort"] | None:
@@ -53,6 +55,7 @@ class FinishReason(IntEnum):
                 FinishReason.NON_FINITE
                 | FinishReason.SLOW_GRAMMAR
                 | FinishReason.TIMED_OUT
+                | FinishReason.NOTHING_FOUND
             ):
                 return "error"
 

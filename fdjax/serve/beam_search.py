@@ -47,8 +47,9 @@ class BeamSearchOutput:
         index: place of the prompt in the call.
         prompt: the prompt's text, where it was given as text.
         prompt_token_ids: the prompt's tokens.
-        sequences: `n` outputs, the best first; none where the search failed.
-        failure: why it has.
+        sequences: `n` outputs, the best first; fewer where there are no more, and none
+            where the search failed.
+        failure: why it has; a search that has found nothing at all has failed.
     """
 
     index: int

@@ -23,7 +23,9 @@ class Failure:
         message: for people.
     """
 
-    code: Literal["non_finite_logits", "grammar_too_slow", "request_timeout"]
+    code: Literal[
+        "non_finite_logits", "grammar_too_slow", "request_timeout", "nothing_found"
+    ]
     message: str
 
 
@@ -42,6 +44,12 @@ FAILURES = {
         "request_timeout",
         "the request was not done in the time that a request may take here; ask for "
         "fewer tokens or samples, or come when less waits",
+    ),
+    FinishReason.NOTHING_FOUND: Failure(
+        "nothing_found",
+        "the beam search has found no output: no token may come, or scores are too low "
+        "to count; let allowed_token_ids, structured_outputs, bad_words and min_tokens "
+        "allow some together, or use a length_penalty nearer to 0",
     ),
 }
 """By the engine's reasons for an end that are failures."""
@@ -204,7 +212,7 @@ class Output:
 
 @dataclass(frozen=True)
 class BestSoFar:
-    """The best that a beam search would find if it ended now; the next replaces it.
+    """The best of a beam search so far, ended or not; the next replaces it.
 
     Attributes:
         token_ids: of the output.

@@ -114,4 +114,5 @@ def test_text():
         "error",
         "error",
         "abort",
+        "error",
     ]

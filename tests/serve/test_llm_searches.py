@@ -244,6 +244,54 @@ def test_a_search_that_fails_says_why_of_each_output():
         assert (one.token_ids, one.score) == ([], None)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"min_tokens": 3, "stop_token_ids": [40], "allowed_token_ids": [40]},
+        {
+            "structured_outputs": StructuredOutputs(choice=["x", "y"]),
+            "allowed_token_ids": [5],
+        },
+        {"stop": ["a"], "allowed_token_ids": [40], "bad_words": [[40]]},
+    ],
+)
+def test_a_search_that_finds_nothing_at_all_has_failed(llm: LLM, words: dict[str, Any]):
+    params = dataclasses.replace(SEARCH, logprobs=1, **words)
+    (output,) = llm.generate(FOX, params)
+    (found,) = llm.beam_search(FOX, flat(params))
+    assert found.failure is not None and found.sequences == []
+    assert found.failure.code == "nothing_found"
+    assert "allowed_token_ids" in found.failure.message
+    assert len(output.outputs) == 3
+    for one in output.outputs:
+        assert (one.finish_reason, one.failure) == ("error", found.failure)
+        assert (one.token_ids, one.logprobs, one.score) == ([], [], None)
+    assert not llm.engine.has_work
+
+
+@pytest.mark.parametrize("early", [False, True, "never"])
+def test_what_is_not_there_is_never_better_than_what_is_found(llm: LLM, early: Any):
+    """With the longest outputs that a penalty allows; each has one or more to find."""
+    only: dict[str, Any] = {"allowed_token_ids": [40], "stop_token_ids": [40]}
+    asked: list[dict[str, Any]] = [
+        {"length_penalty": 6.0, "max_tokens": 17} | only,
+        {"length_penalty": 10.0, "max_tokens": 5} | only,
+        {"length_penalty": -10.0, "max_tokens": 4},
+        {"length_penalty": -5.0, "max_tokens": 17},
+    ]
+    for words in asked:
+        params = BeamSearchParams(
+            beam_width=3, ignore_eos=True, early_stopping=early, **words
+        )
+        (found,) = llm.beam_search(FOX, params)
+        assert found.failure is None
+        tokens = [one.token_ids for one in found.sequences]
+        if "allowed_token_ids" in words:
+            assert tokens == [[40]]
+        else:
+            assert [*map(len, tokens)] == [words["max_tokens"]] * 3
+
+
 def test_what_an_engine_refuses_of_searches(llm: LLM):
     wide = dataclasses.replace(SEARCH, beam_search=BeamSearch(beam_width=5))
     for ask in (llm.generate, llm.stream):

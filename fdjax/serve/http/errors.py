@@ -34,6 +34,7 @@ _FAILED = 500
 _MAX_MESSAGE = 1000
 _FAILURES = {
     "grammar_too_slow": (400, "invalid_request_error"),
+    "nothing_found": (400, "invalid_request_error"),
     "non_finite_logits": (500, "internal_error"),
     "request_timeout": (504, "timeout"),
 }
