@@ -35,30 +35,30 @@ class BeamOptions:
         ),
     ] = None
     length_penalty: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="Above 0 prefers long texts, below 0 short ones.",
+            help="Above 0 prefers long texts, below 0 short ones; 1 if unset.",
             rich_help_panel=_PANEL,
         ),
-    ] = 1.0
+    ] = None
     early_stopping: Annotated[
-        Literal["false", "true", "never"],
+        Literal["false", "true", "never"] | None,
         typer.Option(
-            help="Whether as many texts as beams are enough.", rich_help_panel=_PANEL
-        ),
-    ] = "false"
-
-    num_beam_groups: Annotated[
-        int,
-        typer.Option(
-            help="Groups of beams that avoid each other's tokens.",
+            help="Whether as many texts as beams are enough; false if unset.",
             rich_help_panel=_PANEL,
         ),
-    ] = 1
+    ] = None
+    num_beam_groups: Annotated[
+        int | None,
+        typer.Option(
+            help="Groups of beams that avoid each other's tokens; 1 if unset.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     diversity_penalty: Annotated[
-        float,
-        typer.Option(help="By how much they do.", rich_help_panel=_PANEL),
-    ] = 0.0
+        float | None,
+        typer.Option(help="By how much they do; 0 if unset.", rich_help_panel=_PANEL),
+    ] = None
     show_best: Annotated[
         bool,
         typer.Option(
@@ -78,30 +78,43 @@ class BeamOptions:
             given: arguments of `SamplingParams` that were asked for.
 
         Raises:
-            typer.BadParameter: a value is out of range, or a search knows no such.
+            typer.BadParameter: a value is out of range, or a search knows no such; or
+                there is no search, and something is asked of one.
         """
         from fdjax.generate.beam_params import BeamSearchParams
 
+        search = self._given()
         if self.beams is None:
+            self._refuse(search)
             return None
         known = {one.name for one in dataclasses.fields(BeamSearchParams)}
         unknown = sorted(given.keys() - known)
         if unknown:
-            option = "--" + unknown[0].replace("_", "-")
             raise typer.BadParameter(
-                f"{option} is for drawn texts, and --beams draws none; leave out one"
+                f"{_option(unknown[0])} is for drawn texts, and --beams draws none; "
+                "leave out one"
             )
         try:
-            return BeamSearchParams(
-                **given,
-                beam_width=self.beams,
-                length_penalty=self.length_penalty,
-                early_stopping=_EARLY[self.early_stopping],
-                num_beam_groups=self.num_beam_groups,
-                diversity_penalty=self.diversity_penalty,
-            )
+            return BeamSearchParams(**given, beam_width=self.beams, **search)
         except RequestError as error:
             raise typer.BadParameter(str(error)) from None
+
+    def _given(self) -> dict[str, Any]:
+        """Arguments of `BeamSearchParams` that were asked for."""
+        fields: dict[str, Any] = {
+            "length_penalty": self.length_penalty,
+            "early_stopping": self.early_stopping and _EARLY[self.early_stopping],
+            "num_beam_groups": self.num_beam_groups,
+            "diversity_penalty": self.diversity_penalty,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def _refuse(self, search: dict[str, Any]) -> None:
+        """Refuses what is for a search where there is none."""
+        for name in (*search, *["show_best"] * self.show_best):
+            raise typer.BadParameter(
+                f"{_option(name)} is for a beam search; give --beams, or leave it out"
+            )
 
 
 def write_beams(
@@ -139,6 +152,10 @@ def write_beams(
         show_error(message)
     if failures:
         raise typer.Exit(FAILED)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _show_best(index: int, best: "BeamSequence") -> None:

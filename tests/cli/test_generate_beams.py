@@ -3,8 +3,10 @@
 import json
 
 import pytest
+import typer
 
 from fdjax import LLM, BeamSearchParams
+from fdjax.cli.beams import write_beams
 from tests.cli.conftest import Invoke
 
 STORY = "Once upon a time"
@@ -56,6 +58,12 @@ def test_the_best_so_far_is_shown_where_it_is_asked_for(invoke: Invoke):
         (("--beams", "4", "--seed", "3"), "--seed is for drawn texts"),
         (("--beams", "4", "--length-penalty", "99"), "length_penalty is 99.0"),
         (("--beams", "4", "--num-beam-groups", "3"), "num_beam_groups is 3"),
+        (("--length-penalty", "2"), "--length-penalty is for a beam search; give"),
+        (("--early-stopping", "never"), "--early-stopping is for a beam search"),
+        (("--early-stopping", "false"), "--early-stopping is for a beam search"),
+        (("--num-beam-groups", "2"), "--num-beam-groups is for a beam search"),
+        (("--diversity-penalty", "0"), "--diversity-penalty is for a beam search"),
+        (("--show-best",), "--show-best is for a beam search; give --beams"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_loaded(
@@ -64,6 +72,27 @@ def test_what_cannot_be_is_said_before_anything_is_loaded(
     result = invoke("generate", STORY, *given)
     assert result.exit_code == 2
     assert told in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_search_that_could_not_tell_scores_apart_is_refused(invoke: Invoke):
+    result = invoke("generate", STORY, *BEAMS, "--length-penalty", "-9")
+    assert result.exit_code == 1 and not result.stdout
+    assert "length_penalty is -9, but outputs may have 8 tokens" in result.stderr
+
+
+def test_a_search_that_finds_nothing_is_an_error(
+    shared: LLM, capsys: pytest.CaptureFixture[str]
+):
+    """The one token that may come is an end that may not come yet."""
+    nothing = BeamSearchParams(
+        beam_width=2, min_tokens=3, allowed_token_ids=[5], stop_token_ids=[5]
+    )
+    with pytest.raises(typer.Exit) as told:
+        write_beams(shared, [STORY], nothing, json_lines=True, show_best=True)
+    written = capsys.readouterr()
+    assert told.value.exit_code == 1
+    assert json.loads(written.out)["beams"] == []
+    assert "the beam search has found no output" in written.err
 
 
 def test_too_many_beams_are_refused_with_the_remedy(invoke: Invoke):
