@@ -12,10 +12,13 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     PlainValidator,
+    SkipValidation,
     ValidationInfo,
     WithJsonSchema,
 )
 
+from fdjax.generate.beam_fields import EarlyStopping
+from fdjax.generate.checks import shown
 from fdjax.generate.fields import MAX_BIASED
 from fdjax.serve.http.errors import ApiError, not_json
 from fdjax.serve.prompts import PlainPrompt
@@ -189,6 +192,16 @@ def _tokens(value: object) -> list[int]:
     return _ids("tokens", value)
 
 
+def _best_of(value: object) -> object:
+    if value is not None and (isinstance(value, bool) or value != 1):
+        raise ApiError(
+            f"best_of is {shown(value)}; use 1, or leave it out: a search finds the n "
+            "best of more, with use_beam_search and beam_width",
+            param="best_of",
+        )
+    return value
+
+
 def _said(value: object, *, is_boolean: bool) -> object:
     """To Python, 0 and `false` are equal, and to pydantic's literals."""
     if isinstance(value, bool) != is_boolean:
@@ -254,4 +267,10 @@ Bias = Annotated[
 Tokens = Annotated[list[int], PlainValidator(_tokens), WithJsonSchema(_IDS)]
 No = Annotated[Literal[False], BeforeValidator(partial(_said, is_boolean=True))]
 Zero = Annotated[Literal[0], BeforeValidator(partial(_said, is_boolean=False))]
-One = Annotated[Literal[1], BeforeValidator(partial(_said, is_boolean=False))]
+# Of a union pydantic tells the first type alone; `BeamSearch` tells all that it may be.
+EarlyStop = Annotated[
+    EarlyStopping | None,
+    SkipValidation,
+    WithJsonSchema({"enum": [True, False, "never", None]}),
+]
+BestOf = Annotated[Literal[1] | None, BeforeValidator(_best_of)]

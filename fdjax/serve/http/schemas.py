@@ -13,9 +13,10 @@ from fdjax.serve.http.beams import beam_params, given_fields, refuse_beams
 from fdjax.serve.http.errors import ApiError
 from fdjax.serve.http.fields import (
     BadWords,
+    BestOf,
     Bias,
+    EarlyStop,
     Notes,
-    One,
     Prompts,
     Stops,
     Text,
@@ -109,7 +110,7 @@ class SamplingBody(AskingBody):
     use_beam_search: bool | None = None
     beam_width: int | None = None
     length_penalty: float | None = None
-    early_stopping: bool | Literal["never"] | None = None
+    early_stopping: EarlyStop = None
     num_beam_groups: int | None = None
     diversity_penalty: float | None = None
     response_format: ResponseFormat = None
@@ -177,7 +178,7 @@ class CompletionBody(SamplingBody):
     """A request to `/v1/completions`."""
 
     prompt: Prompts
-    best_of: One | None = None
+    best_of: BestOf = None
     echo: bool | None = None
     logprobs: int | None = None
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -170,6 +171,57 @@ def test_more_outputs_than_beams_are_refused():
         params_of(use_beam_search=True, beam_width=4, n=5)
     with pytest.raises(RequestError, match=r"temperature is 0\.5, but a beam search"):
         params_of(use_beam_search=True, temperature=0.5)
+
+
+async def test_a_search_that_finds_nothing_is_an_error():
+    engine: Any = tiny_engine(max_num_seqs=4)
+    search = {
+        "prompt": [5], "use_beam_search": True, "beam_width": 3, "n": 2,
+        "min_tokens": 3, "allowed_token_ids": [7], "stop_token_ids": [7],
+    }  # fmt: skip
+    with served(engine) as server:
+        whole = await server.post("/v1/completions", search)
+        stream = await server.post("/v1/completions", search | {"stream": True})
+        metrics = (await server.get("/metrics")).text
+    assert whole.status_code == 400
+    assert whole.json()["error"]["code"] == "nothing_found"
+    *_, last, done, end = stream.text.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    assert json.loads(last.removeprefix("data: ")) == whole.json()
+    assert (
+        'request_failures_total{model_name="tales",reason="nothing_found"}' in metrics
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"early_stopping": "always"},
+            "early_stopping is 'always'; use true, false or \"never\"",
+        ),
+        ({"early_stopping": 1}, 'early_stopping is 1; use true, false or "never"'),
+        ({"early_stopping": {}}, "early_stopping is {}; use true"),
+        ({"best_of": 4}, "best_of is 4; use 1, .* with use_beam_search and beam_width"),
+        ({"best_of": True}, "best_of is True; use 1"),
+        ({"best_of": "1"}, "best_of is '1'; use 1"),
+        (
+            {"length_penalty": -5, "max_tokens": 20},
+            "length_penalty is -5, but outputs may have 20 tokens",
+        ),
+    ],
+)
+async def test_a_bad_field_is_told_with_what_it_may_be(
+    fields: dict[str, Any], told: str
+):
+    engine: Any = tiny_engine(max_num_seqs=4)
+    search = {"prompt": [5], "use_beam_search": True, "beam_width": 3, "n": 1}
+    with served(engine) as server:
+        answer = await server.post("/v1/completions", search | fields)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == next(iter(fields))
+    assert re.match(told, error["message"])
 
 
 @pytest.mark.parametrize("name", ["max_beam_width", "max_num_beams"])
