@@ -135,11 +135,12 @@ async def test_every_beam_is_charged_and_no_output_besides(
 async def test_a_search_that_finds_nothing_is_charged(asking: Ask):
     async with asking() as asked:
         asked.go()
-        answer = await asked.post(length_penalty=-10, early_stopping=False)
-        usage = answer.json()["usage"]
+        # The only token that may come ends the output, and none may end it so soon.
+        dead = {"allowed_token_ids": [7], "stop_token_ids": [7], "min_tokens": 3}
+        answer = await asked.post(**dead)
+        assert answer.json()["error"]["code"] == "nothing_found"
         charged = await asked.settled()
         assert charged >= WIDTH and charged % WIDTH == 0
-        assert usage["completion_tokens"] == 0
 
 
 async def test_a_search_under_way_uses_the_quota_up(asking: Ask):
