@@ -99,6 +99,7 @@ class Engine(Intake):
             pace,
             budget,
             mixed=mixed,
+            borrowing=borrowing,
             shared_reads=policy.shared_reads,
         )
         self.sleeping = Sleeping(self.executor, self.scheduler.pool)

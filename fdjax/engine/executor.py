@@ -9,6 +9,7 @@ import numpy as np
 from fdjax.engine.allowed import masks_of, padded_masks
 from fdjax.engine.awaited_beams import AwaitedBeams
 from fdjax.engine.beam_executor import BeamExecutor
+from fdjax.engine.borrowing import Borrowing
 from fdjax.engine.buckets import Buckets, smallest_fitting
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.device_table import DeviceTable
@@ -47,6 +48,7 @@ class Executor:
         pace: decode steps of each launch.
         budget: tokens of each call with prompts.
         mixed: calls with prompts may have rows that decode.
+        borrowing: what is kept free for calls at the end of the KV array.
         shared_reads: pages that rows share are read once, where the model allows it.
     """
 
@@ -59,6 +61,7 @@ class Executor:
         budget: TokenBudget,
         *,
         mixed: bool,
+        borrowing: Borrowing,
         shared_reads: bool = False,
     ) -> None:
         self._config = model.config
@@ -76,6 +79,7 @@ class Executor:
             steps_per_launch=pace.most,
             mixed=mixed,
             tunes_gemms=tunes_gemms(model.config, plan.layout, **most),
+            kept=lambda kind, n: borrowing.pages(kind, n) * plan.layout.page_bytes,
         )
         self.beams = BeamExecutor(model.config, self.programs, plan.layout, buckets)
         self._calls = KVCalls(self.programs, plan.layout, buckets)

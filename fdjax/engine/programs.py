@@ -1,5 +1,6 @@
 """The compiled programs of one model, over its flat weights."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from fdjax import device
 from fdjax.engine.ahead import Ahead
 from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
+from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.in_place import in_place_of
 from fdjax.engine.invariance import as_config_says
 from fdjax.errors import ConfigError
@@ -35,6 +37,7 @@ from fdjax.generate.sampling_state import SamplingRules
 from fdjax.kernels.page_move import page_move
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
+from fdjax.models.program import kept_free
 from fdjax.notation import Array, Bool, Float, Int32
 
 # Where no GEMM is XLA's own, what it times are two ways of adding up a few numbers, and
@@ -55,6 +58,8 @@ class Programs:
         steps_per_launch: decode steps of one call.
         mixed: calls with prompts may have rows that decode.
         tunes_gemms: calls have GEMMs of XLA, which it times: see `timed_gemms`.
+        kept: bytes at the end of the KV array that are free while a call of so many
+            tokens runs; `None`: nobody says.
     """
 
     def __init__(
@@ -64,7 +69,9 @@ class Programs:
         steps_per_launch: int,
         mixed: bool = True,
         tunes_gemms: bool = True,
+        kept: Callable[[BorrowingCall, int], int] | None = None,
     ) -> None:
+        self._kept = kept
         self.steps_per_launch = steps_per_launch
         self.tunes_gemms = tunes_gemms
         decode_rows = as_config_says(model.config, rows.decode_rows)
@@ -193,7 +200,7 @@ class Programs:
         What some plans alone have does not come in: one program serves all of them.
         """
         bare = _bare(progress)
-        after, hidden = self.ahead.run(self._extend, (self._weights,), bare, call)
+        after, hidden = self._run("extend", call.tokens, self._extend, bare, call)
         sampling = replace(
             progress.sampling,
             finished=after.sampling.finished,
@@ -221,11 +228,11 @@ class Programs:
 
     def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
         """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
-        return self.ahead.run(self._score, (self._weights,), kv, *operands)
+        return self._run("score", operands[0], self._score, kv, *operands)
 
     def pool(self, kv: KVCache, *operands: Array) -> tuple[PooledStates, KVCache]:
         """See `fdjax.generate.pooled_states.pool_tokens`; `kv` is donated."""
-        return self.ahead.run(self._pool, (self._weights,), kv, *operands)
+        return self._run("pool", operands[0], self._pool, kv, *operands)
 
     def decode(
         self,
@@ -239,7 +246,28 @@ class Programs:
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
         operands = rules, progress, pages, steps, prefixes
-        return self.ahead.run(self._decode, (self._weights,), *operands, plan=plan)
+        return self._run("decode", steps, self._decode, *operands, plan=plan)
+
+    def _run(
+        self,
+        kind: BorrowingCall,
+        tokens: Array,
+        function: Callable[..., Any],
+        *operands: Any,
+        **static: Any,
+    ) -> Any:
+        """Runs a program that is traced to overwrite no more than is kept free for it.
+
+        Args:
+            kind: of the call.
+            tokens: as many as it has.
+            function: the program.
+            operands: of it, behind the weights.
+            static: of it.
+        """
+        kept = self._kept and self._kept(kind, tokens.shape[0])
+        with kept_free(kept):
+            return self.ahead.run(function, (self._weights,), *operands, **static)
 
     @property
     def model(self) -> Decoder:

@@ -21,6 +21,7 @@ from fdjax.kernels.prefill_attention import handler as prefill_handler
 from fdjax.layers import Batch
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
+from fdjax.models.program.kept import check_kept
 from fdjax.models.program.lower import Lowering, turns_in_attention, windows_of
 from fdjax.models.program.views import (
     Rows,
@@ -37,6 +38,8 @@ def run(call: LayerProgram) -> Ran:
     batch, one, views = call.batch, _attention(call.program), views_of(call)
     calls = _calls(call, views)
     launches, memory = _lowered(call, views)
+    if call.kv.lent:
+        check_kept(_bytes_of(call, memory, calls, views), num_tokens=call.num_tokens)
     hidden, kv, recomputed = layer_program.run(
         launches,
         memory,
@@ -56,7 +59,10 @@ def activation_bytes(call: LayerProgram) -> int:
     """What a call needs beside weights, KV array and results."""
     views = view_shapes(call)
     _, memory = _lowered(call, views)
-    calls = _calls(call, views)
+    return _bytes_of(call, memory, _calls(call, views), views)
+
+
+def _bytes_of(call: LayerProgram, memory: Memory, calls: "_Calls", views: Views) -> int:
     prefixes = None if views.shared is None else views.shared.prefixes
     return blocks_of(memory, call.kv, call.num_tokens, *calls, prefixes).total
 

@@ -136,8 +136,8 @@ async def test_a_search_that_finds_nothing_is_charged(asking: Ask):
     async with asking() as asked:
         asked.go()
         # The only token that may come ends the output, and none may end it so soon.
-        dead = {"allowed_token_ids": [7], "stop_token_ids": [7], "min_tokens": 3}
-        answer = await asked.post(**dead)
+        fields: dict[str, Any] = {"allowed_token_ids": [7], "stop_token_ids": [7]}
+        answer = await asked.post(**fields, min_tokens=3)
         assert answer.json()["error"]["code"] == "nothing_found"
         charged = await asked.settled()
         assert charged >= WIDTH and charged % WIDTH == 0
