@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -32,6 +32,7 @@ _GREEDY = SamplingParams(temperature=0.0)
 type _Call = Callable[[], object]
 
 
+@runtime_checkable
 class Awake(Protocol):
     """Whether the weights and the KV array are there."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fdjax.engine.engine import Engine
 from fdjax.models.decoder import Decoder
@@ -14,6 +14,7 @@ from fdjax.models.weights import Progress
 from fdjax.serve.switching import switch_often
 
 
+@runtime_checkable
 class Load(Protocol):
     """Loads weights."""
 
