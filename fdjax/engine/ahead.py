@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
 from typing import Any
 
 import jax
@@ -45,10 +44,7 @@ class Ahead:
             return function(*stays, *operands, **static)
         # What they are is enough: the arrays are donated, or take memory, until then.
         alike = jax.tree.map(_alike, operands)
-        context = copy_context()  # in which a program is traced, whenever it is
-        self._found.append(
-            lambda: context.run(function.lower, *stays, *alike, **static)
-        )
+        self._found.append(lambda: function.lower(*stays, *alike, **static))
         raise Collected
 
     @contextmanager

@@ -6,8 +6,8 @@ from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Request
 from fdjax.errors import RequestError
 from fdjax.generate.beam_fields import MAX_BEAMS
+from fdjax.generate.beam_length import longest_search
 from fdjax.generate.beam_params import BeamSearchParams
-from fdjax.generate.beam_state import longest_search
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.pooling_params import PoolingParams
 from fdjax.memory.kv import KVLayout

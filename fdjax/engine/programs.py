@@ -1,6 +1,5 @@
 """The compiled programs of one model, over its flat weights."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,25 +10,19 @@ import numpy as np
 from fdjax import device
 from fdjax.engine.ahead import Ahead
 from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
-from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.in_place import in_place_of
-from fdjax.engine.invariance import as_config_says
+from fdjax.engine.program_functions import Kept, functions_of
 from fdjax.errors import ConfigError
 from fdjax.generate import rows
 from fdjax.generate.beam_loop import (
-    beam_steps,
     begin_beams,
     begin_judged,
     end_judged,
-    judged_step,
 )
-from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep
-from fdjax.generate.beam_state import BeamRules
-from fdjax.generate.packed import Packed
 from fdjax.generate.plan import SamplingPlan
-from fdjax.generate.pooled_states import PooledStates, pool_tokens
+from fdjax.generate.pooled_states import PooledStates
 from fdjax.generate.progress import GenerationProgress
-from fdjax.generate.prompt_scores import PromptScores, score_tokens
+from fdjax.generate.prompt_scores import PromptScores
 from fdjax.generate.row_pages import RowPages, place
 from fdjax.generate.rows import Arrivals, RowTokens
 from fdjax.generate.sampling import Sampled
@@ -37,7 +30,6 @@ from fdjax.generate.sampling_state import SamplingRules
 from fdjax.kernels.page_move import page_move
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
-from fdjax.models.program import kept_free
 from fdjax.notation import Array, Bool, Float, Int32
 
 # Where no GEMM is XLA's own, what it times are two ways of adding up a few numbers, and
@@ -59,7 +51,8 @@ class Programs:
         mixed: calls with prompts may have rows that decode.
         tunes_gemms: calls have GEMMs of XLA, which it times: see `timed_gemms`.
         kept: bytes at the end of the KV array that are free while a call of so many
-            tokens runs; `None`: nobody says.
+            tokens runs, of which a program that is traced overwrites no more; `None`:
+            nobody says.
     """
 
     def __init__(
@@ -69,16 +62,10 @@ class Programs:
         steps_per_launch: int,
         mixed: bool = True,
         tunes_gemms: bool = True,
-        kept: Callable[[BorrowingCall, int], int] | None = None,
+        kept: Kept | None = None,
     ) -> None:
-        self._kept = kept
         self.steps_per_launch = steps_per_launch
         self.tunes_gemms = tunes_gemms
-        decode_rows = as_config_says(model.config, rows.decode_rows)
-        extend = as_config_says(model.config, rows.extend_rows)
-        sample = as_config_says(model.config, rows.sample_rows)
-        score = as_config_says(model.config, score_tokens)
-        pool = as_config_says(model.config, pool_tokens)
         leaves, structure = jax.tree.flatten(model)
         self._structure = structure
         self._weights = tuple(leaves)
@@ -86,106 +73,34 @@ class Programs:
         untimed = device.platform() == "gpu" and not tunes_gemms
         options = _UNTIMED if untimed else {}
 
-        jit = partial(jax.jit, compiler_options=options)
-
-        @partial(jit, donate_argnums=1)
-        def run_extend(
-            weights: tuple[Array, ...], progress: GenerationProgress, call: RowTokens
-        ) -> tuple[GenerationProgress, Float[Array, "R E"]]:
-            model = jax.tree.unflatten(structure, weights)
-            return extend(model, progress, call, mixed=mixed)
-
-        @partial(jit, donate_argnums=(4, 5), static_argnames=("plan",))
-        def run_sample(
-            weights: tuple[Array, ...],
-            hidden: Float[Array, "R E"],
-            decodes: Bool[Array, " R"],
-            arrivals: Arrivals,
-            rules: SamplingRules,
-            progress: GenerationProgress,
-            *,
-            plan: SamplingPlan,
-        ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
-            model = jax.tree.unflatten(structure, weights)
-            return sample(model, hidden, decodes, arrivals, rules, progress, plan=plan)
-
-        @jit
-        def run_logits(
-            weights: tuple[Array, ...], hidden: Float[Array, "R E"], row: Array
-        ) -> Float[Array, "1 V"]:
-            model = jax.tree.unflatten(structure, weights)
-            return model.logits(hidden[row][None])
-
-        @partial(jit, donate_argnums=1)
-        def run_score(
-            weights: tuple[Array, ...], kv: KVCache, *operands: Array
-        ) -> tuple[PromptScores, KVCache]:
-            model = jax.tree.unflatten(structure, weights)
-            return score(model, kv, *operands)
-
-        @partial(jit, donate_argnums=1)
-        def run_pool(
-            weights: tuple[Array, ...], kv: KVCache, *operands: Array
-        ) -> tuple[PooledStates, KVCache]:
-            model = jax.tree.unflatten(structure, weights)
-            return pool(model, kv, *operands)
-
-        @partial(jit, donate_argnums=2, static_argnames=("plan",))
-        def run_decode(
-            weights: tuple[Array, ...],
-            rules: SamplingRules,
-            progress: GenerationProgress,
-            pages: RowPages,
-            steps: Int32[Array, " B"],
-            prefixes: SharedPrefixes | None = None,
-            *,
-            plan: SamplingPlan,
-        ) -> tuple[GenerationProgress, Sampled]:
-            model = jax.tree.unflatten(structure, weights)
-            return decode_rows(
-                model,
-                rules,
-                progress,
-                pages,
-                steps,
-                prefixes,
-                plan=plan,
-                num_steps=steps_per_launch,
-            )
-
-        def run_beams(
-            weights: tuple[Array, ...],
-            kv: KVCache,
-            rules: tuple[Packed[BeamRules], ...],
-            runs: tuple[Packed[BeamRun], ...],
-            pages: BeamPages,
-        ) -> tuple[KVCache, tuple[Packed[BeamRun], ...], Packed[BeamStep]]:
-            model = jax.tree.unflatten(structure, weights)
-            return beam_steps(model, kv, rules, runs, pages)
-
-        def run_judged(
-            weights: tuple[Array, ...], kv: KVCache, *operands: Any
-        ) -> tuple[KVCache, Packed[BeamRun], Packed[BeamStep]]:
-            model = jax.tree.unflatten(structure, weights)
-            return judged_step(model, kv, *operands)
-
+        functions = functions_of(
+            model.config,
+            structure,
+            steps_per_launch=steps_per_launch,
+            mixed=mixed,
+            options=options,
+            kept=kept,
+        )
         self.beams = BeamPrograms(
             {
                 "begin": BeamFunction(begin_beams),
                 "begin_judged": BeamFunction(begin_judged),
                 "end_judged": BeamFunction(end_judged),
-                "step": BeamFunction(run_beams, donated=(1, 3), num_fixed=2),
-                "judged_step": BeamFunction(run_judged, donated=(1, 3), num_fixed=2),
+                "step": BeamFunction(functions.beams, donated=(1, 3), num_fixed=2),
+                "judged_step": BeamFunction(
+                    functions.judged, donated=(1, 3), num_fixed=2
+                ),
             },
             options,
         )
         self.ahead = Ahead()
-        self._extend = run_extend
-        self._sample = run_sample
-        self._logits = run_logits
-        self._score = run_score
-        self._pool = run_pool
-        self._decode = run_decode
+        self._extend = functions.extend
+        self._sample = functions.sample
+        self._logits = functions.logits
+        self._score = functions.score
+        self._pool = functions.pool
+        self._decode = functions.decode
+        jit = partial(jax.jit, compiler_options=options)
         by_itself = partial(partial, self.ahead.run)
         self.exchange = by_itself(jit(rows.exchange, donate_argnums=(0, 1)), ())
         self.allow = by_itself(jit(rows.allow, donate_argnums=0), ())
@@ -200,7 +115,7 @@ class Programs:
         What some plans alone have does not come in: one program serves all of them.
         """
         bare = _bare(progress)
-        after, hidden = self._run("extend", call.tokens, self._extend, bare, call)
+        after, hidden = self.ahead.run(self._extend, (self._weights,), bare, call)
         sampling = replace(
             progress.sampling,
             finished=after.sampling.finished,
@@ -228,11 +143,11 @@ class Programs:
 
     def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
         """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
-        return self._run("score", operands[0], self._score, kv, *operands)
+        return self.ahead.run(self._score, (self._weights,), kv, *operands)
 
     def pool(self, kv: KVCache, *operands: Array) -> tuple[PooledStates, KVCache]:
         """See `fdjax.generate.pooled_states.pool_tokens`; `kv` is donated."""
-        return self._run("pool", operands[0], self._pool, kv, *operands)
+        return self.ahead.run(self._pool, (self._weights,), kv, *operands)
 
     def decode(
         self,
@@ -246,28 +161,7 @@ class Programs:
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
         operands = rules, progress, pages, steps, prefixes
-        return self._run("decode", steps, self._decode, *operands, plan=plan)
-
-    def _run(
-        self,
-        kind: BorrowingCall,
-        tokens: Array,
-        function: Callable[..., Any],
-        *operands: Any,
-        **static: Any,
-    ) -> Any:
-        """Runs a program that is traced to overwrite no more than is kept free for it.
-
-        Args:
-            kind: of the call.
-            tokens: as many as it has.
-            function: the program.
-            operands: of it, behind the weights.
-            static: of it.
-        """
-        kept = self._kept and self._kept(kind, tokens.shape[0])
-        with kept_free(kept):
-            return self.ahead.run(function, (self._weights,), *operands, **static)
+        return self.ahead.run(self._decode, (self._weights,), *operands, plan=plan)
 
     @property
     def model(self) -> Decoder:

@@ -7,8 +7,8 @@ import pytest
 from fdjax.engine.engine import Engine
 from fdjax.engine.origin import Origin
 from fdjax.errors import RequestError
+from fdjax.generate.beam_length import longest_search
 from fdjax.generate.beam_params import BeamSearchParams
-from fdjax.generate.beam_state import longest_search
 from tests.support.engines import PROMPTS, shallow_model, tiny_engine
 
 SEARCH = BeamSearchParams(beam_width=3, max_tokens=12, ignore_eos=True)

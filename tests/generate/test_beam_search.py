@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from fdjax.errors import RequestError
+from fdjax.generate.beam_length import longest_search
 from fdjax.generate.beam_params import BeamSearchParams
 from fdjax.generate.beam_search import log_probabilities, search
-from fdjax.generate.beam_state import OUT, BeamState, init_beams, longest_search
+from fdjax.generate.beam_state import OUT, BeamState, init_beams
 from fdjax.generate.beam_trace import BeamTrace, TracedStep
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.stopping import FinishReason
