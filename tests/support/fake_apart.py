@@ -14,11 +14,15 @@ from tests.support.fake_engine import FakeEngine
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def launch(**options: Any) -> Launched:
-    """The process; options are those of `FakeEngine`."""
+def launched(module: str) -> Launched:
+    """The process of a module of the tests."""
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    process = Launched("tests.support.fake_apart", environment)
+    return Launched(module, {**os.environ, "PYTHONPATH": path})
+
+
+def launch(**options: Any) -> Launched:
+    """The process of an engine without a model; options are those of `FakeEngine`."""
+    process = launched("tests.support.fake_apart")
     process.begin(options)
     return process
 

@@ -23,6 +23,7 @@ from fdjax.errors import QuotaError
 from fdjax.serve.apart.loaded import LoadedApart
 from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.wiring import application
+from tests.support.fake_apart import launched
 from tests.support.http_server import listening
 
 pytestmark = [
@@ -51,7 +52,8 @@ def loaded() -> Iterator[LoadedApart]:
         debug=True,
     )
     with contextlib.ExitStack() as stack:
-        process = engine_apart.launched(stack)
+        process = launched("tests.support.slow_apart")
+        stack.callback(process.end)
         loaded, _ = engine_apart.loaded(process, options, StartTimes())
         yield loaded
 
@@ -221,7 +223,7 @@ async def test_a_search_is_charged_for_its_beams_while_it_runs(
         assert 40 <= charged < 200 * width and charged % width == 0
 
 
-LONG = SamplingParams(max_tokens=200, ignore_eos=True)
+LONG = SamplingParams(max_tokens=200, ignore_eos=True)  # two seconds, or more
 
 
 async def test_a_tenant_has_its_rows_and_its_priorities(
