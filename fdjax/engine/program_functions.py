@@ -12,7 +12,7 @@ from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.invariance import as_config_says
 from fdjax.generate import rows
 from fdjax.generate.beam_loop import beam_steps, judged_step
-from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep
+from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep, Judgement
 from fdjax.generate.beam_state import BeamRules
 from fdjax.generate.packed import Packed
 from fdjax.generate.plan import SamplingPlan
@@ -77,16 +77,16 @@ def functions_of(
 
     jit = partial(jax.jit, compiler_options=options)
 
-    def keeping(kind: BorrowingCall, tokens: Array) -> AbstractContextManager[None]:
+    def keeping(kind: BorrowingCall, num_tokens: int) -> AbstractContextManager[None]:
         """While a program is traced, which overwrites no more than is kept."""
-        return kept_free(kept and kept(kind, tokens.size))
+        return kept_free(kept and kept(kind, num_tokens))
 
     @partial(jit, donate_argnums=1)
     def run_extend(
         weights: tuple[Array, ...], progress: GenerationProgress, call: RowTokens
     ) -> tuple[GenerationProgress, Float[Array, "R E"]]:
         model = jax.tree.unflatten(structure, weights)
-        with keeping("extend", call.tokens):
+        with keeping("extend", call.tokens.size):
             return extend(model, progress, call, mixed=mixed)
 
     @partial(jit, donate_argnums=(4, 5), static_argnames=("plan",))
@@ -115,7 +115,7 @@ def functions_of(
         weights: tuple[Array, ...], kv: KVCache, *operands: Array
     ) -> tuple[PromptScores, KVCache]:
         model = jax.tree.unflatten(structure, weights)
-        with keeping("score", operands[0]):
+        with keeping("score", operands[0].size):
             return score(model, kv, *operands)
 
     @partial(jit, donate_argnums=1)
@@ -123,7 +123,7 @@ def functions_of(
         weights: tuple[Array, ...], kv: KVCache, *operands: Array
     ) -> tuple[PooledStates, KVCache]:
         model = jax.tree.unflatten(structure, weights)
-        with keeping("pool", operands[0]):
+        with keeping("pool", operands[0].size):
             return pool(model, kv, *operands)
 
     @partial(jit, donate_argnums=2, static_argnames=("plan",))
@@ -140,7 +140,7 @@ def functions_of(
         model = jax.tree.unflatten(structure, weights)
         operands = rules, progress, pages, steps, prefixes
         static: dict[str, Any] = {"plan": plan, "num_steps": steps_per_launch}
-        with keeping("decode", steps):
+        with keeping("decode", steps.size):
             return decode_rows(model, *operands, **static)
 
     def run_beams(
@@ -151,13 +151,20 @@ def functions_of(
         pages: BeamPages,
     ) -> tuple[KVCache, tuple[Packed[BeamRun], ...], Packed[BeamStep]]:
         model = jax.tree.unflatten(structure, weights)
-        return beam_steps(model, kv, rules, runs, pages)
+        with keeping("beams", sum(run.shapes.tokens.size for run in runs)):
+            return beam_steps(model, kv, rules, runs, pages)
 
     def run_judged(
-        weights: tuple[Array, ...], kv: KVCache, *operands: Any
+        weights: tuple[Array, ...],
+        kv: KVCache,
+        rules: Packed[BeamRules],
+        run: Packed[BeamRun],
+        pages: BeamPages,
+        judgement: Judgement,
     ) -> tuple[KVCache, Packed[BeamRun], Packed[BeamStep]]:
         model = jax.tree.unflatten(structure, weights)
-        return judged_step(model, kv, *operands)
+        with keeping("beams", run.shapes.tokens.size):
+            return judged_step(model, kv, rules, run, pages, judgement)
 
     return ProgramFunctions(
         run_extend,

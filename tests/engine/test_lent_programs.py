@@ -7,24 +7,23 @@ every number of tokens and of rows that it has programs for.
 
 import dataclasses
 import functools
+import itertools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from fdjax import PoolingParams
-from fdjax.engine import warm_up
-from fdjax.engine.ahead import Lower
-from fdjax.engine.borrowing import Borrowing, BorrowingCall
+from fdjax.engine.beam_tables import BeamTables
+from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import SCORED_TOKENS, Buckets
-from fdjax.engine.engine import Engine
 from fdjax.engine.lent_pages import LentPages, borrowing_of
 from fdjax.engine.shared_reads import SharedReads
-from fdjax.engine.sleeping import Sleeping
+from fdjax.generate.beam_loop import beam_steps, begin_beams
+from fdjax.generate.beam_params import BeamSearchParams
+from fdjax.generate.beam_state import init_beams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
 from fdjax.generate.pooled_states import pool_tokens
@@ -39,14 +38,13 @@ from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.memory.kv import KVLayout
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array
-from fdjax.serve.loading import buckets_of, make_engine
+from fdjax.serve.loading import buckets_of
 from fdjax.serve.setup import Settings
 from tests.support import h200
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs" / "models"
 BUDGET = 125 * 2**30
 GREEDY = SamplingParams(temperature=0.0)
-SCORED = SamplingParams(temperature=0.0, prompt_logprobs=1)
 # Groups of 4, 4 with few key/value heads, 1, 2 and windows, 1 and other layers.
 MODELS = [
     ("llama3-8b", 256),
@@ -172,6 +170,54 @@ def scored(of: Planned) -> Iterator[Call]:
     yield "score", SCORED_TOKENS, trace
 
 
+def searches(of: Planned) -> Iterator[Call]:
+    """Steps of a search, of several alike, and of one whose groups are diverse."""
+    tables = BeamTables(of.model.config, of.layout, of.buckets)
+
+    def begun(groups: int, width: int) -> Any:
+        """Rules and run of one search after its first tokens."""
+        params = BeamSearchParams(beam_width=width, max_tokens=8)
+        vocab_size = of.model.config.embedding.vocab_size
+        state = init_beams(
+            [params] * groups,
+            [(5,)] * groups,
+            width=width,
+            limit=of.layout.page_size,
+            vocab_size=vocab_size,
+            eos_token_ids=(),
+            plan=plan_of([GREEDY]),
+        )
+        logits = jnp.zeros((1, vocab_size))
+        rules, run, _ = begin_beams(logits, ints(groups), state.rules, state.progress)
+        return rules, run
+
+    def trace(
+        model: Decoder, *, count: int, groups: int, width: int, wide: tuple[int, int]
+    ) -> Any:
+        rules, run = begun(groups, width)
+        shapes = tables.shapes(count * groups, width, *wide)
+        pages = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
+        given = (rules,) * count, (run,) * count, pages
+        return beam_steps(model, of.layout.allocate(), *given)
+
+    ends = of.buckets.widths[0], of.buckets.widths[-1]
+    for count, groups, width in _searched(of):
+        for wide in itertools.product(ends, ends):
+            sizes: dict[str, Any] = {"count": count, "groups": groups, "width": width}
+            tokens = count * groups * width
+            yield "beams", tokens, functools.partial(trace, **sizes, wide=wide)
+
+
+def _searched(of: Planned) -> Iterator[tuple[int, int, int]]:
+    """Searches of a step, groups of each, and beams of each group: padded."""
+    for rows in of.buckets.rows:
+        yield 1, 1, rows
+        if 4 * rows <= of.num_rows:
+            yield 4, 1, rows
+    if of.num_rows >= 15:
+        yield 1, 3, of.buckets.group_rows(3, 5)
+
+
 @pytest.fixture
 def first_overwritten(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
@@ -196,7 +242,7 @@ def first_overwritten(
     return of
 
 
-@pytest.mark.parametrize("kind", [extends, decodes, pooled, scored])
+@pytest.mark.parametrize("kind", [extends, decodes, pooled, scored, searches])
 @pytest.mark.parametrize(("name", "num_rows"), MODELS)
 def test_no_program_of_an_engine_overwrites_what_is_not_kept(
     name: str,
@@ -209,66 +255,3 @@ def test_no_program_of_an_engine_overwrites_what_is_not_kept(
         kept = of.lent.pages(call, tokens) * of.layout.page_bytes
         first = first_overwritten(trace, of.model)
         assert of.layout.nbytes - first <= kept, (call, tokens)
-
-
-class Collecting(Exception):
-    """Ends a start when all is lowered: there are no weights."""
-
-
-def lowered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Traces and lowers a start's programs, before its weights have come."""
-    count = 0
-
-    def lower(lowerings: Sequence[Lower | None], _: int) -> Iterator[int]:
-        nonlocal count
-        for index, one in enumerate(lowerings):
-            if one is not None:
-                one()
-                count += 1
-            yield index + 1
-
-    monkeypatch.setattr(warm_up, "compiled", lower)
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr(Sleeping, "take", lambda *_, wait=False: wait and never())
-    with pytest.raises(Collecting):
-        engine.warm_up([SCORED, PoolingParams()], weights=Future())
-    return count
-
-
-def never() -> bool:
-    raise Collecting
-
-
-def engine_of(borrowing: Borrowing | None = None) -> Engine:
-    """Of a model without weights, so that it sleeps."""
-    sizes: dict[str, Any] = {"max_num_seqs": 64, "max_model_len": 256}
-    settings = Settings.of(CONFIGS / "llama3.2-1b.json", dtype="bfloat16", **sizes)
-    model = Decoder(settings.config, jnp.bfloat16)
-    return make_engine(
-        settings, model, settings.memory_plan(BUDGET), borrowing=borrowing
-    )
-
-
-def test_a_start_traces_all_programs_with_what_is_kept_for_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-):
-    h200.pretend(monkeypatch, tmp_path)
-    engine = engine_of()
-    assert lowered(engine, monkeypatch) > len(engine.buckets.prefills)
-
-
-@pytest.mark.parametrize("kind", ["extend", "decode", "pool", "score"])
-def test_a_start_fails_where_less_is_kept_than_a_program_overwrites(
-    kind: BorrowingCall, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-):
-    """By one page, of one kind of call."""
-    h200.pretend(monkeypatch, tmp_path)
-    engine = engine_of()
-    lent = borrowing_of(engine.config, engine.plan.layout, engine.buckets, shares=False)
-
-    class Less:
-        def pages(self, call: BorrowingCall, num_tokens: int, /) -> int:
-            return lent.pages(call, num_tokens) - (call == kind)
-
-    with pytest.raises(ValueError, match=r"tokens overwrites \d+ bytes at the KV"):
-        lowered(engine_of(Less()), monkeypatch)
