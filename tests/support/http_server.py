@@ -35,7 +35,7 @@ GRAMMARS = Grammars(TOKENIZER, vocab_size=VOCAB_SIZE, eos_token_ids=[0])
 GRAMMARS.prepare()  # the servers of tests are up for no time when a request comes
 PROMPT = {"prompt": "Once", "max_tokens": 32}
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
-LIMITS = Limits(body_bytes=2**20, body_seconds=0.5, prompts=8, n=4, samples=16)
+LIMITS = Limits(body_bytes=2**20, body_seconds=60, prompts=8, n=4, samples=16)
 CONNECTIONS = ConnectionLimits()
 MODEL = ServedModel(
     names=("tales", "tales-5m"),
@@ -73,7 +73,7 @@ class Served:
     async def all_taken(self, count: int) -> None:
         """Until so many requests can be aborted; the engine has them a bit before."""
         sample = f'request_params_n_count{{model_name="tales"}} {float(count)}\n'
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sample not in (await self.get("/metrics")).text:
                 await asyncio.sleep(0.001)
 
@@ -129,5 +129,5 @@ def running(
             yield server, thread, sockets[0].getsockname()[1]
         finally:
             server.should_exit = server.force_exit = True
-            thread.join(timeout=10)
+            thread.join(timeout=60)
             assert not thread.is_alive()

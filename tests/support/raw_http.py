@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator
+from typing import cast
 
 import httpx2
 
+from fdjax.serve.http.connections import Connection
+from fdjax.serve.http.run import DrainingServer
 from tests.support.http_server import PROMPT, TEXT, Served
 
 PATH = "/v1/completions"
@@ -28,13 +31,34 @@ async def connection(
         writer.close()
 
 
-async def status_of(reader: asyncio.StreamReader, seconds: float = 2.0) -> int | None:
+async def status_of(reader: asyncio.StreamReader) -> int | None:
     """The status of the answer; `None` where the connection was closed without one."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             line = await reader.readline()
             return int(line.split()[1]) if line else None
     return None
+
+
+def connections(server: DrainingServer) -> list[Connection]:
+    """All that are open."""
+    return [cast(Connection, one) for one in server.server_state.connections]
+
+
+def heads_are_late(server: DrainingServer) -> None:
+    """As if all the time were over in which the heads of connections may come.
+
+    A short time might be over before what a test sends first is there.
+    """
+
+    def now() -> None:
+        for one in connections(server):
+            if one._head_timer is not None:
+                one._head_timer.cancel()
+                one._head_is_late()
+
+    for loop in {one.loop for one in connections(server)}:
+        loop.call_soon_threadsafe(now)
 
 
 async def dropped_for(server: Served, reason: str) -> float:
@@ -48,6 +72,6 @@ async def dropped_for(server: Served, reason: str) -> float:
 
 
 async def still_serves(port: int) -> None:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         response = await client.post(f"http://127.0.0.1:{port}{PATH}", json=PROMPT)
     assert response.json()["choices"][0]["text"] == TEXT

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def wait_until(
-    condition: Any, seconds: float = 30.0, fault: str = "it did not come true"
+    condition: Any, seconds: float = 60.0, fault: str = "it did not come true"
 ) -> None:
     """Fails, with what is wrong then, if it does not come true in time."""
     end = time.monotonic() + seconds

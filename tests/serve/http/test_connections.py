@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
-import re
 import socket
 
 import httpx2
@@ -63,7 +63,7 @@ async def test_who_sends_all_at_once_gets_the_answer():
             writer.write(request(f"Content-Length: {len(body)}\r\n", body))
             await writer.drain()
             writer.write_eof()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 413")
         assert b"body_too_large" in answer
@@ -105,31 +105,13 @@ async def test_trailers_are_bounded():
             assert await status_of(reader) == 431
 
 
-async def test_a_chunked_body_without_end():
-    chunk = b"%x\r\n%s\r\n" % (65536, b"a" * 65536)
-
-    async def pour(writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while True:
-                writer.write(chunk)
-                await writer.drain()
-
-    limits = ConnectionLimits(head_seconds=0.5)
-    with served() as server, listening(server.app, limits) as port:
-        async with connection(port) as (reader, writer):
-            writer.write(request("Transfer-Encoding: chunked\r\n"))
-            pouring = asyncio.create_task(pour(writer))
-            assert await status_of(reader) == 413
-            async with asyncio.timeout(30):
-                await pouring  # the connection is closed on it
-        await still_serves(port)
-
-
 async def test_a_body_that_does_not_come():
-    with served() as server, listening(server.app) as port:
+    limits = dataclasses.replace(LIMITS, body_seconds=0.5)
+    with served(limits=limits) as server, listening(server.app) as port:
         async with connection(port) as (reader, writer):
             writer.write(request("Content-Length: 50\r\n", b'{"prompt'))
-            assert await status_of(reader, LIMITS.body_seconds + 1) == 408
+            assert await status_of(reader) == 408
+    with served() as server, listening(server.app) as port:
         await still_serves(port)
 
 
@@ -159,7 +141,7 @@ async def test_headers_that_are_wrong(headers: str, status: int):
 async def test_all_streams_of_a_crowd_are_whole():
     async def read(server: Served, port: int) -> str:
         url = f"http://127.0.0.1:{port}{PATH}"
-        async with httpx2.AsyncClient(timeout=30) as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             response = await client.post(url, json=PROMPT | {"stream": True})
         lines = response.text.split("\n\n")
         assert lines[-2] == "data: [DONE]"
@@ -172,13 +154,14 @@ async def test_all_streams_of_a_crowd_are_whole():
 
 
 async def test_queue_full_is_no_lasting_state():
-    engine = FakeEngine(TOKENS, step_s=SLOW_S, max_sequences=1)
+    engine = FakeEngine(TOKENS, max_sequences=1, crowd=100)
     with served(engine) as server:
         first = asyncio.create_task(server.post(PATH, PROMPT))
         await asyncio.to_thread(wait_until, lambda: bool(engine.sequences))
         assert (await server.post(PATH, PROMPT)).status_code == 503
         with pytest.raises(QueueFullError):
             await server.llm.start(["Once"], engine.added[0].request.params)
+        engine.crowd = 0
         assert (await first).status_code == 200
         assert (await server.post(PATH, PROMPT)).status_code == 200
 
@@ -204,7 +187,7 @@ async def test_health_is_answered_when_all_places_are_taken():
     limits = ConnectionLimits(total=3)
     url = "http://127.0.0.1:{}"
     with served(engine) as server, listening(server.app, limits) as port:
-        async with httpx2.AsyncClient(base_url=url.format(port), timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=url.format(port), timeout=60) as client:
             held = [asyncio.create_task(client.post(PATH, json=PROMPT)) for _ in "123"]
             await asyncio.to_thread(wait_until, lambda: len(engine.sequences) == 3)
             for _ in range(30):
@@ -216,63 +199,6 @@ async def test_health_is_answered_when_all_places_are_taken():
             engine.crowd = 0
             assert {(await one).status_code for one in held} == {200}
             assert (await client.post(PATH, json=PROMPT)).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("sent", "statuses"),
-    [
-        (b"", []),
-        (b"GET /health HT", [b"408"]),
-        (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET", [b"200", b"408"]),
-    ],
-    ids=["silent", "half", "second"],
-)
-async def test_a_head_that_does_not_come(sent: bytes, statuses: list[bytes]):
-    limits = ConnectionLimits(head_seconds=0.2, idle_seconds=60)
-    with served() as server, listening(server.app, limits) as port:
-        async with connection(port) as (reader, writer):
-            writer.write(sent)
-            async with asyncio.timeout(30):
-                answer = await reader.read()
-        assert re.findall(rb"HTTP/1.1 (\d+)", answer) == statuses
-        assert await dropped_for(server, "head") == 1
-        await still_serves(port)
-
-
-async def test_who_stays_after_that_is_counted_once():
-    limits = ConnectionLimits(head_seconds=0.2, idle_seconds=60)
-    with served() as server, listening(server.app, limits) as port:
-        async with connection(port) as (reader, writer):
-            writer.write(b"GET /health HT")
-            async with asyncio.timeout(30):
-                assert await status_of(reader) == 408
-                with contextlib.suppress(ConnectionError):
-                    while True:
-                        writer.write(b"a")
-                        await writer.drain()
-                        await asyncio.sleep(0.02)
-        assert await dropped_for(server, "head") == 1
-
-
-async def test_what_comes_after_an_answer_does_not_keep_a_connection():
-    """A body whose request was refused at once, byte by byte."""
-    limits = ConnectionLimits(head_seconds=0.3, idle_seconds=1)
-    with (
-        served(api_keys=["secret"]) as server,
-        listening(server.app, limits) as port,
-    ):
-        async with connection(port) as (reader, writer):
-            writer.write(request("Content-Length: 1000000\r\n"))
-            assert await status_of(reader) == 401
-            async with asyncio.timeout(30):
-                with contextlib.suppress(ConnectionError):
-                    while not reader.at_eof():
-                        writer.write(b"a")
-                        await asyncio.sleep(0.02)
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(0.01):
-                                await reader.read(65536)
-        assert await dropped_for(server, "head") == 1
 
 
 async def test_a_stream_that_nobody_reads_ends():
@@ -287,7 +213,7 @@ async def test_a_stream_that_nobody_reads_ends():
             small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]  (one that reads, too)
             writer.write(request(f"Content-Length: {len(sent)}\r\n", sent))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not await dropped_for(server, "write"):
                     await asyncio.sleep(0.05)
         await asyncio.to_thread(wait_until, lambda: not server.llm.num_unfinished)
@@ -318,7 +244,7 @@ async def test_who_was_refused_may_send_no_more_of_them():
                 for _ in range(20):
                     writer.write(b"1\r\n \r\n" * 1000)
                     await writer.drain()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 with contextlib.suppress(ConnectionError):
                     await reader.read()
             with contextlib.suppress(ConnectionError):
