@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,18 +27,24 @@ pytestmark = pytest.mark.anyio
 
 PATHS = [("/v1/completions", PROMPT), ("/v1/chat/completions", CHAT)]
 COMPLETIONS = "/v1/completions"
-SHORT = dataclasses.replace(LIMITS, seconds=0.3)
+HOUR = dataclasses.replace(LIMITS, seconds=3600.0)
 BEGUN = TOKENIZER.decode(TOKENS[:2])
 
 
 class Stuck(FakeEngine):
-    """Requests with a seed from 10 on make two tokens and no more; from 20 on, none."""
+    """Requests with a seed from 10 on make two tokens and no more; from 20 on, none.
+
+    Attributes:
+        free: those with a seed of 0, too, make no more than two before it is set.
+    """
 
     def __init__(self) -> None:
         super().__init__(TOKENS, step_s=0.002)
+        self.free = threading.Event()
 
     def _advance(self, sequence: FakeSequence) -> Increment:
-        most = {1: 2, 2: 0}.get((sequence.request.params.seed or 0) // 10)
+        seed = sequence.request.params.seed or 0
+        most = {0: None if self.free.is_set() else 2, 1: 2, 2: 0}[seed // 10]
         if sequence.num_made == most:
             return Increment(sequence.request.index, [], None, None)
         return super()._advance(sequence)
@@ -50,8 +57,17 @@ def events(response: httpx2.Response) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
+def an_hour_later() -> None:
+    """Whatever waits for an hour has waited: a short time might be over too soon."""
+    loop: Any = asyncio.get_running_loop()
+    for timer in list(loop._scheduled):
+        if not timer.cancelled() and timer.when() > loop.time() + 1800:
+            timer._run()
+            timer.cancel()
+
+
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -68,13 +84,22 @@ async def all_gone(server: Served) -> None:
 async def test_a_request_that_takes_too_long_ends_alone(
     path: str, good: dict[str, Any], seed: int
 ):
-    with served(Stuck(), limits=SHORT) as server:
+    engine = Stuck()
+    with served(engine) as server:
+        others = asyncio.create_task(server.post(path, good))
+        await server.all_taken(1)
+        server.app.state.server.limits = HOUR
         slow = good | {"seed": seed, "n": 2}
-        response, other, stream = await asyncio.gather(
-            server.post(path, slow),
-            server.post(path, good),
-            server.post(path, slow | {"stream": True}),
-        )
+        late = [
+            asyncio.create_task(server.post(path, slow | {"stream": stream}))
+            for stream in (False, True)
+        ]
+        await server.all_taken(3)
+        an_hour_later()
+        response, stream = await asyncio.gather(*late)
+        assert not others.done()
+        engine.free.set()
+        other = await others
         await all_gone(server)
         metrics = (await server.get("/metrics")).text
     assert response.status_code == 504
@@ -86,8 +111,7 @@ async def test_a_request_that_takes_too_long_ends_alone(
 
 
 async def test_a_request_in_time_leaves_no_timer():
-    long = dataclasses.replace(LIMITS, seconds=3600.0)
-    with served(limits=long) as server:
+    with served(limits=HOUR) as server:
         response = await server.post(COMPLETIONS, PROMPT)
     assert response.json()["choices"][0]["text"] == TEXT
     loop: Any = asyncio.get_running_loop()
@@ -116,10 +140,11 @@ async def ask(server: Served, request_id: str, **fields: Any) -> httpx2.Response
 @pytest.mark.parametrize("called", ["mine", "cmpl-mine"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_whoever_made_it_ends_a_request(called: str, stream: bool):
-    with served(Stuck(), api_keys=["first", "second"]) as server:
+    engine = Stuck()
+    with served(engine, api_keys=["first", "second"]) as server:
         asked = asyncio.create_task(ask(server, "mine", n=2, stream=stream))
         other = asyncio.create_task(ask(server, "other", seed=0))
-        added = server.engine.added
+        added = engine.added
         await until(
             lambda: (
                 len(added) == 3 and all(sequence.num_made >= 2 for sequence in added)
@@ -132,6 +157,7 @@ async def test_whoever_made_it_ends_a_request(called: str, stream: bool):
         done = await abort(server, called)
         assert done.json() == {"id": called, "object": "request", "aborted": True}
         answer = await asked
+        engine.free.set()
         assert (await other).json()["choices"][0]["text"] == TEXT
         await all_gone(server)
         assert (await abort(server, called)).status_code == 404, "it has ended"

@@ -33,9 +33,10 @@ async def test_nobody_is_told_what_was_before():
     scrapes = Scrapes(lambda: b"%d" % now)
     for now in range(1, 4):
         assert await scrapes.text() == b"%d" % now
-    asked = asyncio.create_task(scrapes.text())
-    await asyncio.sleep(0)  # it waits for the last one to have been a while ago
-    now = 5
+    async with scrapes._writing:
+        asked = asyncio.create_task(scrapes.text())
+        await asyncio.sleep(0)  # it waits, as for the last one to have been a while ago
+        now = 5
     assert await asked == b"5"
 
 

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from fdjax.engine.engine import Engine
+from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.http.keyring import Keyring
 from tests.support.engines import shallow_model, tiny_engine
 from tests.support.http_server import served
@@ -37,6 +38,7 @@ class Asked:
     """A server whose engine goes step by step, and a client of it with a key."""
 
     client: httpx2.AsyncClient
+    llm: AsyncLLM
     engine: Engine
     may_step: threading.Semaphore
 
@@ -65,6 +67,20 @@ class Asked:
             while await self.counted("num_requests_unfinished"):
                 await asyncio.sleep(0.001)
         return await self.charged
+
+    @contextlib.asynccontextmanager
+    async def begun_together(self, count: int) -> AsyncGenerator[None]:
+        """Has the engine take so many requests of the block before it steps."""
+        running: Any = self.llm._running
+        free = threading.Event()
+        running.thread._tell(free.wait)
+        try:
+            yield
+            async with asyncio.timeout(60):
+                while running.thread._commands.qsize() < count:
+                    await asyncio.sleep(0.001)
+        finally:
+            free.set()
 
     def go(self, num_steps: int = 10**6) -> None:
         """Lets the engine take so many steps more."""
@@ -97,7 +113,7 @@ def asking(tmp_path: pathlib.Path) -> Ask:
         with served(engine, keyring=Keyring(file=file)) as server:
             async with server.client as client:
                 client.headers["authorization"] = "Bearer a"
-                asked = Asked(client, engine, may_step)
+                asked = Asked(client, server.llm, engine, may_step)
                 try:
                     yield asked
                 finally:
@@ -193,7 +209,12 @@ async def test_what_is_computed_again_is_charged_once(asking: Ask):
     """Room for one search and a little: of two, one begins anew."""
     async with asking(num_pages=13) as asked:
         asked.go()
-        answers = await asyncio.gather(asked.post("x"), asked.post("y", prompt=[7]))
+        async with asked.begun_together(2):
+            both = [
+                asyncio.create_task(asked.post("x")),
+                asyncio.create_task(asked.post("y", prompt=[7])),
+            ]
+        answers = await asyncio.gather(*both)
         assert [one.status_code for one in answers] == [200, 200]
         assert await asked.counted("num_preemptions_total") > 0
         assert await asked.settled() == 2 * FULL

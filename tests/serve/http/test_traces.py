@@ -147,7 +147,7 @@ def test_spans_go_where_the_environment_says(
         (provider,) = set_up
         provider.get_tracer("test").start_span("told").end()
         provider.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     ((path, body),) = _Collector.received
     assert path == "/v1/traces"
     told = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body

@@ -100,7 +100,7 @@ async def test_who_leaves_meanwhile_takes_nobodys_turn():
     gone = asyncio.create_task(turnstile.enter("a"))
     await asyncio.sleep(0)
     gone.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await turnstile.enter("a")
 
 
@@ -133,7 +133,7 @@ async def test_pipelined_requests_of_many_connections_begin_in_turns(path: str):
                     writer.write(f"{head}\r\n".encode() * 9 + last.encode())
                     return await reader.read()
 
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 answers = await asyncio.gather(*(ask() for _ in range(10)))
     for answer in answers:
         assert answer.count(b"HTTP/1.1 200") == 10
