@@ -14,11 +14,23 @@ import pytest
 FDJAX = (sys.executable, "-m", "fdjax")
 SMALL = ("--max-model-len", "1024", "--max-num-seqs", "1", "--temperature", "0")
 LONG = ("generate", "Once upon a time", *SMALL, "--max-tokens", "1000", "--ignore-eos")
-# Shells start background sequences with Ctrl-C ignored, and children inherit that.
-HEEDING_CTRL_C = (
-    "import os, signal, sys\n"
-    "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-    "os.execv(sys.executable, [sys.executable, '-m', 'fdjax', *sys.argv[1:]])\n"
+# After some tokens it stands still, until its stdin ends: what comes meanwhile comes
+# amid an answer. Shells start background sequences with Ctrl-C ignored, and children
+# inherit that.
+STANDING = (
+    sys.executable,
+    "-c",
+    "import os, signal\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from fdjax.cli import main\n"
+    "from fdjax.engine.engine import Engine\n"
+    "step, free = Engine.step, iter('abc')\n"
+    "def standing(engine):\n"
+    "    if next(free, None) is None:\n"
+    "        os.read(0, 1)\n"
+    "    return step(engine)\n"
+    "Engine.step = standing\n"
+    "main()\n",
 )
 HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
@@ -73,12 +85,17 @@ def test_json_and_nothing_else(tmp_path: pathlib.Path):
 
 def test_a_reader_who_leaves_hears_no_complaint():
     process = subprocess.Popen(
-        [*FDJAX, *LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*STANDING, *LONG],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
+    assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.read(4) == b"Once"
     process.stdout.close()
+    process.stdin.close()
     assert process.wait(timeout=120) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
@@ -89,7 +106,8 @@ def test_an_interrupt_leaves_the_terminal_clean():
     terminal, its_end = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     process = subprocess.Popen(
-        [sys.executable, "-c", HEEDING_CTRL_C, *LONG],
+        [*STANDING, *LONG],
+        stdin=subprocess.PIPE,
         stdout=its_end,
         stderr=its_end,
         env=environment,
@@ -99,7 +117,9 @@ def test_an_interrupt_leaves_the_terminal_clean():
     process.send_signal(signal.SIGINT)
     seen += _read_rest(terminal)
     os.close(terminal)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=120) == 130
+    assert process.stdin is not None
+    process.stdin.close()
     assert b"Traceback" not in seen
     assert seen.count(HIDE_CURSOR) == seen.count(SHOW_CURSOR) > 0
     assert seen.endswith(b"\r\n"), "the next prompt begins a line"

@@ -16,8 +16,32 @@ from tests.support.waiting import wait_until
 
 APART = ("--engine-process", "--max-num-seqs", "4", "--no-warm-up")
 BODY = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True}
+STREAM = BODY | {"stream": True}
 PATH = "/v1/completions"
 CPU = {"JAX_PLATFORMS": "cpu"}
+# Run when Python starts, in the engine's process: an answer takes a minute, or more;
+IS_ENGINE = """import os, sys, time
+if "fdjax.cli.engine_process" in sys.orig_argv:
+"""
+SLOW = """    from fdjax.engine.engine import Engine
+    step = Engine.step
+    def slow(engine):
+        time.sleep(0.5)
+        return step(engine)
+    Engine.step = slow
+"""
+# and there is no engine while the server lives.
+ENDLESS = """    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.05)
+"""
+
+
+def beginning(code: str, folder: pathlib.Path) -> dict[str, str]:
+    """The environment in which the engine's process begins with that."""
+    (folder / "sitecustomize.py").write_text(IS_ENGINE + code)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    return {**CPU, "PYTHONPATH": path}
 
 
 def engine_of(pid: int) -> int:
@@ -35,35 +59,36 @@ def test_requests_end_after_a_signal_to_all():
     with server(*APART, wrapper=("setsid",), environment=CPU, log=log) as served:
         process, url = served
         engine = engine_of(process.pid)
-        with httpx2.stream("POST", url + PATH, json=BODY | {"stream": True}) as answer:
+        with httpx2.stream("POST", url + PATH, json=STREAM, timeout=60) as answer:
             lines = answer.iter_lines()
             next(lines)
             os.killpg(process.pid, signal.SIGINT)
             rest = list(lines)
         assert rest[-2] == "data: [DONE]"
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         wait_until(lambda: not pathlib.Path(f"/proc/{engine}").exists())
     assert any("finish_reason=length" in line for line in log)
     assert any("ready after" in line and "weights_s=" in line for line in log)
 
 
-def test_an_engine_that_is_killed():
+def test_an_engine_that_is_killed(tmp_path: pathlib.Path):
     """It is told, and the server ends when it is asked to, with an error."""
     log: list[str] = []
-    with server(*APART, environment=CPU, log=log) as (process, url):
-        assert httpx2.get(f"{url}/health").status_code == 200
-        with httpx2.stream("POST", url + PATH, json=BODY | {"stream": True}) as answer:
+    slow = beginning(SLOW, tmp_path)
+    with server(*APART, environment=slow, log=log) as (process, url):
+        assert httpx2.get(f"{url}/health", timeout=60).status_code == 200
+        with httpx2.stream("POST", url + PATH, json=STREAM, timeout=60) as answer:
             lines = answer.iter_lines()
             next(lines)
             os.kill(engine_of(process.pid), signal.SIGKILL)
             rest = list(lines)
         assert any('"error"' in line for line in rest)
-        assert httpx2.get(f"{url}/health").status_code == 503
-        refused = httpx2.post(url + PATH, json=BODY)
+        assert httpx2.get(f"{url}/health", timeout=60).status_code == 503
+        refused = httpx2.post(url + PATH, json=BODY, timeout=60)
         assert refused.status_code == 503
-        assert httpx2.get(f"{url}/metrics").status_code == 200
+        assert httpx2.get(f"{url}/metrics", timeout=60).status_code == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
     assert any("was ended by SIGKILL" in line for line in log)
 
 
@@ -143,17 +168,18 @@ def test_a_process_that_could_not_say_why_it_ended(
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (15, -15)])
-def test_a_start_that_is_interrupted(number: int, status: int):
-    """While the engine's process imports what it needs, and loads."""
+def test_a_start_that_is_interrupted(number: int, status: int, tmp_path: pathlib.Path):
+    """While the engine's process is not ready, which it never is here."""
     # What is ignored here, as in a shell's background, would be ignored there.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen([*SERVE, *APART], env={**os.environ, **CPU})
+    environment = {**os.environ, **beginning(ENDLESS, tmp_path)}
+    process = subprocess.Popen([*SERVE, *APART], env=environment)
     signal.signal(signal.SIGINT, before)
     try:
         wait_until(lambda: has_engine(process.pid))
         engine = engine_of(process.pid)
         process.send_signal(number)
-        assert process.wait(30) == status
+        assert process.wait(60) == status
         wait_until(lambda: not pathlib.Path(f"/proc/{engine}").exists())
     finally:
         process.kill()
