@@ -21,7 +21,9 @@ PATH = "/v1/completions"
 CPU = {"JAX_PLATFORMS": "cpu"}
 # Run when Python starts, in the engine's process: an answer takes a minute, or more;
 IS_ENGINE = """import os, sys, time
-if "fdjax.cli.engine_process" in sys.orig_argv:
+if "fdjax.cli.engine_process" not in sys.orig_argv:
+    os.environ["SERVER"] = str(os.getpid())
+else:
 """
 SLOW = """    from fdjax.engine.engine import Engine
     step = Engine.step
@@ -31,8 +33,7 @@ SLOW = """    from fdjax.engine.engine import Engine
     Engine.step = slow
 """
 # and there is no engine while the server lives.
-ENDLESS = """    parent = os.getppid()
-    while os.getppid() == parent:
+ENDLESS = """    while os.getppid() == int(os.environ["SERVER"]):
         time.sleep(0.05)
 """
 

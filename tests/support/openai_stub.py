@@ -28,6 +28,8 @@ class Answer:
         joined: how many of them are in one event.
         first_s: seconds before the first token.
         gap_s: seconds between tokens.
+        before: waits until the n-th event may be sent, from 0; that is when the
+            seconds before it begin.
         usage: tokens are counted in an event of their own.
         closing: an event without text says why it ended.
         ending: how the stream ends after its tokens.
@@ -39,6 +41,7 @@ class Answer:
     joined: int = 1
     first_s: float = 0.0
     gap_s: float = 0.0
+    before: Callable[[int], None] = lambda _: None
     usage: bool = True
     closing: bool = False
     ending: Ending = "done"
@@ -137,7 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"refused\nwith \x1b[31m{answer.status}"
             self._write(json.dumps({"error": {"message": message}}))
         else:
-            for delay_s, event in _events(answer, body):
+            for place, (delay_s, event) in enumerate(_events(answer, body)):
+                answer.before(place)
                 time.sleep(delay_s)
                 self._write(f"data: {event}\n\n")
         if answer.ending.endswith("cut"):
