@@ -52,13 +52,18 @@ async def test_refused_before_it_is_read(
 
 
 async def test_others_notice_nothing():
+    """To read the first two takes seconds."""
+    limits = dataclasses.replace(LIMITS, body_bytes=2**25)
+    longest = [(COMPLETIONS, {"prompt": "a " * (2**24 - 1000)})] * 2
     with (
-        served(FakeEngine(TOKENS, step_s=0.005)) as server,
+        served(FakeEngine(TOKENS, step_s=0.005), limits=limits) as server,
         listening(server.app) as port,
         quiet(port) as beside,
         beside.undisturbed(),
     ):
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            posts = [client.post(path, json=body) for path, body, _ in CASES]
+        url = f"http://127.0.0.1:{port}"
+        async with httpx2.AsyncClient(base_url=url, timeout=60) as client:
+            others = [(path, body) for path, body, _ in CASES]
+            posts = [client.post(path, json=body) for path, body in longest + others]
             answers = await asyncio.gather(*posts)
     assert {answer.status_code for answer in answers} == {400}
