@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx2
 import pytest
 
 from fdjax import LLM
+from fdjax.serve.grammars import Grammars
 from fdjax.serve.http.wiring import application
 from tests.support.fake_engine import FakeEngine
 from tests.support.http_server import CHAT, PROMPT, TOKENS, served
@@ -113,15 +115,29 @@ async def test_without_a_tokenizer():
     assert response.json()["error"]["param"] == "response_format"
 
 
-async def test_a_good_one_is_served_while_a_bad_one_compiles():
+async def test_a_good_one_is_served_while_a_bad_one_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """Neither the loop nor the engine waits for the compiler."""
+    compile, begun, free = Grammars.compile, threading.Event(), threading.Event()
+
+    def held(self: Grammars, params: Any, **options: Any) -> Any:
+        begun.set()
+        try:
+            return compile(self, params, **options)
+        finally:
+            assert free.wait(60)
+
+    monkeypatch.setattr(Grammars, "compile", held)
     slow = {"json": {"type": "integer", "multipleOf": 999961}}
     with served() as server:
         bad = asyncio.create_task(
             server.post(COMPLETIONS, PROMPT | {"structured_outputs": slow})
         )
-        await asyncio.sleep(0.1)
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
         for _ in range(3):
             assert (await server.post(COMPLETIONS, PROMPT)).status_code == 200
         assert not bad.done()
+        free.set()
         assert (await bad).status_code == 400

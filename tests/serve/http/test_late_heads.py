@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import Generator
 
 import h11
 import pytest
 
 from fdjax.serve.http.crowd import ConnectionLimits
 from fdjax.serve.http.run import DrainingServer
-from tests.support.http_server import listening, running, served
+from tests.support.http_server import Served, listening, running, served
 from tests.support.raw_http import (
     connection,
     connections,
@@ -26,6 +27,13 @@ pytestmark = pytest.mark.anyio
 
 # Nobody waits so long: whoever is late is told so by `heads_are_late`.
 LATER = ConnectionLimits(head_seconds=3600, idle_seconds=3600)
+
+
+@contextlib.contextmanager
+def listening_late(server: Served) -> Generator[tuple[DrainingServer, int]]:
+    """An application on a port, where nobody is late."""
+    with running(server.app, LATER, drain_seconds=0) as (listener, _, port):
+        yield listener, port
 
 
 async def late(server: DrainingServer, begun: bytes | None = None) -> None:
@@ -67,7 +75,7 @@ async def test_a_head_that_does_not_come(
 ):
     with (
         served() as server,
-        running(server.app, LATER, drain_seconds=0) as (listener, _, port),
+        listening_late(server) as (listener, port),
     ):
         async with connection(port) as (reader, writer):
             writer.write(before + begun)
@@ -92,7 +100,7 @@ async def test_heads_have_so_many_seconds():
 async def test_who_stays_after_that_is_counted_once():
     with (
         served() as server,
-        running(server.app, LATER, drain_seconds=0) as (listener, _, port),
+        listening_late(server) as (listener, port),
     ):
         async with connection(port) as (reader, writer):
             writer.write(b"GET /health HT")
@@ -112,7 +120,7 @@ async def test_what_comes_after_an_answer_does_not_keep_a_connection():
     """A body whose request was refused at once, byte by byte."""
     with (
         served(api_keys=["secret"]) as server,
-        running(server.app, LATER, drain_seconds=0) as (listener, _, port),
+        listening_late(server) as (listener, port),
     ):
         async with connection(port) as (reader, writer):
             writer.write(request("Content-Length: 1000000\r\n"))
@@ -141,7 +149,7 @@ async def test_a_chunked_body_without_end():
 
     with (
         served() as server,
-        running(server.app, LATER, drain_seconds=0) as (listener, _, port),
+        listening_late(server) as (listener, port),
     ):
         async with connection(port) as (reader, writer):
             writer.write(request("Transfer-Encoding: chunked\r\n"))

@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -130,11 +132,12 @@ async def test_cancelled_requests_leave_no_page_behind(llm: LLM, serving: Servin
             pass
 
     tasks = [asyncio.create_task(read(f"The fox {i}")) for i in range(20)]
-    await asyncio.sleep(0.3)
+    while not running.num_made:
+        await asyncio.sleep(0.001)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while running.num_unfinished:
             await asyncio.sleep(0.01)
     (output,) = [chunk async for chunk in running.generate([5], GREEDY)][-1:]
@@ -148,8 +151,20 @@ async def test_a_full_queue_is_told_and_empties(
 ):
     monkeypatch.setattr(llm.engine, "limits", QueueLimits(requests=2))
     client, running = serving
+    step, free = llm.engine.step, threading.Event()
+
+    def held() -> Any:
+        assert free.wait(60)
+        return step()
+
+    monkeypatch.setattr(llm.engine, "step", held)
     body = BODY | {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
-    requests = [client.post("/v1/completions", json=body) for _ in range(24)]
+    requests = [
+        asyncio.create_task(client.post("/v1/completions", json=body))
+        for _ in range(24)
+    ]
+    await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+    free.set()
     answers = await asyncio.gather(*requests)
     assert {answer.status_code for answer in answers} == {200, 503}
     for answer in answers:
