@@ -199,7 +199,7 @@ def test_texts_and_code_are_copied(chat: Chat):
 def test_an_answer_is_stopped_and_asked_anew(chat: Chat):
     """What the first answer had on its way does not reach the second."""
     engine = chat.server.engine
-    engine.answer = TOKENIZER.encode_plain("word " * 2000)
+    engine.answer = TOKENIZER.encode_plain("word " * 20_000)  # of minutes
     engine.step_s = 0.01
     chat.page.fill("#prompt", "One?")
     chat.page.keyboard.press("Enter")
@@ -207,7 +207,7 @@ def test_an_answer_is_stopped_and_asked_anew(chat: Chat):
     chat.page.click("#send")
     chat.ended()
     assert chat.page.inner_text(".note") == "stopped"
-    assert 20 < len(chat.page.inner_text(".markdown")) < 9000
+    assert 20 < len(chat.page.inner_text(".markdown")) < 90_000
     engine.answer = TOKENIZER.encode_plain("Done.")
     chat.page.click("text=Regenerate")
     chat.ended()

@@ -2,8 +2,9 @@
 
 import pathlib
 import re
+import threading
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,13 +21,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 KEY = "the key"
-# The length of the answer at each change of it.
+# The length of the answer at each change of it, and what the throughput was.
 WATCH_ANSWER = """
     globalThis.lengths = [];
+    globalThis.rates = [];
+    const deep = { childList: true, subtree: true };
+    new MutationObserver(() => {
+        rates.push(document.querySelector("#throughput .value").textContent);
+    }).observe(document.querySelector("#throughput"), deep);
     new MutationObserver(() => {
         const answer = document.querySelector(".markdown");
         if (answer) lengths.push(answer.textContent.length);
-    }).observe(document.querySelector("#log"), { childList: true, subtree: true });
+    }).observe(document.querySelector("#log"), deep);
 """
 
 
@@ -54,7 +60,17 @@ def line_of(page: "Page", plot: str) -> str:
     return page.locator(f"#{plot} .line").first.get_attribute("d") or ""
 
 
-def test_a_chat_streams_and_the_plots_move(page: "Page", url: str):
+def test_a_chat_streams_and_the_plots_move(
+    page: "Page", url: str, llm: LLM, monkeypatch: pytest.MonkeyPatch
+):
+    """No more of the answer is made before the page has shown what there is."""
+    step, may_step = llm.engine.step, threading.Semaphore(0)
+
+    def held() -> Any:
+        may_step.acquire(timeout=60)
+        return step()
+
+    monkeypatch.setattr(llm.engine, "step", held)
     told: list[str] = []
     asked: list[str] = []
     page.on("console", lambda message: told.append(message.text))
@@ -68,6 +84,11 @@ def test_a_chat_streams_and_the_plots_move(page: "Page", url: str):
     page.fill("#prompt", "Once upon a time there was a king")
     page.evaluate(WATCH_ANSWER)
     page.keyboard.press("Enter")
+    for count in range(1, 5):  # with eight of thirteen steps
+        may_step.release(2)
+        shown = f"new Set(lengths).size >= {count}"
+        page.wait_for_function(shown, timeout=SECONDS)
+    may_step.release(10**6)
     page.wait_for_selector(".note", timeout=SECONDS)
     lengths: list[int] = page.evaluate("lengths")
     assert len(set(lengths)) > 3 and lengths == sorted(lengths), "it comes in parts"
@@ -75,11 +96,12 @@ def test_a_chat_streams_and_the_plots_move(page: "Page", url: str):
     assert re.match(r"\d+ tokens, the first after [\d,]+ ms", page.inner_text(".note"))
     plots = ("throughput", "requests", "kv", "recomputed")
     before = [line_of(page, plot) for plot in plots]
-    throughput = page.locator("#throughput .value")
-    wait_until(lambda: re.match(r"[1-9]", throughput.inner_text()), seconds=30)
-    page.wait_for_timeout(1500)
+    page.wait_for_function("rates.some((one) => /^[1-9]/.test(one))", timeout=SECONDS)
     for plot, old in zip(plots, before, strict=True):
-        assert len(line_of(page, plot)) > len(old), f"{plot} has more points"
+        wait_until(
+            lambda plot=plot, old=old: len(line_of(page, plot)) > len(old),
+            fault=f"{plot} has no more points",
+        )
     assert not told
     assert all(one.startswith((url, "data:")) for one in asked)
     assert f"{url}/metrics" in asked
