@@ -49,6 +49,17 @@ class Attacked:
         """The answer to what anybody may ask for."""
         return self.post("/v1/completions", {"prompt": "Once", "max_tokens": 16})
 
+    @contextlib.contextmanager
+    def begun(self) -> Generator[httpx2.Response]:
+        """The stream of what anybody may ask for, which the server has taken."""
+        body = {"prompt": "Once", "max_tokens": 16, "stream": True}
+        with (
+            httpx2.Client(base_url=self.url, timeout=_WAIT_S) as client,
+            client.stream("POST", "/v1/completions", json=body) as response,
+        ):
+            assert response.status_code == 200
+            yield response
+
     def connection(self) -> socket.socket:
         """A client that takes little at once."""
         connection = socket.socket()
