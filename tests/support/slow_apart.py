@@ -14,9 +14,9 @@ STEP_S = 0.01
 _step = Engine.step
 
 
-def _slow_step(engine: Engine) -> list[tuple[EngineSequence, Increment]]:
+def _slow_step(self: Engine) -> list[tuple[EngineSequence, Increment]]:
     time.sleep(STEP_S)
-    return _step(engine)
+    return _step(self)
 
 
 if __name__ == "__main__":
