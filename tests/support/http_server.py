@@ -36,7 +36,7 @@ GRAMMARS.prepare()  # the servers of tests are up for no time when a request com
 PROMPT = {"prompt": "Once", "max_tokens": 32}
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
 LIMITS = Limits(body_bytes=2**20, body_seconds=60, prompts=8, n=4, samples=16)
-CONNECTIONS = ConnectionLimits()
+CONNECTIONS = ConnectionLimits(head_seconds=60, idle_seconds=60)
 MODEL = ServedModel(
     names=("tales", "tales-5m"),
     vocab_size=VOCAB_SIZE,
