@@ -25,12 +25,14 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Makes an `AsyncLLM` over an engine."""
-    made: list[AsyncLLM] = []
+    made: list[tuple[AsyncLLM, FakeEngine]] = []
 
     def make(engine: FakeEngine) -> AsyncLLM:
-        made.append(AsyncLLM(engine, TOKENIZER))
-        return made[-1]
+        made.append((AsyncLLM(engine, TOKENIZER), engine))
+        return made[-1][0]
 
     yield make
-    for llm in made:
+    for llm, engine in made:
+        if engine.hung is not None:  # its step would never end
+            engine.hung.set()
         llm.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import queue
 import threading
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from fdjax import AsyncLLM, RequestError
 from fdjax.engine.origin import Origin
 from fdjax.generate.params import SamplingParams
-from fdjax.serve.in_thread import InThread
 from fdjax.serve.tickets import MOST_UNREAD
 from tests.support.async_llm import (
     LONG,
@@ -20,6 +18,7 @@ from tests.support.async_llm import (
     TOKENS,
     Make,
     collect,
+    commands_of,
     tokens_of,
     until,
 )
@@ -60,13 +59,6 @@ async def test_many_at_once_all_on_one_thread(make: Make):
     assert all(tokens_of(chunks) == TOKENS for chunks in many)
     assert engine.threads == {"fdjax-engine"}
     assert llm.num_unfinished == 0
-
-
-def commands_of(llm: AsyncLLM) -> queue.SimpleQueue[Any]:
-    """What its engine's thread has not done yet."""
-    running = llm._running
-    assert isinstance(running, InThread)
-    return running.thread._commands
 
 
 async def test_who_arrives_while_a_step_may_wait_is_in_it(make: Make):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.async_llm import (
     TOKENS,
     Make,
     collect,
+    commands_of,
     tokens_of,
     until,
 )
@@ -27,27 +29,35 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_leaving_the_iterator_aborts(make: Make):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    going = threading.Event()
+    engine = FakeEngine(TOKENS, hung=going, hangs_after=1)
     llm = make(engine)
     chunks = llm.generate("Once", LONG)
     await anext(chunks)
     await chunks.aclose()
+    going.set()
     await until(lambda: len(engine.aborted) == 1)
     assert llm.num_unfinished == 0
     assert tokens_of(await collect(llm)) == TOKENS, "the next request is served"
 
 
 async def test_two_hundred_cancelled_tasks(make: Make):
-    """Some before the engine has them, some while they run."""
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    """Some while they run, some before the engine has them."""
+    going = threading.Event()
+    engine = FakeEngine(TOKENS, step_s=SLOW_S, crowd=1000)
     llm = make(engine)
     survivor = asyncio.create_task(collect(llm))
-    tasks = [asyncio.create_task(collect(llm)) for _ in range(200)]
-    await asyncio.sleep(SLOW_S * 2)
+    tasks = [asyncio.create_task(collect(llm)) for _ in range(100)]
+    await until(lambda: len(engine.added) == 101)
+    engine.hung = going
+    tasks += [asyncio.create_task(collect(llm)) for _ in range(100)]
+    await until(lambda: commands_of(llm).qsize() > 50)
     for task in tasks:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    engine.crowd = 0
+    going.set()
     assert tokens_of(await survivor) == TOKENS
     await until(lambda: not engine.sequences)
     assert llm.num_unfinished == 0
@@ -63,13 +73,13 @@ async def test_cancelled_while_the_engine_takes_it(
         requests: Sequence[Request], origin: Origin | None = None
     ) -> list[FakeSequence]:
         entered.set()
-        assert leave.wait(5)
+        assert leave.wait(60)
         return add(requests, origin)
 
     monkeypatch.setattr(engine, "add_samples", slow_add)
     llm = make(engine)
     task = asyncio.create_task(llm.start(["Once"], LONG))
-    assert await asyncio.to_thread(entered.wait, 5)
+    assert await asyncio.to_thread(entered.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -79,11 +89,13 @@ async def test_cancelled_while_the_engine_takes_it(
 
 
 async def test_a_stop_string_ends_the_request_in_the_engine(make: Make):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    going = threading.Event()
+    engine = FakeEngine(TOKENS, hung=going, hangs_after=4)
     params = SamplingParams(max_tokens=32, stop=" time")
     chunks = await collect(make(engine), params)
     assert "".join(chunk.text or "" for chunk in chunks) == " upon a"
     assert chunks[-1].finish_reason == "stop"
+    going.set()
     await until(lambda: len(engine.aborted) == 1)
 
 
@@ -91,16 +103,22 @@ async def test_a_request_may_time_out_before_the_engine_has_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ):
     engine = FakeEngine(TOKENS)
-    leave, request = threading.Event(), engine.request
+    entered, leave, request = threading.Event(), threading.Event(), engine.request
+    loop, later_s = asyncio.get_running_loop(), 0.0
 
     def slow(*arguments: Any) -> Request:
-        assert leave.wait(20)
+        entered.set()
+        assert leave.wait(60)
         return request(*arguments)
 
     monkeypatch.setattr(engine, "request", slow)
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + later_s)
     llm = make(engine)
-    with pytest.raises(RequestTimeoutError, match=r"after 0\.05 seconds"):
-        await llm.start(["Once"], LONG, seconds=0.05)
+    starting = asyncio.create_task(llm.start(["Once"], LONG, seconds=999.5))
+    assert await asyncio.to_thread(entered.wait, 60)
+    later_s = 1000.0
+    with pytest.raises(RequestTimeoutError, match=r"after 999\.5 seconds"):
+        await starting
     leave.set()
     await until(lambda: len(engine.aborted) == 1)
     assert llm.num_unfinished == 0
@@ -112,7 +130,7 @@ async def test_a_step_that_raises_ends_everything_at_once(make: Make):
     llm = make(engine)
     assert (llm.is_running, llm.errored) == (True, False)
     tasks = [asyncio.create_task(collect(llm)) for _ in range(20)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(result) for result in results} == {EngineDeadError}
     assert isinstance(results[0], EngineDeadError)
@@ -123,7 +141,7 @@ async def test_a_step_that_raises_ends_everything_at_once(make: Make):
 
 
 async def test_a_closed_one_serves_no_more(make: Make):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    engine = FakeEngine(TOKENS, step_s=SLOW_S, crowd=2)  # who is alone gets no token
     llm = make(engine)
     waiting = asyncio.create_task(collect(llm))
     await until(lambda: bool(engine.sequences))
@@ -135,12 +153,14 @@ async def test_a_closed_one_serves_no_more(make: Make):
 
 
 def test_a_loop_that_is_gone_keeps_no_request(make: Make):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S)
+    going = threading.Event()
+    engine = FakeEngine(TOKENS, hung=going)
     llm = make(engine)
 
     async def leave_one_behind() -> None:
         await llm.start(["Once"], LONG)
 
     asyncio.run(leave_one_behind())
+    going.set()
     asyncio.run(until(lambda: len(engine.aborted) == 1))
     assert tokens_of(asyncio.run(collect(llm))) == TOKENS

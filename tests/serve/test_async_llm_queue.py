@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Awaitable
 
 import pytest
@@ -49,12 +50,14 @@ async def test_of_many_at_once_those_without_room_cost_nothing(make: Make):
 
 
 async def test_a_full_queue_takes_all_samples_or_none(make: Make):
-    engine = FakeEngine(TOKENS, step_s=SLOW_S, max_sequences=4)
+    going = threading.Event()
+    engine = FakeEngine(TOKENS, hung=going, max_sequences=4)
     llm = make(engine)
     first = await llm.start(["Once"], dataclasses.replace(LONG, n=2))
     with pytest.raises(QueueFullError):
         await llm.start(["Once"], dataclasses.replace(LONG, n=3))
     assert llm.num_unfinished == 2
+    going.set()
     for stream in first:
         assert tokens_of([chunk async for chunk in stream]) == TOKENS
 

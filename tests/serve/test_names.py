@@ -15,6 +15,9 @@ pytestmark = pytest.mark.anyio
 TWICE = SamplingParams(max_tokens=32, n=2)
 
 
+ENDLESS = SamplingParams(max_tokens=len(TOKENS) * 1000, n=2)
+
+
 async def collect(llm: AsyncLLM, request_id: str | None = None) -> list[Chunk]:
     return [chunk async for chunk in llm.generate("Once", TWICE, request_id)]
 
@@ -30,11 +33,11 @@ async def test_chunks_have_the_name_of_their_request(make: Make):
 
 
 async def test_an_aborted_request_says_so_and_harms_no_other(make: Make):
-    engine = FakeEngine(TOKENS * 4, step_s=0.01)
+    engine = FakeEngine(TOKENS * 1000, step_s=0.001, max_model_len=10**6)
     llm = make(engine)
     other = asyncio.create_task(collect(llm, "other"))
     seen: list[Chunk] = []
-    async for chunk in llm.generate("Once", TWICE, "tale"):
+    async for chunk in llm.generate("Once", ENDLESS, "tale"):
         seen.append(chunk)
         if len(seen) == 2:
             await llm.abort("tale")
@@ -42,7 +45,7 @@ async def test_an_aborted_request_says_so_and_harms_no_other(make: Make):
     ends = [chunk for chunk in seen if chunk.finish_reason is not None]
     assert [chunk.finish_reason for chunk in ends] == ["abort", "abort"]
     assert {chunk.sample for chunk in ends} == {0, 1}
-    assert sum(len(chunk.token_ids) for chunk in await other) == 2 * len(TOKENS * 4)
+    assert sum(len(chunk.token_ids) for chunk in await other) == 2 * 32
     assert len(engine.aborted) == 2
 
 

@@ -1,11 +1,14 @@
 """What tests of `AsyncLLM` share; `tests/serve/conftest.py` has the fixture `make`."""
 
 import asyncio
+import queue
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from fdjax import AsyncLLM
 from fdjax.generate.params import SamplingParams
 from fdjax.models import SHIPPED, resolve
+from fdjax.serve.in_thread import InThread
 from fdjax.serve.outputs import Chunk
 from fdjax.serve.tokenizer import FastTokenizer
 from tests.support.fake_engine import FakeEngine
@@ -32,6 +35,13 @@ def tokens_of(chunks: Iterable[Chunk]) -> list[int]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for what another thread does."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def commands_of(llm: AsyncLLM) -> queue.SimpleQueue[Any]:
+    """What its engine's thread has not done yet."""
+    running = llm._running
+    assert isinstance(running, InThread)
+    return running.thread._commands
