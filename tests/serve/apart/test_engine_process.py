@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from fdjax.serve.http.keyring import Keyring
 from fdjax.serve.http.wiring import application
 from tests.support.fake_apart import launched
 from tests.support.http_server import listening
+from tests.support.standing_apart import LONG_TOKENS, SOME_TOKENS
 
 pytestmark = [
     pytest.mark.anyio,
@@ -37,6 +39,7 @@ LIMITS: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 256}
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}
 DRAWN = PROMPT | {"temperature": 1.0, "seed": 7}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}}}
+ENDLESS = {"max_tokens": LONG_TOKENS, "ignore_eos": True}
 BEAMS = {"use_beam_search": True, "n": 3, "temperature": 0}
 
 
@@ -52,7 +55,7 @@ def loaded() -> Iterator[LoadedApart]:
         debug=True,
     )
     with contextlib.ExitStack() as stack:
-        process = launched("tests.support.slow_apart")
+        process = launched("tests.support.standing_apart")
         stack.callback(process.end)
         loaded, _ = engine_apart.loaded(process, options, StartTimes())
         yield loaded
@@ -154,12 +157,12 @@ async def streamed(app: FastAPI, body: dict[str, Any]) -> str:
 
 async def test_who_leaves_ends_the_request(there: tuple[FastAPI, AsyncLLM]):
     app, serving = there
-    body = PROMPT | {"max_tokens": 200, "ignore_eos": True, "stream": True, "n": 2}
+    body = PROMPT | ENDLESS | {"stream": True, "n": 2}
     with listening(app) as port:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as one:
             async with one.stream("POST", "/v1/completions", json=body) as answer:
                 await anext(answer.aiter_bytes())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await metric(one, "num_requests_unfinished"):
                     await asyncio.sleep(0.01)
                 while await metric(one, "num_requests_running"):
@@ -203,7 +206,7 @@ async def test_a_search_is_charged_for_its_beams_while_it_runs(
     """And not for what it has not computed when it is aborted."""
     del there  # which closes the engine, later
     width, counted = BEAMS["n"], "key_generation_tokens_total"
-    search = PROMPT | BEAMS | {"max_tokens": 200, "ignore_eos": True}
+    search = PROMPT | BEAMS | ENDLESS
     named = {"x-request-id": "mine"}
     async with client(keyed) as one:
         one.headers["authorization"] = "Bearer a"
@@ -211,7 +214,7 @@ async def test_a_search_is_charged_for_its_beams_while_it_runs(
             one.post("/v1/completions", json=search, headers=named)
         )
         async with asyncio.timeout(60):
-            while await metric(one, counted) < 40:
+            while await metric(one, counted) < SOME_TOKENS:
                 await asyncio.sleep(0.001)
         refused = await one.post("/v1/completions", json=PROMPT)
         aborted = await one.post("/v1/requests/mine/abort")
@@ -220,10 +223,10 @@ async def test_a_search_is_charged_for_its_beams_while_it_runs(
         assert answer["usage"]["completion_tokens"] == 0
         assert {one["finish_reason"] for one in answer["choices"]} == {"abort"}
         charged = await metric(one, counted)
-        assert 40 <= charged < 200 * width and charged % width == 0
+        assert SOME_TOKENS <= charged < LONG_TOKENS * width and charged % width == 0
 
 
-LONG = SamplingParams(max_tokens=200, ignore_eos=True)  # two seconds, or more
+LONG = SamplingParams(max_tokens=LONG_TOKENS, ignore_eos=True)
 
 
 async def test_a_tenant_has_its_rows_and_its_priorities(
@@ -247,12 +250,19 @@ async def test_a_tenant_has_its_rows_and_its_priorities(
         stream.close()
 
 
-async def test_a_deadline_ends_the_request(there: tuple[FastAPI, AsyncLLM]):
+async def test_a_deadline_ends_the_request(
+    there: tuple[FastAPI, AsyncLLM], monkeypatch: pytest.MonkeyPatch
+):
     _, serving = there
-    (stream,) = await serving.start([[5]], LONG, seconds=0.3)
-    chunks = [chunk async for chunk in stream]
+    loop, later_s = asyncio.get_running_loop(), 0.0
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + later_s)
+    (stream,) = await serving.start([[5]], LONG, seconds=999.5)
+    chunks = [await anext(stream)]
+    later_s = 1000.0
+    async with asyncio.timeout(60):
+        chunks += [chunk async for chunk in stream]
     assert chunks[-1].failure is not None
     assert chunks[-1].failure.code == "request_timeout"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while serving.statistics().num_running:
             await serving.look()
