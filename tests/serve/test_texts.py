@@ -11,6 +11,7 @@ from fdjax.models import SHIPPED, resolve
 from fdjax.serve.async_llm import AsyncLLM
 from fdjax.serve.texts import TextLimit, Texts
 from fdjax.serve.tokenizer import FastTokenizer
+from tests.support.async_llm import until
 from tests.support.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +92,8 @@ async def test_whoever_waits_for_what_was_not_begun_is_told_of_the_end():
         for _ in range(2):  # as many as are begun at once
             await asyncio.to_thread(tokenizer.inside.acquire)
         texts.close()
-        ended, _ = await asyncio.wait(tasks, timeout=1)
+        await until(lambda: sum(task.done() for task in tasks) >= 7)
+        ended = [task for task in tasks if task.done()]
         assert len(ended) == 7
         assert all(isinstance(task.exception(), EngineDeadError) for task in ended)
         with pytest.raises(EngineDeadError):
@@ -109,33 +111,69 @@ async def test_a_closed_llm_tokenises_no_more():
         await llm.texts.encode("Once", "it")
 
 
+class Noting(FastTokenizer):
+    """Notes when it is at work."""
+
+    at_work = False
+
+    def encode(self, text: str) -> list[int]:
+        self.at_work = True
+        ids = super().encode(text)
+        self.at_work = False
+        return ids
+
+
 async def test_other_threads_go_on_while_a_text_is_tokenised():
-    """Steps of this loop are counted; a call that held the interpreter allows none."""
-    texts, steps = Texts(TOKENIZER), 0
-    work = asyncio.create_task(texts.encode("a " * 200_000, "it"))
-    while not work.done():
-        steps += 1
-        await asyncio.sleep(0.001)
-    assert steps > 5
+    """They see it at work; a call that held the interpreter would let none look."""
+    tokenizer, seen = Noting(resolve(SHIPPED) / "tokenizer.json"), False
+    texts = Texts(tokenizer)
+    for _ in range(10):  # where this thread is not let run in time, once more
+        work = asyncio.create_task(texts.encode("a " * 200_000, "it"))
+        while not work.done():
+            await asyncio.sleep(0.001)
+            seen |= tokenizer.at_work
+        if seen:
+            break
+    assert seen
+    texts.close()
+
+
+class OneByOne(FastTokenizer):
+    """Each long text takes it until one may end.
+
+    Attributes:
+        begun: texts, in order.
+        may_end: how many of the long ones.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(resolve(SHIPPED) / "tokenizer.json")
+        self.begun: list[str] = []
+        self.inside, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def encode(self, text: str) -> list[int]:
+        self.begun.append(text)
+        if len(text) > 1000:
+            self.inside.release()
+            assert self.may_end.acquire(timeout=60)
+        return super().encode(text[:9])
 
 
 async def test_short_texts_and_other_owners_go_before_many_longer_ones():
     """Who asks for very much keeps nobody waiting for all of it."""
-    tokenizer = Stuck()
-    texts, done = Texts(tokenizer), list[str]()
-
-    async def encode(what: str, text: str, owner: str) -> None:
-        await texts.encode(text, what, owner=owner)
-        done.append(what)
-
+    tokenizer = OneByOne()
+    texts = Texts(tokenizer)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(20):
-            tasks.create_task(encode("many", "a" * 2000, "a"))
+            tasks.create_task(texts.encode("a" * 2000, "many", owner="a"))
         for _ in range(2):
             await asyncio.to_thread(tokenizer.inside.acquire)
-        tasks.create_task(encode("short", "a", "a"))
-        tasks.create_task(encode("other", "a" * 2000, "b"))
+        tasks.create_task(texts.encode("a", "short", owner="a"))
+        tasks.create_task(texts.encode("b" * 2000, "other", owner="b"))
         await asyncio.sleep(0)
-        tokenizer.freed.set()
-    assert {"short", "other"} <= {*done[:8]}, "two were begun, and some are told late"
+        for _ in range(19):
+            tokenizer.may_end.release()
+            await asyncio.to_thread(tokenizer.inside.acquire)
+        tokenizer.may_end.release(2)
+    assert {*tokenizer.begun[2:4]} == {"a", "b" * 2000}, "two were begun before"
     texts.close()
