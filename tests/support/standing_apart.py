@@ -20,12 +20,12 @@ _step = Engine.step
 _made: dict[EngineSequence, int] = {}
 
 
-def _standing_step(engine: Engine) -> list[tuple[EngineSequence, Increment]]:
+def _standing_step(self: Engine) -> list[tuple[EngineSequence, Increment]]:
     """Nothing, though the engine's thread goes round and does what it is asked."""
     if any(made >= SOME_TOKENS and not one.ended for one, made in _made.items()):
         time.sleep(0.001)
         return []
-    increments = _step(engine)
+    increments = _step(self)
     for sequence, increment in increments:
         if sequence.request.max_tokens >= LONG_TOKENS:
             _made[sequence] = _made.get(sequence, 0) + increment.num_made
