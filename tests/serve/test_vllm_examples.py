@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 4}
 
 
 def test_basic(llm: LLM):
-    params = SamplingParams(temperature=0.8, top_p=0.95)
+    params = SamplingParams(temperature=0.8, top_p=0.95, seed=1)
     outputs = llm.generate(PROMPTS, params)
     for given, output in zip(PROMPTS, outputs, strict=True):
         assert output.prompt == given
@@ -44,7 +44,9 @@ def test_chat(llm: LLM):
         {"role": "assistant", "content": "Hello! How can I assist you today?"},
         {"role": "user", "content": "Write a tale about a fox"},
     ]
-    (output,) = llm.chat(conversation, SamplingParams(max_tokens=8), use_tqdm=False)
+    (output,) = llm.chat(
+        conversation, SamplingParams(max_tokens=8, seed=1), use_tqdm=False
+    )
     assert output.outputs[0].text
     conversations = [conversation for _ in range(3)]
     assert len(llm.chat(conversations, SamplingParams(max_tokens=8))) == 3
