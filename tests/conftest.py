@@ -29,22 +29,29 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     import jax
-    from hypothesis import HealthCheck, settings
 
     from tests import gpu_record
     from tests.support.gpu_run import GpuRun
 
     jax.config.update("jax_numpy_dtype_promotion", "strict")
-    # How long an example takes says how busy the machine is.
-    settings.register_profile(
-        "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-    settings.load_profile("tests")
+    _let_examples_take_long()
     if ON_A_CPU and not jax.config.jax_compilation_cache_dir:
         _keep_programs(config)
     # A worker of xdist sees a part of the tests only, and the process above it none.
     if (path := gpu_record.destination()) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(GpuRun(path))
+
+
+def _let_examples_take_long() -> None:
+    """How long one of hypothesis takes says how busy the machine is."""
+    if importlib.util.find_spec("hypothesis") is None:  # beside other stacks
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("tests")
 
 
 def _keep_programs(config: pytest.Config) -> None:
