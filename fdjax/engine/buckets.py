@@ -133,6 +133,13 @@ class Buckets:
         """The most tokens of the calls with prompts of one engine step."""
         return self.prefills[-1]
 
+    def mixes(self, num_decoding: int) -> bool:
+        """Whether a call with prompts has a token of each of so many rows, too.
+
+        They take turns where little room were left to prompts.
+        """
+        return 2 * num_decoding <= self.step_tokens
+
     @property
     def prefill_rows(self) -> int:
         """The most prompts of a call."""

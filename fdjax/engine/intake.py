@@ -145,7 +145,7 @@ class Intake:
 
     def waiting(self) -> Waiting:
         """What waits now; any thread may ask."""
-        return Waiting(self.scheduler.load, self.scheduler.shares.waiting())
+        return Waiting(self.scheduler.waiting.load, self.scheduler.shares.waiting())
 
     @property
     def _preparation(self) -> BeamPreparation:

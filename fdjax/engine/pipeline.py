@@ -93,16 +93,10 @@ class Pipeline:
 
     @property
     def _mixes(self) -> bool:
-        """The next call has prompts, and a token of each row that decodes.
-
-        They take turns where so many decode that little room were left to prompts.
-        """
+        """The next call has prompts, and a token of each row that decodes."""
         scheduler = self._scheduler
-        return (
-            self._executor.mixed
-            and bool(scheduler.prompts)
-            and 2 * len(scheduler.decoding) <= scheduler.prompts.most_tokens
-        )
+        has_prompts = self._executor.mixed and bool(scheduler.prompts)
+        return has_prompts and scheduler.prompts.mix(len(scheduler.decoding))
 
     @property
     def _num_steps(self) -> int:

@@ -46,6 +46,10 @@ class Prompts(Collection[EngineSequence]):
         """Tokens of the largest call."""
         return self._buckets.step_tokens
 
+    def mix(self, num_decoding: int) -> bool:
+        """See `Buckets.mixes`."""
+        return self._buckets.mixes(num_decoding)
+
     def add(self, sequence: EngineSequence) -> None:
         """Takes a sequence that was let in."""
         self._sequences[sequence] = self._num_computed + _left(sequence)

@@ -130,9 +130,12 @@ class Room:
 
         Args:
             prompts: that wait.
-            num_decoding: rows that decode in it.
+            num_decoding: rows that decode: in it, if they do not take turns.
         """
-        size = smallest_fitting(self._buckets.prefills, num_decoding + 1)
+        if not self.borrows:
+            return 0
+        beside = num_decoding if self._buckets.mixes(num_decoding) else 0
+        size = smallest_fitting(self._buckets.prefills, beside + 1)
         return self._of_prompts(prompts, size)
 
     def most_tokens(self, prompts: Collection[EngineSequence]) -> int:

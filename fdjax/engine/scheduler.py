@@ -8,7 +8,6 @@ from fdjax.engine.beam_searches import BeamSearches
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.formed import FormedSequences
-from fdjax.engine.limits import Load
 from fdjax.engine.policy import PrefillOrder, StepPolicy
 from fdjax.engine.prefixes import Prefixes
 from fdjax.engine.prompts import Prompts
@@ -87,11 +86,6 @@ class Scheduler:
         """Sequences that wait for a row."""
         return self.waiting.load.samples
 
-    @property
-    def load(self) -> Load:
-        """What waits for rows."""
-        return self.waiting.load
-
     def add(self, sequence: EngineSequence) -> None:
         """Puts a sequence into the queue."""
         self.waiting.push(sequence)
@@ -126,11 +120,17 @@ class Scheduler:
         self._admission.begin()
         if self.away.any_on_way:  # nobody overtakes them meanwhile
             return admitted
+        borrowed = 0
         while sequence := self._admission.next():
             found = self.prefixes.found(sequence)
             if found is None:
                 break
-            if not self._seat(sequence, found):
+            if not admitted:
+                others = self.prompts, len(self.decoding)
+                borrowed = self.room.least_of_prompts(*others)
+            least = self.room.least(sequence.request, num_rows=len(self.running) + 1)
+            borrowed = max(borrowed, least)
+            if not self._seat(sequence, found, borrowed):
                 self._admission.keep_out(sequence)
                 break
             admitted.append(sequence)
@@ -229,18 +229,18 @@ class Scheduler:
     def _pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._page_size)
 
-    def _seat(self, sequence: EngineSequence, found: Sequence[int]) -> bool:
+    def _seat(
+        self, sequence: EngineSequence, found: Sequence[int], borrowed: int
+    ) -> bool:
         if self._gathering and not self.room.can_gather([*self.running, sequence]):
             return False
         self.pool.share(found)
         missing = self._pages_for(len(sequence.tokens)) - len(found)
         # Room for one more page of each row that is held already, for the first ones of
-        # beams, and for what a step borrows, of it, of a search or of prompts that run:
-        # or it would be put back as soon as it is let in.
+        # beams, and for what a step borrows, of it, of a search or of prompts that run
+        # (`borrowed`): or it would be put back as soon as it is let in.
         crowd = self._rows.num_held + sequence.request.num_rows * sequence.is_search
-        least = self.room.least(sequence.request, num_rows=len(self.running) + 1)
-        of_prompts = self.room.least_of_prompts(self.prompts, len(self.decoding))
-        crowd += max(least, of_prompts, self.beams.borrowed(self.room))
+        crowd += max(borrowed, self.beams.borrowed(self.room))
         num_free = self.pool.num_free - self.room.num_promised
         if missing + crowd > num_free and self.running:
             self.pool.give_back(found)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fdjax import PoolingParams, RequestError
-from fdjax.engine.borrowing import NOTHING_BORROWED, BorrowingCall
+from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing, BorrowingCall
 from fdjax.engine.engine import Engine
 from fdjax.engine.kv_calls import MOVE_SIZES
 from fdjax.engine.policy import StepPolicy
@@ -228,4 +228,28 @@ def test_none_is_let_in_where_a_prompt_that_is_scored_has_room():
     while engine.has_work:
         engine.step()
     assert engine.statistics().num_preemptions <= 2
+    assert is_idle(engine)
+
+
+@pytest.mark.parametrize("borrowing", [NOTHING_BORROWED, OnlyScored()])
+def test_more_rows_decode_than_a_call_has_tokens(borrowing: Borrowing):
+    """Others are let in as they end, one by one."""
+    engine = tiny_engine(
+        shallow_model(),
+        num_pages=64,
+        page_size=4,
+        max_num_seqs=8,
+        max_batched_tokens=4,
+        steps_per_launch=1,
+        borrowing=borrowing,
+    )
+    lengths = [20 - 2 * (count % 7) for count in range(24)]
+    for count, length in enumerate(lengths):
+        params = dataclasses.replace(GREEDY, max_tokens=length)
+        engine.add(engine.request(0, [count + 1, 2, 3], params))
+    made, most = 0, 0
+    while engine.has_work:
+        made += sum(len(new.token_ids) for _, new in engine.step())
+        most = max(most, len(engine.scheduler.decoding))
+    assert made == sum(lengths) and most > 4
     assert is_idle(engine)

@@ -101,10 +101,10 @@ def test_many_ends():
 
 def test_nothing_is_left_of_those_that_have_gone():
     scheduler, sequences = crowd(5)
-    assert scheduler.load == Load(requests=6, samples=40, tokens=120)
+    assert scheduler.waiting.load == Load(requests=6, samples=40, tokens=120)
     for sequence in sequences:
         scheduler.end(sequence)
-    assert scheduler.load == Load(0, 0, 0)
+    assert scheduler.waiting.load == Load(0, 0, 0)
     assert scheduler.admit() == []
 
 
