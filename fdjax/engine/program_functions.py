@@ -1,32 +1,25 @@
 """The functions that an engine's programs are made of, jitted over flat weights."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import jax
 
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.invariance import as_config_says
-from fdjax.generate import rows
 from fdjax.generate.beam_loop import beam_steps, judged_step
-from fdjax.generate.beam_run import BeamPages, BeamRun, BeamStep, Judgement
-from fdjax.generate.beam_state import BeamRules
+from fdjax.generate.beam_run import BeamRun
 from fdjax.generate.packed import Packed
-from fdjax.generate.plan import SamplingPlan
-from fdjax.generate.pooled_states import PooledStates, pool_tokens
-from fdjax.generate.progress import GenerationProgress
-from fdjax.generate.prompt_scores import PromptScores, score_tokens
-from fdjax.generate.row_pages import RowPages
-from fdjax.generate.rows import Arrivals, RowTokens
-from fdjax.generate.sampling import Sampled
-from fdjax.generate.sampling_state import SamplingRules
-from fdjax.kernels.paged import KVCache, SharedPrefixes
+from fdjax.generate.pooled_states import pool_tokens
+from fdjax.generate.prompt_scores import score_tokens
+from fdjax.generate.rows import RowTokens, decode_rows, extend_rows, sample_rows
+from fdjax.kernels.paged import KVCache
 from fdjax.models.config import ModelConfig
+from fdjax.models.decoder import Decoder
 from fdjax.models.program import kept_free
-from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.notation import Array, Float
 
 type Kept = Callable[[BorrowingCall, int], int]
 """Bytes at the KV array's end that are free while a call of so many tokens runs."""
@@ -69,110 +62,75 @@ def functions_of(
         kept: what is free for each call, of which a program that is traced overwrites
             no more; `None`: nobody says.
     """
-    decode_rows = as_config_says(config, rows.decode_rows)
-    extend = as_config_says(config, rows.extend_rows)
-    sample = as_config_says(config, rows.sample_rows)
-    score = as_config_says(config, score_tokens)
-    pool = as_config_says(config, pool_tokens)
+
+    def over(
+        function: Callable[..., Any],
+        call: BorrowingCall | None = None,
+        tokens: Callable[..., int] | None = None,
+        **always: Any,
+    ) -> Callable[..., Any]:
+        """A function of flat weights, and of the other operands.
+
+        Args:
+            function: of the model and these.
+            call: what it is, if it borrows of the KV array.
+            tokens: of these operands, how many the call has.
+            always: its other arguments, which stay the same.
+        """
+        as_said = as_config_says(config, function)
+
+        @wraps(function)
+        def run(weights: tuple[Array, ...], *operands: Any, **static: Any) -> Any:
+            model = jax.tree.unflatten(structure, weights)
+            free = None
+            if kept is not None and call is not None and tokens is not None:
+                free = kept(call, tokens(*operands))
+            with kept_free(free):
+                return as_said(model, *operands, **always, **static)
+
+        return run
 
     jit = partial(jax.jit, compiler_options=options)
-
-    def keeping(kind: BorrowingCall, num_tokens: int) -> AbstractContextManager[None]:
-        """While a program is traced, which overwrites no more than is kept."""
-        return kept_free(kept and kept(kind, num_tokens))
-
-    @partial(jit, donate_argnums=1)
-    def run_extend(
-        weights: tuple[Array, ...], progress: GenerationProgress, call: RowTokens
-    ) -> tuple[GenerationProgress, Float[Array, "R E"]]:
-        model = jax.tree.unflatten(structure, weights)
-        with keeping("extend", call.tokens.size):
-            return extend(model, progress, call, mixed=mixed)
-
-    @partial(jit, donate_argnums=(4, 5), static_argnames=("plan",))
-    def run_sample(
-        weights: tuple[Array, ...],
-        hidden: Float[Array, "R E"],
-        decodes: Bool[Array, " R"],
-        arrivals: Arrivals,
-        rules: SamplingRules,
-        progress: GenerationProgress,
-        *,
-        plan: SamplingPlan,
-    ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
-        model = jax.tree.unflatten(structure, weights)
-        return sample(model, hidden, decodes, arrivals, rules, progress, plan=plan)
-
-    @jit
-    def run_logits(
-        weights: tuple[Array, ...], hidden: Float[Array, "R E"], row: Array
-    ) -> Float[Array, "1 V"]:
-        model = jax.tree.unflatten(structure, weights)
-        return model.logits(hidden[row][None])
-
-    @partial(jit, donate_argnums=1)
-    def run_score(
-        weights: tuple[Array, ...], kv: KVCache, *operands: Array
-    ) -> tuple[PromptScores, KVCache]:
-        model = jax.tree.unflatten(structure, weights)
-        with keeping("score", operands[0].size):
-            return score(model, kv, *operands)
-
-    @partial(jit, donate_argnums=1)
-    def run_pool(
-        weights: tuple[Array, ...], kv: KVCache, *operands: Array
-    ) -> tuple[PooledStates, KVCache]:
-        model = jax.tree.unflatten(structure, weights)
-        with keeping("pool", operands[0].size):
-            return pool(model, kv, *operands)
-
-    @partial(jit, donate_argnums=2, static_argnames=("plan",))
-    def run_decode(
-        weights: tuple[Array, ...],
-        rules: SamplingRules,
-        progress: GenerationProgress,
-        pages: RowPages,
-        steps: Int32[Array, " B"],
-        prefixes: SharedPrefixes | None = None,
-        *,
-        plan: SamplingPlan,
-    ) -> tuple[GenerationProgress, Sampled]:
-        model = jax.tree.unflatten(structure, weights)
-        operands = rules, progress, pages, steps, prefixes
-        static: dict[str, Any] = {"plan": plan, "num_steps": steps_per_launch}
-        with keeping("decode", steps.size):
-            return decode_rows(model, *operands, **static)
-
-    def run_beams(
-        weights: tuple[Array, ...],
-        kv: KVCache,
-        rules: tuple[Packed[BeamRules], ...],
-        runs: tuple[Packed[BeamRun], ...],
-        pages: BeamPages,
-    ) -> tuple[KVCache, tuple[Packed[BeamRun], ...], Packed[BeamStep]]:
-        model = jax.tree.unflatten(structure, weights)
-        with keeping("beams", sum(run.shapes.tokens.size for run in runs)):
-            return beam_steps(model, kv, rules, runs, pages)
-
-    def run_judged(
-        weights: tuple[Array, ...],
-        kv: KVCache,
-        rules: Packed[BeamRules],
-        run: Packed[BeamRun],
-        pages: BeamPages,
-        judgement: Judgement,
-    ) -> tuple[KVCache, Packed[BeamRun], Packed[BeamStep]]:
-        model = jax.tree.unflatten(structure, weights)
-        with keeping("beams", run.shapes.tokens.size):
-            return judged_step(model, kv, rules, run, pages, judgement)
-
+    planned = partial(jit, static_argnames=("plan",))
+    extend = over(extend_rows, "extend", _of_call, mixed=mixed)
+    decode = over(decode_rows, "decode", _of_rows, num_steps=steps_per_launch)
     return ProgramFunctions(
-        run_extend,
-        run_sample,
-        run_logits,
-        run_score,
-        run_pool,
-        run_decode,
-        run_beams,
-        run_judged,
+        extend=jit(extend, donate_argnums=1),
+        sample=planned(over(sample_rows), donate_argnums=(4, 5)),
+        logits=jit(over(row_logits)),
+        score=jit(over(score_tokens, "score", _of_prompts), donate_argnums=1),
+        pool=jit(over(pool_tokens, "pool", _of_prompts), donate_argnums=1),
+        decode=planned(decode, donate_argnums=2),
+        beams=over(beam_steps, "beams", _of_searches),
+        judged=over(judged_step, "beams", _of_search),
     )
+
+
+def row_logits(model: Decoder, hidden: Float[Array, "R E"], row: Array) -> Array:
+    """Logits of one row."""
+    return model.logits(hidden[row][None])
+
+
+def _of_call(_: Any, call: RowTokens) -> int:
+    return call.tokens.size
+
+
+def _of_rows(rules: Any, progress: Any, pages: Any, steps: Array, *_: Any) -> int:
+    del rules, progress, pages
+    return steps.size
+
+
+def _of_prompts(_: KVCache, tokens: Array, *others: Any) -> int:
+    del others
+    return tokens.size
+
+
+def _of_searches(
+    kv: KVCache, rules: Any, runs: tuple[Packed[BeamRun], ...], pages: Any
+) -> int:
+    return sum(_of_search(kv, rules, run, pages) for run in runs)
+
+
+def _of_search(kv: KVCache, rules: Any, run: Packed[BeamRun], *others: Any) -> int:
+    del kv, rules, others
+    return run.shapes.tokens.size

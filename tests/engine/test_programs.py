@@ -87,12 +87,13 @@ def test_programs_are_compiled_without_timing_where_no_gemm_is_xlas(
 
     def noted_beams(functions: object, options: object) -> None:
         del functions
-        found["run_beams"] = options
+        found["beams"] = options
 
     monkeypatch.setattr(device, "platform", lambda: "gpu")
     monkeypatch.setattr(programs, "BeamPrograms", noted_beams)
     monkeypatch.setattr(jax, "jit", noted)
     programs.Programs(shallow_model(), steps_per_launch=1, tunes_gemms=tunes_gemms)
     expected = {} if tunes_gemms else {"xla_gpu_autotune_level": 0}
-    for name in ("extend", "sample", "logits", "score", "pool", "decode", "beams"):
-        assert found[f"run_{name}"] == expected
+    rows = ("extend_rows", "sample_rows", "row_logits", "decode_rows")
+    for name in (*rows, "score_tokens", "pool_tokens", "beams"):
+        assert found[name] == expected
