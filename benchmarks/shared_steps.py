@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import results
+from benchmarks.made_up import positions
 from benchmarks.serving_steps import greedy
 from fdjax import device
 from fdjax.engine.engine import Engine
@@ -146,6 +147,7 @@ def main() -> None:
     longest = max(case.shared + case.own for case in cases) + asked.steps + 2 * EDGE
     settings = Settings.of(
         asked.model,
+        hf_overrides=positions(asked.model, longest),
         max_model_len=longest,
         max_num_seqs=max(case.rows for case in cases),
     )
