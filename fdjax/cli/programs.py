@@ -203,7 +203,8 @@ def _numbered(layers: list[int]) -> str:
 def _described(instruction: Instruction) -> str:
     match instruction:
         case do.Norm():
-            words = ["add"] * (len(instruction.reads) - 1) + ["norm"]
+            words = ["norm"] * (instruction.delta_scale is not None)
+            words += ["add"] * (len(instruction.reads) - 1) + ["norm"]
         case do.Linear(epilogue=do.Add()):
             words = ["linear", "add"]
         case do.Linear(epilogue=do.Gate(name)):

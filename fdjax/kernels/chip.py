@@ -10,7 +10,7 @@ from fdjax.kernels.tuning.parts import Part
 SHARED_BYTES = 227 * 1024
 """Shared memory that one block may use on every GPU of compute capability 9.0."""
 
-_SIZES = (2, 3, 4)
+_SIZES, _MORE_SIZES = (2, 3, 4), (5, 6, 7, 8)
 
 
 @dataclass(frozen=True)
@@ -19,23 +19,25 @@ class Chip:
 
     Attributes:
         num_sms: streaming multiprocessors (SMs).
-        clusters: how many clusters of 2, 3 and 4 thread blocks run at once, with one
-            block on each SM. All blocks of a cluster run in one GPC, a group of some 16
-            SMs. How many SMs of each GPC are switched off differs from one GPU to
-            another, and so does how many clusters fit: one H200 had room for 66, 39,
-            30, 22, 17, 15 and 15 clusters of 2 to 8 blocks
-            (cudaOccupancyMaxActiveClusters). Clusters that do not fit wait until others
-            have ended.
+        clusters: how many clusters of so many thread blocks run at once, with one
+            block on each SM: of 2, 3 and 4, and of up to 8 where it is known. All
+            blocks of a cluster run in one GPC, a group of some 16 SMs. How many SMs of
+            each GPC are switched off differs from one GPU to another, and so does how
+            many clusters fit: two H200s had room for 66, 39, 30, 22, 17, 15 and 15
+            clusters of 2 to 8 blocks (cudaOccupancyMaxActiveClusters). Clusters that do
+            not fit wait until others have ended.
     """
 
     num_sms: int = 132
-    clusters: Mapping[int, int] = field(default_factory=lambda: {2: 66, 3: 39, 4: 29})
+    clusters: Mapping[int, int] = field(
+        default_factory=lambda: {2: 66, 3: 39, 4: 29, 5: 22, 6: 17, 7: 15, 8: 15}
+    )
 
     def at_once(self, blocks: int) -> int:
-        """Clusters of so many blocks, of 1 to 4, that run at once.
+        """Clusters of so many blocks that run at once.
 
         Raises:
-            KeyError: of more blocks, it is not known.
+            KeyError: of more than 4 blocks, where it is not known.
         """
         return self.num_sms if blocks == 1 else self.clusters[blocks]
 
@@ -45,9 +47,12 @@ def _chip(part: Mapping[str, Any]) -> Chip:
     clusters = part["clusters"]
     if not isinstance(clusters, dict):
         raise ValueError("clusters is no object")
-    if set(clusters) != set(map(str, _SIZES)):
-        raise ValueError(f"clusters has {sorted(clusters)}; it is of 2, 3 and 4 blocks")
-    fit = {size: integer(clusters, str(size), 1, num_sms // size) for size in _SIZES}
+    sizes = [*_SIZES, *(size for size in _MORE_SIZES if str(size) in clusters)]
+    if set(clusters) != set(map(str, sizes)):
+        raise ValueError(
+            f"clusters has {sorted(clusters)}; it is of 2, 3, 4 and up to 8 blocks"
+        )
+    fit = {size: integer(clusters, str(size), 1, num_sms // size) for size in sizes}
     return Chip(num_sms, fit)
 
 

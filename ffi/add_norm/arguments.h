@@ -22,13 +22,17 @@ namespace fdjax::add_norm {
 
 struct Arguments {
   Attributes attributes;
-  ffi::AnyBuffer x, delta, scale, bias;  // delta, bias: may be absent
+  ffi::AnyBuffer x;
+  ffi::AnyBuffer delta, delta_scale;     // may be absent
+  ffi::AnyBuffer scale, bias;            // bias: may be absent
   ffi::Result<ffi::AnyBuffer> out, sum;  // sum: absent where delta is
 };
 
 inline ffi::Error check_dtypes(const Arguments& a) {
   const ffi::DataType dtype = a.x.element_type();
   FDJAX_RETURN_IF_ERROR(check_dtype("delta", a.delta.element_type(), "x", dtype));
+  FDJAX_RETURN_IF_ERROR(
+      check_dtype("delta_scale", a.delta_scale.element_type(), "x", dtype));
   FDJAX_RETURN_IF_ERROR(check_dtype("scale", a.scale.element_type(), "x", dtype));
   FDJAX_RETURN_IF_ERROR(check_dtype("bias", a.bias.element_type(), "x", dtype));
   FDJAX_RETURN_IF_ERROR(check_dtype("out", a.out->element_type(), "x", dtype));
@@ -46,6 +50,14 @@ inline ffi::Error read(const Arguments& a, Params* p) {
     FDJAX_RETURN_IF_ERROR(check_shape("sum", a.sum->dimensions(), {&rows, &size}));
     p->delta = a.delta.untyped_data();
     p->sum = a.sum->untyped_data();
+  }
+  if (!is_absent(a.delta_scale)) {
+    if (is_absent(a.delta)) {
+      return ffi::Error::InvalidArgument("there is a delta_scale, and no delta");
+    }
+    FDJAX_RETURN_IF_ERROR(
+        check_shape("delta_scale", a.delta_scale.dimensions(), {&size}));
+    p->delta_scale = a.delta_scale.untyped_data();
   }
   if (!is_absent(a.bias)) {
     FDJAX_RETURN_IF_ERROR(check_shape("bias", a.bias.dimensions(), {&size}));
@@ -70,6 +82,7 @@ template <typename Binding>
 auto bind_arguments(Binding&& binding) {
   return std::forward<Binding>(binding)
       .template Attr<Attributes>("attributes")
+      .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()
       .template Arg<ffi::AnyBuffer>()

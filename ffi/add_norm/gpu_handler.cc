@@ -15,10 +15,11 @@ ffi::Error check_size(int64_t size) {
 }
 
 ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffer x,
-                  ffi::AnyBuffer delta, ffi::AnyBuffer scale, ffi::AnyBuffer bias,
+                  ffi::AnyBuffer delta, ffi::AnyBuffer delta_scale,
+                  ffi::AnyBuffer scale, ffi::AnyBuffer bias,
                   ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> sum) {
   Params p{};
-  FDJAX_RETURN_IF_ERROR(read({attributes, x, delta, scale, bias, out, sum}, &p));
+  FDJAX_RETURN_IF_ERROR(read({attributes, x, delta, delta_scale, scale, bias, out, sum}, &p));
   if (p.rows == 0 || p.size == 0) return ffi::Error::Success();
   return dispatch_float<GpuFloats>("x", x.element_type(), [&](auto type) {
     using T = typename decltype(type)::type;

@@ -25,6 +25,15 @@ FDJAX_INLINE float sum_of(const T* row, int size, const Term& term) {
   return total;
 }
 
+// One over the root of the mean of a row's (element - mean)^2.
+template <typename V, typename T>
+FDJAX_INLINE float factor_of(const Params& p, const T* row, float mean) {
+  const float squares = sum_of<V>(row, p.size, [mean](auto element) {
+    return (element - mean) * (element - mean);
+  });
+  return 1.0f / std::sqrt(squares / static_cast<float>(p.size) + p.epsilon);
+}
+
 template <typename V, typename T>
 FDJAX_INLINE void normalise(const Params& p, int64_t row) {
   const int64_t start = row * p.size;
@@ -32,8 +41,18 @@ FDJAX_INLINE void normalise(const Params& p, int64_t row) {
   if (p.delta != nullptr) {
     const T* delta = static_cast<const T*>(p.delta) + start;
     T* sum = static_cast<T*>(p.sum) + start;
-    for (int i = 0; i < p.size; ++i) {
-      sum[i] = from_float<T>(to_float(x[i]) + to_float(delta[i]));
+    if (p.delta_scale == nullptr) {
+      for (int i = 0; i < p.size; ++i) {
+        sum[i] = from_float<T>(to_float(x[i]) + to_float(delta[i]));
+      }
+    } else {
+      const T* scale = static_cast<const T*>(p.delta_scale);
+      const float factor = factor_of<V>(p, delta, 0.0f);
+      for (int i = 0; i < p.size; ++i) {
+        const float normal =
+            to_float(delta[i]) * factor * (to_float(scale[i]) + p.scale_offset);
+        sum[i] = from_float<T>(to_float(x[i]) + to_float(from_float<T>(normal)));
+      }
     }
     x = sum;
   }
@@ -42,9 +61,7 @@ FDJAX_INLINE void normalise(const Params& p, int64_t row) {
   if (p.bias != nullptr) {
     mean = sum_of<V>(x, p.size, [](auto element) { return element; }) / size;
   }
-  const float squares = sum_of<V>(
-      x, p.size, [mean](auto element) { return (element - mean) * (element - mean); });
-  const float factor = 1.0f / std::sqrt(squares / size + p.epsilon);
+  const float factor = factor_of<V>(p, x, mean);
   const T *scale = static_cast<const T*>(p.scale),
           *bias = static_cast<const T*>(p.bias);
   T* out = static_cast<T*>(p.out) + start;
@@ -79,10 +96,11 @@ void run(ffi::ThreadPool& pool, const Params& p) {
 }
 
 ffi::Error handle(ffi::ThreadPool pool, const Attributes& attributes, ffi::AnyBuffer x,
-                  ffi::AnyBuffer delta, ffi::AnyBuffer scale, ffi::AnyBuffer bias,
+                  ffi::AnyBuffer delta, ffi::AnyBuffer delta_scale,
+                  ffi::AnyBuffer scale, ffi::AnyBuffer bias,
                   ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> sum) {
   Params p{};
-  FDJAX_RETURN_IF_ERROR(read({attributes, x, delta, scale, bias, out, sum}, &p));
+  FDJAX_RETURN_IF_ERROR(read({attributes, x, delta, delta_scale, scale, bias, out, sum}, &p));
   return dispatch_float<HostFloats>("x", x.element_type(), [&](auto type) {
     run<typename decltype(type)::type>(pool, p);
     return ffi::Error::Success();

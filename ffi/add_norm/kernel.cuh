@@ -1,6 +1,6 @@
 // add_norm on a GPU: one block a row, the row read once and kept in registers.
 //
-//   sum = x + delta
+//   sum = x + delta, or x + delta * rsqrt(mean(delta^2) + epsilon) * (delta_scale + ..)
 //   out = sum * rsqrt(mean(sum^2) + epsilon) * (scale + scale_offset)         RMS norm
 //   out = (sum - mean) * rsqrt(variance + epsilon) * (scale + ..) + bias     layer norm
 //
@@ -58,12 +58,13 @@ struct Share {
     each(packs, [&](int i, int at) { to[at] = values[i]; });
   }
 
-  __device__ void add(const Share& other, int packs) {
+  // value = f(i, j, value) for each element of the thread.
+  template <typename F>
+  __device__ void map(int packs, F f) {
     each(packs, [&](int i, int) {
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) {
-        values[i].values[j] = from_float<T>(to_float(values[i].values[j]) +
-                                            to_float(other.values[i].values[j]));
+        values[i].values[j] = from_float<T>(f(i, j, to_float(values[i].values[j])));
       }
     });
   }
@@ -82,22 +83,40 @@ struct Share {
 
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
-  __shared__ float partial[2][kWarps];
+  __shared__ float partial[3][kWarps];
   const int packs = p.size / kVec<T>;
   const float part = 1.0f / p.size;
   Share<T, kPacks> scale, bias, x;
-  scale.load(p.scale, 0, packs);
-  if (p.bias != nullptr) bias.load(p.bias, 0, packs);
+  const auto load_parameters = [&] {
+    scale.load(p.scale, 0, packs);
+    if (p.bias != nullptr) bias.load(p.bias, 0, packs);
+  };
+  // The longest rows leave no registers for them beside what delta's norm needs.
+  constexpr bool kAhead = kPacks < 4;
+  if constexpr (kAhead) load_parameters();
   pdl_release();
   pdl_wait();
   x.load(p.x, blockIdx.x, packs);
   if (p.delta != nullptr) {
     Share<T, kPacks> delta;
     delta.load(p.delta, blockIdx.x, packs);
-    x.add(delta, packs);
+    if (p.delta_scale != nullptr) {
+      Share<T, kPacks> delta_scale;
+      delta_scale.load(p.delta_scale, 0, packs);
+      const float squares = delta.total(packs, [](float v) { return v * v; });
+      const float inverse = rsqrtf(row_mean(squares, part, partial[2]) + p.epsilon);
+      delta.map(packs, [&](int i, int j, float v) {
+        return v * inverse *
+               (to_float(delta_scale.values[i].values[j]) + p.scale_offset);
+      });
+    }
+    x.map(packs, [&](int i, int j, float v) {
+      return v + to_float(delta.values[i].values[j]);
+    });
     x.store(p.sum, blockIdx.x, packs);
   }
 
+  if constexpr (!kAhead) load_parameters();
   float mean = 0.0f;
   if (p.bias != nullptr) {
     const float total = x.total(packs, [](float v) { return v; });
@@ -106,14 +125,10 @@ __global__ void __launch_bounds__(kThreads) kernel(const Params p) {
   const float squares =
       x.total(packs, [&](float v) { return (v - mean) * (v - mean); });
   const float inverse = rsqrtf(row_mean(squares, part, partial[1]) + p.epsilon);
-  Share<T, kPacks>::each(packs, [&](int i, int) {
-#pragma unroll
-    for (int j = 0; j < kVec<T>; ++j) {
-      const float factor = to_float(scale.values[i].values[j]) + p.scale_offset;
-      float y = (to_float(x.values[i].values[j]) - mean) * inverse * factor;
-      if (p.bias != nullptr) y += to_float(bias.values[i].values[j]);
-      x.values[i].values[j] = from_float<T>(y);
-    }
+  x.map(packs, [&](int i, int j, float v) {
+    const float factor = to_float(scale.values[i].values[j]) + p.scale_offset;
+    const float y = (v - mean) * inverse * factor;
+    return p.bias == nullptr ? y : y + to_float(bias.values[i].values[j]);
   });
   x.store(p.out, blockIdx.x, packs);
 }

@@ -9,6 +9,7 @@ struct Attributes {
   int64_t room;    // tokens of a row in its pages
   int64_t window;  // paged::kAllTokens: none
   int64_t slots, heads, max_items, max_pieces;
+  int64_t item_tokens;
 };
 
 }  // namespace fdjax::attention_plan
@@ -17,7 +18,8 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     fdjax::attention_plan::Attributes, StructMember<int64_t>("kv_heads"),
     StructMember<int64_t>("room"), StructMember<int64_t>("window"),
     StructMember<int64_t>("slots"), StructMember<int64_t>("heads"),
-    StructMember<int64_t>("max_items"), StructMember<int64_t>("max_pieces"));
+    StructMember<int64_t>("max_items"), StructMember<int64_t>("max_pieces"),
+    StructMember<int64_t>("item_tokens"));
 
 namespace fdjax::attention_plan {
 namespace {
@@ -37,6 +39,7 @@ ffi::Error check(const Attributes& a, int64_t rows) {
   }
   FDJAX_RETURN_IF_ERROR(
       check_range("max_items", a.max_items, rows * a.kv_heads / a.heads, kMaxItems));
+  FDJAX_RETURN_IF_ERROR(check_range("item_tokens", a.item_tokens, 0, kMaxItemTokens));
   return check_range("max_pieces", a.max_pieces, 0, kMaxPieces);
 }
 
@@ -55,6 +58,7 @@ ffi::Error handle(gpu_stream stream, const Attributes& a, ffi::Buffer<ffi::S32> 
                            .heads = static_cast<int>(a.heads),
                            .max_items = static_cast<int>(a.max_items),
                            .max_pieces = static_cast<int>(a.max_pieces)},
+                 .item_tokens = static_cast<int>(a.item_tokens),
                  .room = static_cast<int>(a.room),
                  .window = static_cast<int>(a.window)};
   const gpu_error error = launch_plan(stream, p);

@@ -3,7 +3,7 @@
 //
 // A candidate is judged by what its busiest cluster would have to do. Costs fall into
 // buckets, so that a place in the order of all items is found by a search, and one warp
-// needs no list. An item costs the tokens of its heads, and kItemTokens for beginning
+// needs no list. An item costs the tokens of its heads, and item_tokens for beginning
 // and ending. Attention waits for this kernel, so it is short of divisions and of
 // everything in 64 bits.
 #pragma once
@@ -20,7 +20,6 @@ inline constexpr int kLanes = 32;
 inline constexpr int kCandidates = 32;
 inline constexpr int kThreads = kCandidates * kLanes;
 inline constexpr int kBuckets = 4 * kLanes;
-inline constexpr int kItemTokens = 64;
 inline constexpr int kLeastTokens = 256;  // of an item, where there are more
 
 // Of the tokens that a cluster would have if all had the same, in 1024ths: what an item
@@ -49,18 +48,19 @@ __device__ inline int tiles_of(const Params& p, int row) {
   return (end + kTileTokens - 1) / kTileTokens - begin / kTileTokens;
 }
 
-__device__ inline Cut cut_row(const Shape& s, uint32_t tiles, const Limit& limit) {
+__device__ inline Cut cut_row(const Params& p, uint32_t tiles, const Limit& limit) {
+  const int kv_heads = p.shape.kv_heads;
   if (tiles > limit.tiles) {
     const uint32_t pieces = (tiles + limit.tiles - 1) / limit.tiles;
     const int most = (tiles + pieces - 1) / pieces;
-    return {1, static_cast<int>(pieces), static_cast<int>(pieces * s.kv_heads),
-            most * kTileTokens + kItemTokens};
+    return {1, static_cast<int>(pieces), static_cast<int>(pieces * kv_heads),
+            most * kTileTokens + p.item_tokens};
   }
   int heads = limit.heads, bits = 31 - __clz(heads);
   while (bits > 0 && tiles > limit.tiles >> bits) --bits;
   heads = 1 << bits;
-  return {heads, 1, s.kv_heads >> bits,
-          static_cast<int>(heads * tiles) * kTileTokens + kItemTokens};
+  return {heads, 1, kv_heads >> bits,
+          static_cast<int>(heads * tiles) * kTileTokens + p.item_tokens};
 }
 
 __device__ inline Limit limit_of(const Shape& s, int64_t tiles, int candidate) {
@@ -138,13 +138,14 @@ __device__ inline int busiest_of(const Shape& s, int items, const Buckets& bucke
 }
 
 // By a warp. `tiles`: of the rows; `ends`: room for a number a bucket.
-__device__ inline Estimate judge(const Shape& s, const int* tiles, const Limit& limit,
+__device__ inline Estimate judge(const Params& p, const int* tiles, const Limit& limit,
                                  int* ends) {
+  const Shape& s = p.shape;
   const int lane = threadIdx.x % kLanes;
   Estimate e{INT_MAX, 0, 0, 0};
   reinterpret_cast<int4*>(ends)[lane] = {0, 0, 0, 0};
   for (int row = lane; row < s.rows; row += kLanes) {
-    const Cut cut = cut_row(s, tiles[row], limit);
+    const Cut cut = cut_row(p, tiles[row], limit);
     e.most = max(e.most, cut.cost);
     e.items += cut.count;
     e.pieces += cut.pieces > 1 ? cut.count : 0;
@@ -156,7 +157,7 @@ __device__ inline Estimate judge(const Shape& s, const int* tiles, const Limit& 
   if (e.items > s.max_items || e.pieces > s.max_pieces) return e;
   const Buckets buckets(e.most);
   for (int row = lane; row < s.rows; row += kLanes) {
-    const Cut cut = cut_row(s, tiles[row], limit);
+    const Cut cut = cut_row(p, tiles[row], limit);
     atomicAdd(&ends[buckets(cut.cost)], cut.count);
   }
   __syncwarp();
@@ -270,7 +271,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   int64_t total = 0;
   for (int i = 0; i < kCandidates; ++i) total += all_tiles[i];
   const Limit own = limit_of(s, total, warp);
-  const Estimate mine = judge(s, shared.tiles, own, shared.ends[warp]);
+  const Estimate mine = judge(p, shared.tiles, own, shared.ends[warp]);
   if (lane == 0) {
     shared.limits[warp] = own;
     shared.estimates[warp] = mine;
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) write_header(p, shared.estimates[chosen], limit, chosen);
   const Buckets buckets(shared.estimates[chosen].most);
   for (int row = threadIdx.x; row < s.rows; row += kThreads) {
-    const Cut cut = cut_row(s, shared.tiles[row], limit);
+    const Cut cut = cut_row(p, shared.tiles[row], limit);
     shared.rows[row] = {(kBuckets - 1 - buckets(cut.cost)) * kMaxRows + row, cut.count,
                         cut.pieces > 1 ? cut.count : 0};
   }
@@ -290,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   Item* const items = reinterpret_cast<Item*>(p.plan + first);
   for (int row = warp; row < s.rows; row += kCandidates) {
-    write_items(p, row, cut_row(s, shared.tiles[row], limit), shared.places[row],
+    write_items(p, row, cut_row(p, shared.tiles[row], limit), shared.places[row],
                 items);
   }
 }

@@ -9,8 +9,9 @@ struct Params {
   const int32_t* lengths;  // [rows]
   int32_t* plan;           // [plan_size]
   Shape shape;
-  int room;    // tokens of a row in its pages
-  int window;  // tokens a query sees; paged::kAllTokens: all
+  int item_tokens;  // what an item costs beside its tokens, in tokens of a head
+  int room;         // tokens of a row in its pages
+  int window;       // tokens a query sees; paged::kAllTokens: all
 };
 
 }  // namespace fdjax::attention_plan

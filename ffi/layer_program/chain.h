@@ -120,10 +120,14 @@ class Chain {
     const int64_t size = int64_t{p.rows} * p.size;
     p.x = reader_.operand(size);
     p.delta = reader_.optional(size);
+    p.delta_scale = reader_.optional(p.size);
     p.scale = reader_.operand(p.size);
     p.bias = reader_.optional(p.size);
     p.sum = reader_.optional(size);
     p.out = reader_.operand(size);
+    if (p.delta_scale != nullptr && p.delta == nullptr) {
+      reader_.refuse("a norm has a scale for a delta, and no delta");
+    }
     if (p.delta != nullptr && p.sum == nullptr) {
       reader_.refuse("a norm has a delta, and no sum to write");
     }

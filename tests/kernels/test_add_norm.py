@@ -15,7 +15,11 @@ SHAPES = [(1, 8), (3, 80), (2, 5, 97), (4, 4096), (2, 12288)]
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 
 each_kind = pytest.mark.parametrize("has_bias", [False, True], ids=["rms", "layer"])
-each_delta = pytest.mark.parametrize("has_delta", [False, True], ids=["", "add"])
+each_delta = pytest.mark.parametrize(
+    ("has_delta", "delta_norm"),
+    [(False, False), (True, False), (True, True)],
+    ids=["", "add", "norm_add"],
+)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
 
 
@@ -26,11 +30,12 @@ def _draw(
     has_delta: bool = True,
     has_bias: bool = True,
     offset: float = 0.0,
+    delta_norm: bool = False,
 ) -> AddNorm:
     random = np.random.default_rng(0)
-    x, delta, scale, bias = (
+    x, delta, scale, bias, delta_scale = (
         jnp.asarray(random.normal(0.5, 2.0, shape), dtype)
-        for shape in (shape, shape, shape[-1:], shape[-1:])
+        for shape in (shape, shape, *[shape[-1:]] * 3)
     )
     return AddNorm(
         x,
@@ -39,6 +44,7 @@ def _draw(
         bias if has_bias else None,
         epsilon=1e-5,
         scale_offset=offset,
+        delta_scale=delta_scale if delta_norm else None,
     )
 
 
@@ -71,6 +77,26 @@ def test_the_definition_is_the_formula(
     assert_close(actual.normal, expected, reduction=shape[-1])
 
 
+@each_dtype
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_a_norm_of_the_delta_is_that_of_two_calls(dtype: Any, offset: float):
+    call = _draw((2, 5, 97), dtype, offset=offset, delta_norm=True)
+    assert call.delta is not None
+    assert call.delta_scale is not None
+    constants = {"epsilon": 1e-5, "scale_offset": offset}
+    delta = add_norm(call.delta, None, call.delta_scale, **constants).normal
+    expected = add_norm(call.x, delta, call.scale, call.bias, **constants)
+    actual = OP(call)
+    np.testing.assert_array_equal(actual.x, expected.x)
+    np.testing.assert_array_equal(actual.normal, expected.normal)
+
+
+def test_a_delta_scale_wants_a_delta():
+    ones = jnp.ones(8)
+    with pytest.raises(ValueError, match="a delta_scale, and no delta; leave it out"):
+        add_norm(jnp.ones((2, 8)), None, ones, epsilon=1e-5, delta_scale=ones)
+
+
 def test_without_a_delta_x_is_the_sum():
     call = _draw((3, 80), jnp.float32, has_delta=False)
     actual = OP(call)
@@ -87,14 +113,13 @@ def test_epsilon_keeps_zeros_finite():
     assert np.all(np.asarray(layer.normal) == 1)
 
 
-@pytest.mark.parametrize("name", ["delta", "scale", "bias"])
+@pytest.mark.parametrize("name", ["delta", "scale", "bias", "delta_scale"])
 def test_an_operand_of_another_size_is_named(name: str):
-    operands = {"delta": jnp.ones((2, 8)), "scale": jnp.ones(8), "bias": jnp.ones(8)}
-    operands[name] = jnp.ones(7)
-    delta, scale, bias = operands.values()
+    operands = {key: jnp.ones(8) for key in ("scale", "bias", "delta_scale")}
+    operands = {"delta": jnp.ones((2, 8)), **operands, name: jnp.ones(7)}
     message = rf"add_norm: {name} has shape \(7,\), x has \(2, 8\)"
     with pytest.raises(ValueError, match=message):
-        add_norm(jnp.zeros((2, 8)), delta, scale, bias, epsilon=1e-5)
+        add_norm(jnp.zeros((2, 8)), **operands, epsilon=1e-5)
 
 
 # --- The kernel -----------------------------------------------------------------------
@@ -116,14 +141,22 @@ def test_what_the_kernel_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch)
 @each_delta
 @pytest.mark.parametrize("shape", [(1, 8), (300, 4096), (3, 5, 1160), (2, 8192)])
 def test_the_kernel_agrees_with_the_definition(
-    shape: tuple[int, ...], dtype: Any, has_bias: bool, has_delta: bool
+    shape: tuple[int, ...],
+    dtype: Any,
+    has_bias: bool,
+    has_delta: bool,
+    delta_norm: bool,
 ):
     skip_without(cuda.NAME, "gpu")
-    call = _draw(shape, dtype, has_delta=has_delta, has_bias=has_bias, offset=1.0)
+    deltas = {"has_delta": has_delta, "delta_norm": delta_norm}
+    call = _draw(shape, dtype, has_bias=has_bias, offset=1.0, **deltas)
     expected = jax.jit(reference.add_norm)(call)
     with OP.using("cuda"):
         actual = jax.jit(OP)(call)
-    np.testing.assert_array_equal(actual.x, expected.x)
+    if delta_norm:
+        assert_close(actual.x, expected.x, reduction=shape[-1])
+    else:
+        np.testing.assert_array_equal(actual.x, expected.x)
     assert_close(actual.normal, expected.normal, reduction=shape[-1])
 
 

@@ -29,7 +29,13 @@ def _drawn(draw: st.DrawFn) -> tuple[list[int], PlanShape, int, int | None]:
     kv_heads = draw(st.sampled_from([1, 2, 3, 8, 12]))
     heads = draw(st.sampled_from([h for h in (1, 2, 4, 8) if kv_heads % h == 0]))
     slots = draw(st.sampled_from(SLOTS))
-    shape = plan_shape(len(lengths), kv_heads, slots=slots, heads=heads)
+    shape = plan_shape(
+        len(lengths),
+        kv_heads,
+        slots=slots,
+        heads=heads,
+        item_tokens=draw(st.sampled_from([0, 64, 1000])),
+    )
     room = draw(st.sampled_from([0, 100, 1 << 16]))
     return lengths, shape, room, draw(st.sampled_from([None, 1, 17, 1000]))
 

@@ -210,13 +210,24 @@ def test_two_blocks_that_fill_the_machine_have_16_warps_from_shorter_rows_on(
         (128, 4, 24, 8, 16),
     ],
 )
-def test_blocks_of_8_warps_at_most_are_cut_as_before(
+def test_blocks_have_16_warps_where_they_have_the_registers(
     head_dim: int, group: int, page_size: int, warps: int, in_runs: int
 ):
     assert config.max_warps(head_dim, group, page_size) == warps
     assert config.max_warps(head_dim, group, page_size, in_runs=True) == in_runs
-    splits = config.heuristic(config.Sizes(8, 8, 2048, warps)).splits
-    assert splits == (2 if warps == 16 else 3)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "splits"),
+    [(1, 8), (15, 8), (16, 5), (22, 5), (29, 4), (39, 3), (40, 2), (66, 2), (67, 1)],
+)
+def test_blocks_that_fill_an_sm_run_at_once(pairs: int, splits: int):
+    chosen = config.heuristic(config.Sizes(pairs, 1, 2048, max_warps=8))
+    assert (chosen.splits, chosen.warps) == (splits, 8)
+    assert chosen.slots == Chip().at_once(splits) >= pairs
+    # What hides a beginning and an end on an SM of two blocks, hides none here.
+    two = config.heuristic(config.Sizes(pairs, 1, 2048, max_warps=16))
+    assert chosen.item_tokens > two.item_tokens
 
 
 def test_pieces_have_room_for_what_they_leave():

@@ -119,6 +119,7 @@ class Simulation:
             self.read(one.bias, one.columns),
             epsilon=one.epsilon,
             scale_offset=one.scale_offset,
+            delta_scale=self.read(one.delta_scale, one.columns),
         )
         if one.total is not None:
             self.view(one.total, *shape)[:] = total

@@ -18,6 +18,7 @@ def add_norm(
     *,
     epsilon: float,
     scale_offset: float = 0.0,
+    delta_scale: Float[Array, " E"] | None = None,
 ) -> Normalised:
     """Adds `delta` to the residual stream and normalises the sum.
 
@@ -27,6 +28,9 @@ def add_norm(
     * with one, LayerNorm:
       `(s - mean(s)) / sqrt(variance(s) + epsilon) * (scale + scale_offset) + bias`.
 
+    With `delta_scale`, `delta` is RMS-normalised first, with the same `epsilon` and
+    `scale_offset`, and rounded to its type.
+
     It is one of the nine operations into which Intel's solution fuses a layer. The
     arguments are the fields of `AddNorm`.
 
@@ -34,15 +38,19 @@ def add_norm(
         The normalised sum, and the sum; `x` itself where `delta` is `None`.
 
     Raises:
-        ValueError: `delta`, `scale` or `bias` does not match x.
+        ValueError: `delta`, `scale`, `bias` or `delta_scale` does not match x, or there
+            is a `delta_scale` without a `delta`.
     """
-    wanted = {"delta": x.shape, "scale": x.shape[-1:], "bias": x.shape[-1:]}
-    for name, array in (("delta", delta), ("scale", scale), ("bias", bias)):
-        if array is not None and array.shape != wanted[name]:
+    call = AddNorm(x, delta, scale, bias, epsilon, scale_offset, delta_scale)
+    size = x.shape[-1:]
+    wanted = {"delta": x.shape, "scale": size, "bias": size, "delta_scale": size}
+    for name, shape in wanted.items():
+        array = getattr(call, name)
+        if array is not None and array.shape != shape:
             raise ValueError(
                 f"add_norm: {name} has shape {array.shape}, x has {x.shape}; {name} "
-                f"must have {wanted[name]}"
+                f"must have {shape}"
             )
-    return OP(
-        AddNorm(x, delta, scale, bias, epsilon=epsilon, scale_offset=scale_offset)
-    )
+    if delta is None and delta_scale is not None:
+        raise ValueError("add_norm: there is a delta_scale, and no delta; leave it out")
+    return OP(call)

@@ -16,7 +16,9 @@ class AddNorm:
         scale: one factor an element.
         bias: added an element, which makes it a layer norm; `None` for an RMS norm.
         epsilon: added to the variance, or to the mean square.
-        scale_offset: added to `scale` in float32 (Gemma stores `scale - 1`).
+        scale_offset: added to scales in float32 (Gemma stores `scale - 1`).
+        delta_scale: of an RMS norm of `delta` before it is added, with the same
+            constants (a norm behind attention or a feed-forward part), or `None`.
     """
 
     x: Float[Array, "*T E"]
@@ -25,6 +27,7 @@ class AddNorm:
     bias: Float[Array, " E"] | None
     epsilon: float = static()
     scale_offset: float = static()
+    delta_scale: Float[Array, " E"] | None = None
 
 
 class Normalised(NamedTuple):

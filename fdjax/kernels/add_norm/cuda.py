@@ -30,6 +30,7 @@ def run(call: AddNorm) -> Normalised:
     rows = call.x.reshape(-1, size)
     delta, has_delta = call.delta, call.delta is not None
     delta = ffi.or_empty(delta, 0, size, dtype=dtype).reshape(-1, size)
+    delta_scale = ffi.or_empty(call.delta_scale, 0, dtype=dtype)
     handler = jax.ffi.ffi_call(
         ffi.target(NAME),
         (
@@ -42,6 +43,7 @@ def run(call: AddNorm) -> Normalised:
     normal, total = handler(
         rows,
         delta,
+        delta_scale,
         call.scale,
         ffi.or_empty(call.bias, 0, dtype=dtype),
         attributes=ffi.attributes(Attributes(call.epsilon, call.scale_offset)),

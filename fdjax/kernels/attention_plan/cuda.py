@@ -23,6 +23,7 @@ class Attributes:
     heads: int
     max_items: int
     max_pieces: int
+    item_tokens: int
 
 
 def make_plan(
@@ -48,6 +49,7 @@ def make_plan(
                 heads=shape.heads,
                 max_items=shape.max_items,
                 max_pieces=shape.max_pieces,
+                item_tokens=shape.item_tokens,
             )
         ),
     )

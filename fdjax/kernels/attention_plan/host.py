@@ -15,8 +15,6 @@ import numpy as np
 
 from fdjax.kernels.attention_plan.shape import TILE_TOKENS, PlanShape
 
-ITEM_TOKENS = 64
-"""What an item costs beside its tokens: its beginning and end, in tokens of a head."""
 LEAST_TOKENS = 256
 """Of an item, where its row has more."""
 BUCKETS = 128
@@ -47,6 +45,7 @@ class Item:
         begin: the first token that the row's query sees.
         end: the token behind the last.
         record: the row's first among all partial results.
+        cost: in tokens of a head, its beginning and end included.
     """
 
     row: int
@@ -59,11 +58,7 @@ class Item:
     begin: int
     end: int
     record: int
-
-    @property
-    def cost(self) -> int:
-        """In tokens of a head."""
-        return (self.last - self.first) * TILE_TOKENS * self.heads + ITEM_TOKENS
+    cost: int
 
     def integers(self) -> tuple[int, ...]:
         """As the kernels read it."""
@@ -129,12 +124,12 @@ class _Limit:
 def _cut(shape: PlanShape, tiles: int, limit: _Limit) -> _Cut:
     if limit.tiles is not None and tiles > limit.tiles:
         pieces = -(-tiles // limit.tiles)
-        cost = -(-tiles // pieces) * TILE_TOKENS + ITEM_TOKENS
+        cost = -(-tiles // pieces) * TILE_TOKENS + shape.item_tokens
         return _Cut(1, pieces, pieces * shape.num_kv_heads, cost)
     heads = limit.heads
     while limit.tiles is not None and heads > 1 and tiles > limit.tiles // heads:
         heads //= 2
-    cost = heads * tiles * TILE_TOKENS + ITEM_TOKENS
+    cost = heads * tiles * TILE_TOKENS + shape.item_tokens
     return _Cut(heads, 1, shape.num_kv_heads // heads, cost)
 
 
@@ -237,5 +232,6 @@ def _items(
             first = start + tiles * piece // cut.pieces
             last = start + tiles * (piece + 1) // cut.pieces
             whose = (row, place * cut.heads, cut.heads, piece, cut.pieces)
-            items.append(Item(*whose, first, last, begin, end, records[row]))
+            cost = (last - first) * TILE_TOKENS * cut.heads + shape.item_tokens
+            items.append(Item(*whose, first, last, begin, end, records[row], cost))
     return items

@@ -6,6 +6,8 @@ from fdjax.kernels import ffi
 
 MAX_ROWS = ffi.limit("attention_plan", "max_rows")
 """Of a batch: what the block that makes the plan has room for."""
+ITEM_TOKENS = 64
+"""What an item costs beside its tokens where another block of its SM hides the most."""
 TILE_TOKENS = 16
 """Tokens that a warp takes at a time: what pieces are counted in."""
 HEADER = 8
@@ -24,6 +26,8 @@ class PlanShape:
         heads: key/value heads of an item at most; a power of two that divides `Hkv`.
         max_items: what the plan has room for.
         max_pieces: items of rows that are cut, at most; each leaves a partial result.
+        item_tokens: what an item costs beside its tokens: its beginning and end, in
+            tokens of a head.
     """
 
     rows: int
@@ -32,6 +36,7 @@ class PlanShape:
     heads: int
     max_items: int
     max_pieces: int
+    item_tokens: int
 
     @property
     def items_at(self) -> int:
@@ -48,7 +53,14 @@ class PlanShape:
         return self.max_pieces * group * (4 + head_dim)
 
 
-def plan_shape(rows: int, num_kv_heads: int, *, slots: int, heads: int) -> PlanShape:
+def plan_shape(
+    rows: int,
+    num_kv_heads: int,
+    *,
+    slots: int,
+    heads: int,
+    item_tokens: int = ITEM_TOKENS,
+) -> PlanShape:
     """The shape of a plan with as much room as plans of its kind need.
 
     Whole rows are `B * Hkv / heads` items; a plan that splits more than four items off
@@ -61,4 +73,5 @@ def plan_shape(rows: int, num_kv_heads: int, *, slots: int, heads: int) -> PlanS
         heads,
         max_items=rows * num_kv_heads // heads + 4 * slots,
         max_pieces=2 * slots,
+        item_tokens=item_tokens,
     )

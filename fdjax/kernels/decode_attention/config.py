@@ -11,7 +11,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from fdjax.kernels import ffi
-from fdjax.kernels.attention_plan.shape import TILE_TOKENS, PlanShape, plan_shape
+from fdjax.kernels.attention_plan.shape import (
+    ITEM_TOKENS,
+    TILE_TOKENS,
+    PlanShape,
+    plan_shape,
+)
 from fdjax.kernels.chip import chip
 from fdjax.kernels.decode_attention import table
 
@@ -20,6 +25,8 @@ MAX_SPLITS = ffi.limit("decode_attention", "max_splits")
 # What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
+_ALONE = (8, 5, 4, 3, 2)
+_ALONE_FACTOR = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +41,7 @@ class LaunchConfig:
         warps: warps of a block.
         slots: clusters of the grid, to which the plan deals out the items.
         in_runs: see `Sizes`.
+        item_tokens: what an item costs beside its tokens (`PlanShape`).
     """
 
     splits: int
@@ -41,10 +49,17 @@ class LaunchConfig:
     warps: int
     slots: int
     in_runs: bool = False
+    item_tokens: int = ITEM_TOKENS
 
     def plan_shape(self, rows: int, num_kv_heads: int) -> PlanShape:
         """The shape of the plan that the kernel needs with this launch config."""
-        return plan_shape(rows, num_kv_heads, slots=self.slots, heads=self.heads)
+        return plan_shape(
+            rows,
+            num_kv_heads,
+            slots=self.slots,
+            heads=self.heads,
+            item_tokens=self.item_tokens,
+        )
 
     def attributes(self, shape: PlanShape) -> "LaunchAttributes":
         """This launch config and the plan's room, as handlers are told them."""
@@ -151,9 +166,23 @@ def heuristic(sizes: Sizes) -> LaunchConfig:
     two_fill = chip().num_sms // sizes.pairs == 2 and sizes.max_warps == 16
     if sizes.max_tokens >= measured.long_tokens(two_fill=two_fill):
         return _config(sizes, _long_splits(sizes.pairs), 1, 16)
-    wanted = -(-192 // sizes.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     useful = max(1, -(-sizes.max_tokens // (8 * TILE_TOKENS)))
+    if sizes.max_warps < 16:
+        return _alone(sizes, useful)
+    wanted = -(-192 // sizes.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     return _config(sizes, min(wanted, useful, MAX_SPLITS), 1, 8)
+
+
+def _alone(sizes: Sizes, useful: int) -> LaunchConfig:
+    """The launch config of a kernel of which one block fits an SM.
+
+    Args:
+        sizes: of rows that are not long.
+        useful: splits that have something to do.
+    """
+    room = chip().clusters
+    fit = (s for s in _ALONE if s <= useful and sizes.pairs <= room.get(s, 0))
+    return _config(sizes, next(fit, 1), 1, 8)
 
 
 def _long_splits(pairs: int) -> int:
@@ -177,9 +206,13 @@ def _config(sizes: Sizes, splits: int, heads: int, warps: int) -> LaunchConfig:
 
     Where that is not known, one for each row and key/value head.
     """
-    two_fit = warps <= 8 and sizes.max_warps == 16
-    if splits == 1:
-        slots = table.PART.find().blocks_two_an_sm if two_fit else chip().num_sms
-    else:
-        slots = chip().clusters.get(splits, 0) * (2 if two_fit else 1)
-    return LaunchConfig(splits, heads, warps, slots or sizes.pairs, sizes.in_runs)
+    if warps <= 8 and sizes.max_warps == 16:
+        two = table.PART.find().blocks_two_an_sm
+        slots = two if splits == 1 else 2 * chip().clusters.get(splits, 0)
+        slots = sizes.pairs if splits > 4 else slots
+        return LaunchConfig(splits, heads, warps, slots, sizes.in_runs)
+    slots = chip().num_sms if splits == 1 else chip().clusters.get(splits, 0)
+    item_tokens = ITEM_TOKENS * (1 if sizes.max_warps == 16 else _ALONE_FACTOR * splits)
+    return LaunchConfig(
+        splits, heads, warps, slots or sizes.pairs, sizes.in_runs, item_tokens
+    )

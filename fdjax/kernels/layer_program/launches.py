@@ -47,7 +47,10 @@ class Embed:
 
 @dataclass(frozen=True)
 class Norm:
-    """`out = norm(x + delta)`, and `total = x + delta` where there is a `delta`."""
+    """`out = norm(x + delta)`, and `total = x + delta` where there is a `delta`.
+
+    Where there is a `delta_scale`, `delta` is RMS-normalised first.
+    """
 
     rows: int
     columns: int
@@ -55,6 +58,7 @@ class Norm:
     scale_offset: float
     x: Operand
     delta: Operand | None
+    delta_scale: Operand | None
     scale: Operand
     bias: Operand | None
     total: Operand | None

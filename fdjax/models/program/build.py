@@ -1,6 +1,7 @@
 """From a model's declared layers to its program."""
 
 import functools
+from typing import NamedTuple
 
 from fdjax.config import (
     Alibi,
@@ -50,11 +51,19 @@ def program_of(config: ModelConfig, *, selects: bool) -> Program:
     )
 
 
+class _LeftOver(NamedTuple):
+    """What is to be normalised, and added to the residual stream."""
+
+    delta: Value
+    path: str
+    norm: Norm
+
+
 class _Builder:
     """Instructions so far, and what the next one reads.
 
     A linear map whose result is added to the residual stream adds it itself, unless a
-    norm stands between: then the next norm adds what is left over.
+    norm stands between: then the next norm does what is left over, both.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -62,7 +71,7 @@ class _Builder:
         self.values: list[Value] = []
         self._config = config
         self._rows: Rows = "tokens"
-        self._left_over: Value | None = None
+        self._left_over: _LeftOver | None = None
 
     def embed(self) -> None:
         embedding = self._config.embedding
@@ -190,23 +199,30 @@ class _Builder:
             self._x = self._linear("x", path, reads, size, bias=bias, epilogue=do.Add())
         else:
             delta = self._linear("delta", path, (x,), size, bias=bias)
-            self._left_over = self._norm(delta, norm_path, post, "delta")
+            self._left_over = _LeftOver(delta, norm_path, post)
 
     def _add_norm(self, path: str, norm: Norm) -> Value:
-        """The residual stream, normalised; what is left over is added to it first."""
-        if self._left_over is None:
+        """The residual stream, normalised; what is left over is done first."""
+        left = self._left_over
+        if left is None:
             return self._norm(self._x, path, norm, "normal")
-        reads = self._x, self._left_over
+        joins = left.norm == norm and not isinstance(norm, LayerNorm)
+        delta = left.delta if joins else self._normalised(left)
+        reads = self._x, delta
         normal, self._x = self._value("normal"), self._value("x")
-        self._append_norm(reads, (normal, self._x), path, norm)
+        delta_path = left.path if joins else None
+        self._append_norm(reads, (normal, self._x), path, norm, delta_path)
         self._left_over = None
         return normal
 
     def _add_left_over(self) -> None:
         if self._left_over is not None:
-            reads = self._x, self._left_over
+            reads = self._x, self._normalised(self._left_over)
             self._x, self._left_over = self._value("x"), None
             self.instructions.append(do.Sum(reads, (self._x,)))
+
+    def _normalised(self, left: "_LeftOver") -> Value:
+        return self._norm(left.delta, left.path, left.norm, "delta")
 
     def _norm(self, x: Value, path: str, norm: Norm, name: str) -> Value:
         normal = self._value(name)
@@ -219,6 +235,7 @@ class _Builder:
         writes: tuple[Value, ...],
         path: str,
         norm: Norm,
+        delta_path: str | None = None,
     ) -> None:
         bias = f"{path}.bias" if isinstance(norm, LayerNorm) else None
         self.instructions.append(
@@ -229,6 +246,7 @@ class _Builder:
                 bias=bias,
                 epsilon=norm.epsilon,
                 scale_offset=_scale_offset(norm),
+                delta_scale=None if delta_path is None else f"{delta_path}.scale",
             )
         )
 

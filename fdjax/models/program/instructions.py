@@ -110,12 +110,15 @@ class Norm(Instruction):
         bias: of a layer norm; `None` for an RMS norm.
         epsilon: added to the variance, or to the mean square.
         scale_offset: added to the stored scale.
+        delta_scale: of an RMS norm of `delta` before it is added, with the same
+            constants, or `None`.
     """
 
     scale: str = field(metadata=PARAMETER)
     bias: str | None = field(metadata=PARAMETER)
     epsilon: float
     scale_offset: float
+    delta_scale: str | None = field(default=None, metadata=PARAMETER)
 
     @property
     def overwrites(self) -> tuple[Value, ...]:

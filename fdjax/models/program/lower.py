@@ -118,6 +118,7 @@ class Lowering:
             scale_offset=float(one.scale_offset),
             x=self._at(x),
             delta=self._at(delta[0]) if delta else None,
+            delta_scale=self._optional(one.delta_scale),
             scale=self._array(one.scale),
             bias=self._optional(one.bias),
             total=self._at(total[0]) if total else None,

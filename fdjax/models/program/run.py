@@ -111,6 +111,7 @@ class _Step:
             self._optional(one.bias),
             epsilon=one.epsilon,
             scale_offset=one.scale_offset,
+            delta_scale=self._optional(one.delta_scale),
         )
 
     def _head_norm(self, one: do.HeadNorm, qkv: Array) -> Array:
