@@ -115,6 +115,29 @@ def _shape(rows: str) -> str:
     return f"{count} x {int(length):,}"
 
 
+def shared_steps(rows: Sequence[Row]) -> str:
+    """Whole steps of rows that share a prefix: read by each, and read once."""
+    header = ("rows x tokens", "read by each, ms", "read once, ms", "gain", "commit")
+    cells = (
+        (
+            _sharing(row["case"]),
+            f"{row['ms_each']:.2f}",
+            f"{row['ms_once']:.2f}",
+            f"{row['faster_by']:.2f} x",
+            row["commit"],
+        )
+        for row in rows
+    )
+    return markdown(header, cells)
+
+
+def _sharing(case: str) -> str:
+    """`64x8192+128`, for readers."""
+    rows, _, tokens = case.partition("x")
+    shared, _, own = tokens.partition("+")
+    return f"{rows} x ({int(shared):,} shared + {int(own):,})"
+
+
 UNIFIED = "-unified"
 
 

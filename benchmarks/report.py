@@ -85,8 +85,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
         of("decode_attention_pallas")
     ),
     "attention": lambda: kernel_tables.unequal(of("attention")),
+    "shared_steps": lambda: kernel_tables.shared_steps(of("shared_steps")),
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
     "ragged_attention": lambda: stack_tables.peers(of("ragged_attention")),
+    "sgl_jax": lambda: stack_tables.inside_sgl_jax(of("sgl_jax")),
     "tunix": lambda: stack_tables.rollouts(of("tunix_rollouts")),
     "matmul": lambda: kernel_tables.gemms(of("matmul")),
     "draw": lambda: kernel_tables.draws(of("draw")),
@@ -125,9 +127,9 @@ PAGES = {
         "memory_rows",
         "cpu",
     ),
-    "docs/stacks.md": ("ragged_attention", "tunix"),
+    "docs/stacks.md": ("ragged_attention", "sgl_jax", "tunix"),
     "docs/beam-search.md": ("beams", "beams_many"),
-    "docs/kernels/attention.md": ("attention",),
+    "docs/kernels/attention.md": ("attention", "shared_steps"),
     "docs/kernels/prefill_attention.md": ("prefill_attention",),
     "docs/kernels/decode_attention.md": (
         "decode_attention",

@@ -22,6 +22,30 @@ def _time(row: Row | None) -> str:
     return f"{row['us']:,.1f}" if row and row.get("us") else "not run"
 
 
+def inside_sgl_jax(rows: Sequence[Row]) -> str:
+    """A line for each number of rows, both backends beside each other."""
+    found = {(row["batch"], row["backend"]): row for row in rows}
+    header = (
+        "rows x context", "sgl-jax's own, ms a step", "fdjax", "own, tokens/s",
+        "fdjax", "commit",
+    )  # fmt: skip
+    both = (
+        (found[n, "native"], found[n, "fdjax"]) for n in sorted({n for n, _ in found})
+    )
+    cells = (
+        (
+            shape(ours),
+            f"{own['ms_per_step']:.1f}",
+            f"{ours['ms_per_step']:.1f}",
+            f"{own['tokens_per_s']:,.0f}",
+            f"{ours['tokens_per_s']:,.0f}",
+            ours["commit"],
+        )
+        for own, ours in both
+    )
+    return markdown(header, cells)
+
+
 def rollouts(rows: Sequence[Row]) -> str:
     """A line for each engine of a model."""
     if not rows:

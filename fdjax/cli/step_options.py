@@ -50,14 +50,14 @@ class StepOptions:
         ),
     ] = True
     shared_prefix_reads: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--shared-prefix-reads",
             help="Pages that sequences share are read once for all of them while they "
-            "decode, on GPUs with a kernel for it. More programs are compiled.",
+            "decode. More programs are compiled. By default on GPUs with kernels for "
+            "it.",
             rich_help_panel=_STEPS,
         ),
-    ] = False
+    ] = None
 
     def settings(self) -> dict[str, Any]:
         """Keyword arguments of `fdjax.LLM`."""

@@ -22,6 +22,7 @@ from fdjax.engine.request import Increment, Request
 from fdjax.engine.room import largest_borrowed
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import EngineSequence, make_group, make_sequence
+from fdjax.engine.shared_reads import SharedReads
 from fdjax.engine.sleeping import Sleeping
 from fdjax.engine.statistics import EngineStatistics, SoftmaxWatch
 from fdjax.engine.warm_up import warm_up
@@ -74,8 +75,9 @@ class Engine(Intake):
         self.plan = plan
         self.buckets = buckets
         policy = policy or StepPolicy()
+        shares = SharedReads.wanted(policy.shared_reads, plan.layout)
         borrowing = borrowing or borrowing_of(
-            model.config, plan.layout, buckets, shares=policy.shared_reads
+            model.config, plan.layout, buckets, shares=shares
         )
         reserve = largest_borrowed(borrowing, buckets)
         self.scheduler = Scheduler(
@@ -100,7 +102,7 @@ class Engine(Intake):
             budget,
             mixed=mixed,
             borrowing=borrowing,
-            shared_reads=policy.shared_reads,
+            shared_reads=shares,
         )
         self.sleeping = Sleeping(self.executor, self.scheduler.pool)
         self._seeds = random.Random(seed)

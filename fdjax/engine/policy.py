@@ -24,6 +24,7 @@ class StepPolicy:
             later than it has itself. Priorities and tenants come before either.
         shared_reads: in steps that decode, pages that rows share are read once for all
             of them, where that saves enough; there are more programs to compile.
+            `None`: where a GPU has kernels for it.
 
     Raises:
         ConfigError: a value is out of range.
@@ -32,7 +33,7 @@ class StepPolicy:
     mixed: bool = True
     max_itl_ms: float | None = None
     prefill_order: PrefillOrder = "fcfs"
-    shared_reads: bool = False
+    shared_reads: bool | None = None
 
     def __post_init__(self) -> None:
         limit = self.max_itl_ms

@@ -6,8 +6,10 @@ import numpy as np
 
 from fdjax.config import Alibi
 from fdjax.engine.sequence import EngineSequence
+from fdjax.kernels import ffi
 from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.shared_prefix import find_groups, plan_prefixes, table
+from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, NAME
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 
@@ -33,6 +35,19 @@ class SharedReads:
         self._rows: tuple[tuple[int, list[int]], ...] = ()
         self._shape = (0, 0)
         self._found: SharedPrefixes | None = None
+
+    @staticmethod
+    def wanted(asked: bool | None, layout: KVLayout) -> bool:
+        """Whether rows' prefixes are looked for: as asked, or where a GPU's kernels do.
+
+        Args:
+            asked: `StepPolicy.shared_reads`.
+            layout: of the KV array.
+        """
+        if asked is not None:
+            return asked
+        suits = layout.page_size >= LEAST_SHARED_PAGE
+        return suits and ffi.refuse(NAME, platform="gpu") is None
 
     @staticmethod
     def suit(config: ModelConfig) -> bool:

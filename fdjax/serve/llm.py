@@ -54,7 +54,7 @@ class LLM(Vectors):
         prefill_order: of prompts, "fcfs" or "shortest" first.
         mixed_steps: prompts and decoding share steps; else they take turns.
         shared_prefix_reads: in steps that decode, pages that sequences share are read
-            once for all of them; see `StepPolicy`.
+            once for all of them; by default where a GPU has kernels for it.
         page_size: tokens of a page of the KV array.
         enable_prefix_caching: keys and values of earlier requests are used again where
             a prompt begins with the same tokens.
@@ -112,7 +112,7 @@ class LLM(Vectors):
         max_itl_ms: float | None = None,
         prefill_order: PrefillOrder = StepPolicy.prefill_order,
         mixed_steps: bool = True,
-        shared_prefix_reads: bool = False,
+        shared_prefix_reads: bool | None = None,
         page_size: int = 16,
         enable_prefix_caching: bool = True,
         seed: int = 0,

@@ -13,7 +13,6 @@ inline constexpr int kMaxHeads = 8;         // of an item
 inline constexpr int kMaxPieces = 1 << 11;  // a tile times a piece fits 32 bits
 inline constexpr int kMaxItems = INT32_MAX / 8;
 inline constexpr int kMaxKvHeads = UINT16_MAX;
-inline constexpr int kMaxItemTokens = 1 << 16;  // beside its own
 inline constexpr int kTileTokens = 16;  // what pieces are counted in
 inline constexpr int kHeader = 8;       // integers before the counters
 inline constexpr int kItem = 8;         // integers of an item

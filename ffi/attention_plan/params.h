@@ -5,6 +5,8 @@
 
 namespace fdjax::attention_plan {
 
+inline constexpr int kMaxItemTokens = 1 << 16;  // costs of a row's pieces fit 32 bits
+
 struct Params {
   const int32_t* lengths;  // [rows]
   int32_t* plan;           // [plan_size]

@@ -1,5 +1,6 @@
 """What rows share is found when they come and go, and changes no token."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,8 +12,10 @@ from fdjax.engine.policy import StepPolicy
 from fdjax.engine.shared_reads import SharedReads
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.row_pages import RowPages
+from fdjax.kernels import ffi
 from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE
 from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.borrowing import Poisoned, TokensBorrow
 from tests.support.engines import run, tiny_engine, tiny_model
@@ -143,6 +146,19 @@ def test_shared_pages_that_were_moved_are_read_where_they_are():
             outputs[sequences.index(sequence)] += increment.token_ids
     assert not below
     assert outputs == run(engine(shared=False), prompts(3), greedy(8))
+
+
+def test_by_default_it_is_where_a_gpu_has_the_kernels(monkeypatch: pytest.MonkeyPatch):
+    layout = tiny_engine(max_model_len=48).plan.layout
+    assert not SharedReads.wanted(None, layout)
+    assert tiny_engine(max_model_len=48).executor.shared_reads is None
+    monkeypatch.setattr(ffi, "refuse", lambda name, platform: None)
+    small = replace(layout, page_size=LEAST_SHARED_PAGE - 1)
+    assert not SharedReads.wanted(None, small)
+    large = replace(layout, page_size=LEAST_SHARED_PAGE)
+    assert SharedReads.wanted(None, large)
+    assert not SharedReads.wanted(False, large)
+    assert SharedReads.wanted(True, small)
 
 
 def test_nothing_is_traced_after_warm_up(monkeypatch: pytest.MonkeyPatch):

@@ -25,8 +25,13 @@ MAX_SPLITS = ffi.limit("decode_attention", "max_splits")
 # What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
+# Where a block fills an SM: blocks of a cluster, the most first; 6 and 7 gain nothing
+# over 5 (16 rows and heads of 1,072 tokens: 10.6, 10.8 and 17.1 us).
 _ALONE = (8, 5, 4, 3, 2)
-_ALONE_FACTOR = 4
+# What an item costs there beside its tokens, of each block: no other block hides it.
+# With 64 tokens, half of all items waited for a second turn (8 rows of GLM-4 of up to
+# 1,072 tokens: 21 us, and 9.9 with this).
+_ALONE_ITEM_TOKENS = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +172,7 @@ def heuristic(sizes: Sizes) -> LaunchConfig:
     if sizes.max_tokens >= measured.long_tokens(two_fill=two_fill):
         return _config(sizes, _long_splits(sizes.pairs), 1, 16)
     useful = max(1, -(-sizes.max_tokens // (8 * TILE_TOKENS)))
-    if sizes.max_warps < 16:
+    if sizes.max_warps < WARPS[-1]:
         return _alone(sizes, useful)
     wanted = -(-192 // sizes.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     return _config(sizes, min(wanted, useful, MAX_SPLITS), 1, 8)
@@ -212,7 +217,8 @@ def _config(sizes: Sizes, splits: int, heads: int, warps: int) -> LaunchConfig:
         slots = sizes.pairs if splits > 4 else slots
         return LaunchConfig(splits, heads, warps, slots, sizes.in_runs)
     slots = chip().num_sms if splits == 1 else chip().clusters.get(splits, 0)
-    item_tokens = ITEM_TOKENS * (1 if sizes.max_warps == 16 else _ALONE_FACTOR * splits)
+    alone = sizes.max_warps < WARPS[-1]
+    item_tokens = _ALONE_ITEM_TOKENS * splits if alone else ITEM_TOKENS
     return LaunchConfig(
         splits, heads, warps, slots or sizes.pairs, sizes.in_runs, item_tokens
     )
