@@ -85,13 +85,7 @@ def test_no_program_overwrites_more(
 ):
     settings = _settings()
     config, layout = settings.config, settings.widest_layout.with_pages(1000)
-    seen: list[tuple[int, ...]] = []
-
-    def seen_places(*arguments: Any) -> tuple[int, ...]:
-        seen.append(places_in(*arguments))
-        return seen[-1]
-
-    monkeypatch.setattr(layer_program, "places_in", seen_places)
+    seen = _seen_places(monkeypatch)
     lent = _lent(config, layout, 32, 512, shares=kind == "shared")
     calls = StepCalls(config, layout, ROWS)
     borrowed = lent.pages("decode" if kind == "shared" else kind, 64)
@@ -101,6 +95,36 @@ def test_no_program_overwrites_more(
         assert layout.nbytes - begin <= borrowed * layout.page_bytes
     tight = borrowed - 1
     assert any(layout.nbytes - one[0] > tight * layout.page_bytes for one in seen)
+
+
+@pytest.mark.parametrize("num_pages", [20_000, 20_001])
+def test_no_program_overwrites_more_where_blocks_end_before_the_array(
+    num_pages: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Pages of 9 half alignments: what lies at the end begins half of one earlier."""
+    one_head = {"num_hidden_layers": 1, "num_key_value_heads": 1, "head_dim": 96}
+    small = {"num_attention_heads": 6, "hidden_size": 288, "intermediate_size": 768}
+    settings = _settings(page_size=3, hf_overrides=one_head | small)
+    config, layout = settings.config, settings.widest_layout.with_pages(num_pages)
+    assert layout.lent and layout.page_bytes == 9 * ALIGNMENT // 2
+    seen = _seen_places(monkeypatch)
+    lent, calls = _lent(config, layout, 128), StepCalls(config, layout, ROWS)
+    for tokens in range(16, 256, 16):
+        jax.eval_shape(cuda.run, calls.of("extend", tokens, 128))
+        kept = lent.pages("extend", tokens) * layout.page_bytes
+        assert layout.nbytes - seen[-1][0] <= kept, tokens
+
+
+def _seen_places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Where each call that is traced from now on puts its blocks."""
+    seen: list[tuple[int, ...]] = []
+
+    def seen_places(*arguments: Any) -> tuple[int, ...]:
+        seen.append(places_in(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(layer_program, "places_in", seen_places)
+    return seen
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 64])

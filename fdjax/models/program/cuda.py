@@ -1,6 +1,7 @@
 """`layer_program` as one chain of CUDA kernels, called through XLA's FFI."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.launches import Launch
-from fdjax.kernels.layer_program.memory import Memory, blocks_of
+from fdjax.kernels.layer_program.memory import ALIGNMENT, Memory, blocks_of
 from fdjax.kernels.matmul.params import GATED_UNIT, UNIT
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
@@ -56,15 +57,23 @@ def run(call: LayerProgram) -> Ran:
 
 
 def activation_bytes(call: LayerProgram) -> int:
-    """What a call needs beside weights, KV array and results."""
+    """What a call needs beside weights and results, in the KV array or beside it."""
     views = view_shapes(call)
     _, memory = _lowered(call, views)
     return _bytes_of(call, memory, _calls(call, views), views)
 
 
 def _bytes_of(call: LayerProgram, memory: Memory, calls: "_Calls", views: Views) -> int:
+    """Of the array's end at most, however many pages it has.
+
+    Blocks end at a multiple of `ALIGNMENT`. So need not the array: one of an odd number
+    of pages that are odd multiples of half of it ends by half of it later.
+    """
     prefixes = None if views.shared is None else views.shared.prefixes
-    return blocks_of(memory, call.kv, call.num_tokens, *calls, prefixes).total
+    kv = call.kv
+    blocks = blocks_of(memory, kv, call.num_tokens, *calls, prefixes)
+    page_bytes = kv.layout.page_stride * kv.dtype.itemsize
+    return blocks.total + ALIGNMENT - math.gcd(page_bytes, ALIGNMENT)
 
 
 class _Calls(NamedTuple):
