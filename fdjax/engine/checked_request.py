@@ -151,15 +151,26 @@ def check_pages(request: Request, layout: KVLayout, *, borrowed: int = 0) -> Non
     Raises:
         RequestError: it needs more pages than there are.
     """
-    needed, remedy = most_pages(request, layout), "lower max_tokens"
-    if request.beams is not None:
-        remedy += " or beam_width"
+    needed = most_pages(request, layout)
     if needed + borrowed > layout.num_pages:
+        whose = "needs" if request.pooling else "and its output need"
         beside = f" beside {borrowed} that a step borrows" if borrowed else ""
         num_bytes = layout.page_bytes * (needed + borrowed)
         raise RequestError(
-            f"prompt {request.index} and its output need {needed} pages of "
+            f"prompt {request.index} {whose} {needed} pages of "
             f"{layout.page_size} tokens{beside} ({num_bytes:,} bytes), but there are "
-            f"{layout.num_pages} ({layout.nbytes:,} bytes); shorten the prompt, or "
-            f"{remedy}"
+            f"{layout.num_pages} ({layout.nbytes:,} bytes); "
+            f"{_remedies(request, borrowed)}"
         )
+
+
+def _remedies(request: Request, borrowed: int) -> str:
+    """What makes a request need fewer pages, or a step of it borrow fewer."""
+    remedies = ["shorten the prompt"]
+    if request.pooling is None:
+        remedies.append("lower max_tokens")
+    if request.beams is not None:
+        remedies.append("lower beam_width")
+    if borrowed and request.params.prompt_logprobs is not None:
+        remedies.append("leave out prompt_logprobs")
+    return ", or ".join(remedies)

@@ -22,9 +22,7 @@ def test_what_never_fits_is_refused_with_the_remedy():
     engine = engine_of(num_pages=6)
     with pytest.raises(RequestError, match=r"beam_width is 5, but max_num_seqs is 4 "):
         engine.request(0, [1], BeamSearchParams(beam_width=5))
-    told = (
-        r"8 pages of .*,536 bytes\), but there are 6 \(.*; .* max_tokens or beam_width"
-    )
+    told = r"8 pages of .*,536 bytes\), but there are 6 \(.*; .*, or lower beam_width"
     with pytest.raises(RequestError, match=told):
         engine.request(0, [1] * 9, SEARCH)
 

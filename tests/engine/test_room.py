@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fdjax import PoolingParams, RequestError
+from fdjax import PoolingParams, RequestError, SamplingParams
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing, BorrowingCall
 from fdjax.engine.engine import Engine
 from fdjax.engine.kv_calls import MOVE_SIZES
@@ -84,6 +84,32 @@ def test_the_longest_admitted_runs_alone_in_small_chunks(undisturbed: Engine):
         RequestError, match=r"8 pages of 4 .* beside 1 .* bytes\), but there are 8 \("
     ):
         engine.request(0, prompt[0], params)
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        (
+            GREEDY,
+            r"^prompt 0 and its output .*; shorten the prompt, or lower max_token",
+        ),
+        (
+            PoolingParams(),
+            r"^prompt 0 needs 7 pages .* beside 4 .*; shorten the prompt$",
+        ),
+        (
+            dataclasses.replace(GREEDY, max_tokens=1, prompt_logprobs=1),
+            r"needs? 7 pages of 4 .* beside 4 .*, or leave out prompt_logprobs$",
+        ),
+    ],
+    ids=["continued", "pooled", "scored"],
+)
+def test_a_refusal_tells_what_would_help(
+    params: SamplingParams | PoolingParams, told: str
+):
+    """Where calls that score borrow more, a shorter output alone would not do."""
+    with pytest.raises(RequestError, match=told):
+        engine_of(8).request(0, [*range(3, 28)], params)
 
 
 def test_what_one_call_has_taken_is_no_room_for_the_next():
