@@ -8,9 +8,9 @@ which nobody borrows. In 16 bits the same tokens cannot be asked for: calls have
 sizes there, and so other orders of sums, which decide where two tokens are all but
 equally likely. So the same requests come twice more, at the same times, and are judged
 alike: where nothing is lent, moved or put back; and in as small an array which nobody
-borrows, where sequences are put back but no page is written by another. What somebody
-has overwritten makes tokens that were never likely; what rounding decides differs
-there, too.
+borrows, where sequences are put back but no page is written by another. A page that
+somebody has overwritten makes tokens that were never likely; what rounding decides
+differs there, too. Of a page that is overwritten in part nothing may be seen.
 
 Weights must be trained: those of made-up ones are all but equally likely everywhere.
 """
