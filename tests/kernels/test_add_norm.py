@@ -1,5 +1,6 @@
 """`add_norm`: the definition against its formula, the kernel against the definition."""
 
+import functools
 from typing import Any
 
 import jax
@@ -83,9 +84,9 @@ def test_a_norm_of_the_delta_is_that_of_two_calls(dtype: Any, offset: float):
     call = _draw((2, 5, 97), dtype, offset=offset, delta_norm=True)
     assert call.delta is not None
     assert call.delta_scale is not None
-    constants = {"epsilon": 1e-5, "scale_offset": offset}
-    delta = add_norm(call.delta, None, call.delta_scale, **constants).normal
-    expected = add_norm(call.x, delta, call.scale, call.bias, **constants)
+    norm = functools.partial(add_norm, epsilon=1e-5, scale_offset=offset)
+    delta = norm(call.delta, None, call.delta_scale).normal
+    expected = norm(call.x, delta, call.scale, call.bias)
     actual = OP(call)
     np.testing.assert_array_equal(actual.x, expected.x)
     np.testing.assert_array_equal(actual.normal, expected.normal)
@@ -115,8 +116,11 @@ def test_epsilon_keeps_zeros_finite():
 
 @pytest.mark.parametrize("name", ["delta", "scale", "bias", "delta_scale"])
 def test_an_operand_of_another_size_is_named(name: str):
-    operands = {key: jnp.ones(8) for key in ("scale", "bias", "delta_scale")}
-    operands = {"delta": jnp.ones((2, 8)), **operands, name: jnp.ones(7)}
+    operands: dict[str, Any] = {
+        "delta": jnp.ones((2, 8)),
+        **{key: jnp.ones(8) for key in ("scale", "bias", "delta_scale")},
+        name: jnp.ones(7),
+    }
     message = rf"add_norm: {name} has shape \(7,\), x has \(2, 8\)"
     with pytest.raises(ValueError, match=message):
         add_norm(jnp.zeros((2, 8)), **operands, epsilon=1e-5)
