@@ -69,6 +69,14 @@ class SharedReads:
             )
         )
 
+    def may_find(self, num_rows: int, width: int) -> bool:
+        """Whether rows of so many pages can share as much as must be saved.
+
+        Where they cannot, `of` finds nothing, and no program need be there.
+        """
+        most = (num_rows - 1) * width * self._page_size
+        return most >= max(self._worth.of_batch, 1)
+
     def of(
         self,
         sequences: Sequence[EngineSequence],

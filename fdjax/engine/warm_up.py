@@ -102,7 +102,8 @@ def warm_up(
         calls += [_decode(executor, *shape) for shape in decodes]
         if executor.shared_reads is not None:
             reads = executor.shared_reads
-            calls += [_decode_shared(executor, reads, r) for r in buckets.rows if r > 1]
+            rows = [r for r in buckets.rows if reads.may_find(r, buckets.widths[-1])]
+            calls += [_decode_shared(executor, reads, r) for r in rows]
     report = on_progress or (lambda done, in_all: None)
     threads = default_threads() if threads is None else threads
     if executor.programs.tunes_gemms:

@@ -148,6 +148,20 @@ def test_shared_pages_that_were_moved_are_read_where_they_are():
     assert outputs == run(engine(shared=False), prompts(3), greedy(8))
 
 
+def test_rows_that_cannot_share_enough_have_no_program(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(table.PART, "find", lambda: Worth(1, 3 * 48))
+    over = engine(shared=True)
+    reads, width = over.executor.shared_reads, over.buckets.widths[-1]
+    assert reads is not None
+    assert width * PAGE == 48
+    assert [reads.may_find(rows, width) for rows in (1, 3, 4)] == [False, False, True]
+    none = tiny_engine(max_model_len=48, steps_per_launch=1)
+    more = sum(reads.may_find(rows, width) for rows in over.buckets.rows)
+    assert over.warm_up([greedy(9)]) == none.warm_up([greedy(9)]) + more
+
+
 def test_by_default_it_is_where_a_gpu_has_the_kernels(monkeypatch: pytest.MonkeyPatch):
     layout = tiny_engine(max_model_len=48).plan.layout
     assert not SharedReads.wanted(None, layout)
