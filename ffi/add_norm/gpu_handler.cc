@@ -19,7 +19,8 @@ ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffe
                   ffi::AnyBuffer scale, ffi::AnyBuffer bias,
                   ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> sum) {
   Params p{};
-  FDJAX_RETURN_IF_ERROR(read({attributes, x, delta, delta_scale, scale, bias, out, sum}, &p));
+  FDJAX_RETURN_IF_ERROR(
+      read({attributes, x, delta, delta_scale, scale, bias, out, sum}, &p));
   if (p.rows == 0 || p.size == 0) return ffi::Error::Success();
   return dispatch_float<GpuFloats>("x", x.element_type(), [&](auto type) {
     using T = typename decltype(type)::type;

@@ -100,7 +100,8 @@ ffi::Error handle(ffi::ThreadPool pool, const Attributes& attributes, ffi::AnyBu
                   ffi::AnyBuffer scale, ffi::AnyBuffer bias,
                   ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> sum) {
   Params p{};
-  FDJAX_RETURN_IF_ERROR(read({attributes, x, delta, delta_scale, scale, bias, out, sum}, &p));
+  FDJAX_RETURN_IF_ERROR(
+      read({attributes, x, delta, delta_scale, scale, bias, out, sum}, &p));
   return dispatch_float<HostFloats>("x", x.element_type(), [&](auto type) {
     run<typename decltype(type)::type>(pool, p);
     return ffi::Error::Success();
