@@ -99,13 +99,15 @@ class LentPages:
     def _pages(self, call: BorrowingCall, num_tokens: int) -> int:
         calls = [
             self._calls.of(kind, num_tokens, width)
-            for kind, width in self._shapes(call)
+            for kind, width in self._shapes(call, num_tokens)
         ]
         # What the chain does not serve has its memory beside the array.
         most = max((OP.workspace_bytes(one) for one in calls), default=0)
         return -(-most // self._page_bytes)
 
-    def _shapes(self, call: BorrowingCall) -> Iterator[tuple[StepCall, int]]:
+    def _shapes(
+        self, call: BorrowingCall, num_tokens: int
+    ) -> Iterator[tuple[StepCall, int]]:
         """Its kinds, and the widths of their page tables."""
         # How attention of rows that decode is cut depends on the width.
         widths = self._widths if call in ("decode", "beams") else self._widths[-1:]
@@ -115,5 +117,6 @@ class LentPages:
             pairs = itertools.combinations_with_replacement(widths, 2)
             for both in sorted(set(map(sum, pairs))):
                 yield "separate", both
-        if call == "decode" and self._shares:
+        # One row shares with nobody: what a sequence needs alone is what was planned.
+        if call == "decode" and self._shares and num_tokens > 1:
             yield "shared", self._widths[-1]

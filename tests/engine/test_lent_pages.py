@@ -12,6 +12,7 @@ import pytest
 
 from fdjax.engine.beam_prompts import BeamPrompts
 from fdjax.engine.borrowing import BorrowingCall
+from fdjax.engine.buckets import SMALLEST_PREFILL
 from fdjax.engine.lent_pages import LentPages, lends
 from fdjax.engine.step_calls import StepCalls
 from fdjax.kernels.layer_program import call as layer_program
@@ -75,6 +76,24 @@ def test_more_tokens_borrow_no_less():
     )
     assert alone.pages("extend", 1024) < alone.pages("extend", 704), "keys in pieces"
     assert lent.pages("extend", 1024) == alone.pages("extend", 704)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "glm-4-9b-0414"])
+def test_the_longest_sequence_that_is_planned_for_has_room_alone(name: str):
+    """The plan leaves it what the smallest call with a prompt borrows, and no more."""
+    settings = _settings(name, max_num_seqs=1)
+    plan = settings.memory_plan(40 * GIB)
+    sizes = {"decode": (1, 2), "extend": (SMALLEST_PREFILL,)}
+    widths = (8, plan.layout.pages_for(LENGTH))
+    lent = LentPages(
+        settings.config,
+        plan.layout,
+        num_rows=1,
+        widths=widths,
+        sizes=sizes,
+        shares=True,
+    )
+    assert lent.pages("decode", 1) <= plan.least_step_pages < lent.pages("decode", 2)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def decodes(of: Planned) -> Iterator[Call]:
         shapes: list[tuple[int, SharedPrefixes | None]] = [
             (width, None) for width in of.buckets.decode_widths(rows)
         ]
-        if of.shared is not None:
+        if of.shared is not None and rows > 1:  # one shares with nobody
             shapes.append((of.buckets.widths[-1], of.shared.none(rows)))
         for width, prefixes in shapes:
             sizes: dict[str, Any] = {"rows": rows, "width": width}
