@@ -75,7 +75,7 @@ class Engine(Intake):
         self.plan = plan
         self.buckets = buckets
         policy = policy or StepPolicy()
-        shares = SharedReads.wanted(policy.shared_reads, plan.layout)
+        shares = SharedReads.wanted(policy.shared_reads, plan)
         borrowing = borrowing or borrowing_of(
             model.config, plan.layout, buckets, shares=shares
         )

@@ -11,6 +11,7 @@ from fdjax.kernels.paged import SharedPrefixes
 from fdjax.kernels.shared_prefix import find_groups, plan_prefixes, table
 from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, NAME
 from fdjax.memory.kv import KVLayout
+from fdjax.memory.plan import MemoryPlan
 from fdjax.models.config import ModelConfig
 
 
@@ -37,16 +38,21 @@ class SharedReads:
         self._found: SharedPrefixes | None = None
 
     @staticmethod
-    def wanted(asked: bool | None, layout: KVLayout) -> bool:
+    def wanted(asked: bool | None, plan: MemoryPlan) -> bool:
         """Whether rows' prefixes are looked for: as asked, or where a GPU's kernels do.
+
+        Never where attention gathers pages: it has each row's own copy of them, and
+        room for tables as wide as the rows are long, not for the widest.
 
         Args:
             asked: `StepPolicy.shared_reads`.
-            layout: of the KV array.
+            plan: of the memory.
         """
+        if plan.page_workspace_bytes:
+            return False
         if asked is not None:
             return asked
-        suits = layout.page_size >= LEAST_SHARED_PAGE
+        suits = plan.layout.page_size >= LEAST_SHARED_PAGE
         return suits and ffi.refuse(NAME, platform="gpu") is None
 
     @staticmethod
