@@ -76,14 +76,16 @@ def test_gated_linear_maps():
     )
 
 
+@pytest.mark.parametrize("delta_norm", [False, True], ids=["", "delta"])
 @pytest.mark.parametrize("has_bias", [False, True], ids=["rms", "layer"])
 @pytest.mark.parametrize("size", [5, 80, 97])
-def test_norms(size: int, has_bias: bool):
+def test_norms(size: int, has_bias: bool, delta_norm: bool):
     scale = _draw(size, seed=1)
     bias = _draw(size, seed=2) if has_bias else None
+    of_delta = _draw(size, seed=4) if delta_norm else None
 
     def normal(x: jax.Array, delta: jax.Array) -> jax.Array:
-        return ADD_NORM(AddNorm(x, delta, scale, bias, 1e-5, 0.0)).normal
+        return ADD_NORM(AddNorm(x, delta, scale, bias, 1e-5, 0.0, of_delta)).normal
 
     _assert_rows_are_their_own(normal, _draw(100, size), _draw(100, size, seed=3))
 
@@ -117,21 +119,40 @@ def test_linear_maps_agree_with_the_definition(size: int, columns: int, dtype: A
 
 
 @each_dtype
-@pytest.mark.parametrize("has_delta", [False, True], ids=["", "add"])
+@pytest.mark.parametrize(
+    ("has_delta", "delta_norm"),
+    [(False, False), (True, False), (True, True)],
+    ids=["", "add", "norm_add"],
+)
 @pytest.mark.parametrize("has_bias", [False, True], ids=["rms", "layer"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 5, 97), (9, 4096)])
 def test_norms_agree_with_the_definition(
-    shape: tuple[int, ...], has_bias: bool, has_delta: bool, dtype: Any
+    shape: tuple[int, ...],
+    has_bias: bool,
+    has_delta: bool,
+    delta_norm: bool,
+    dtype: Any,
 ):
     x, delta = _draw(*shape, dtype=dtype), _draw(*shape, dtype=dtype, seed=1)
-    scale, bias = (_draw(shape[-1], dtype=dtype, seed=seed) for seed in (2, 3))
+    scale, bias, of_delta = (
+        _draw(shape[-1], dtype=dtype, seed=seed) for seed in (2, 3, 4)
+    )
     call = AddNorm(
-        x, delta if has_delta else None, scale, bias if has_bias else None, 1e-5, 1.0
+        x,
+        delta if has_delta else None,
+        scale,
+        bias if has_bias else None,
+        1e-5,
+        1.0,
+        of_delta if delta_norm else None,
     )
     expected = add_norm_reference.add_norm(call)
     with ADD_NORM.using("cpu"):
         actual = ADD_NORM(call)
-    np.testing.assert_array_equal(actual.x, expected.x, strict=True)
+    if delta_norm:
+        assert_close(actual.x, expected.x, reduction=shape[-1])
+    else:
+        np.testing.assert_array_equal(actual.x, expected.x, strict=True)
     assert_close(actual.normal, expected.normal, reduction=shape[-1])
 
 
