@@ -96,7 +96,9 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
     group = attention.num_heads // attention.num_kv_heads
     pages = -(-max(lengths) // page_size)
     warps = config.max_warps(attention.head_dim, group, page_size)
-    sizes = config.Sizes(rows, attention.num_kv_heads, pages * page_size, warps)
+    alone = config.fills_sm(attention.head_dim, group)
+    tokens = pages * page_size
+    sizes = config.Sizes(rows, attention.num_kv_heads, tokens, warps, alone=alone)
     chosen = config.heuristic(sizes)
     shape = chosen.plan_shape(rows, attention.num_kv_heads)
     plan = make_plan(lengths, shape, room=sizes.max_tokens, window=attention.window)

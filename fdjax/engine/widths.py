@@ -24,11 +24,12 @@ def widths_by_rows(
     """
     group = config.num_heads // config.num_kv_heads
     warps = decode_config.max_warps(config.head_dim, group, layout.page_size)
+    alone = decode_config.fills_sm(config.head_dim, group)
 
     def launch_config(rows: int, width: int) -> decode_config.LaunchConfig:
         tokens = width * layout.page_size
         return decode_config.heuristic(
-            decode_config.Sizes(rows, config.num_kv_heads, tokens, warps)
+            decode_config.Sizes(rows, config.num_kv_heads, tokens, warps, alone=alone)
         )
 
     return {

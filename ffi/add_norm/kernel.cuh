@@ -6,7 +6,8 @@
 //
 // A decode step normalises a few rows of 8 KB: the time is latency, not bytes. So every
 // load of a thread is issued before the first is used, and scale and bias, which no
-// earlier kernel writes, are loaded before waiting for the kernel that makes x.
+// earlier kernel writes, are loaded before waiting for the kernel that makes x (but not
+// in rows of more than 16 KiB).
 #pragma once
 
 #include "add_norm/launch.h"

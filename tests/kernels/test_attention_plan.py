@@ -34,7 +34,7 @@ def _drawn(draw: st.DrawFn) -> tuple[list[int], PlanShape, int, int | None]:
         kv_heads,
         slots=slots,
         heads=heads,
-        item_tokens=draw(st.sampled_from([0, 64, 1000])),
+        item_tokens=draw(st.sampled_from([0, 64, 1000, 4096])),
     )
     room = draw(st.sampled_from([0, 100, 1 << 16]))
     return lengths, shape, room, draw(st.sampled_from([None, 1, 17, 1000]))

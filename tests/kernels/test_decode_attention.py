@@ -218,15 +218,34 @@ def test_blocks_have_16_warps_where_they_have_the_registers(
 
 
 @pytest.mark.parametrize(
+    ("head_dim", "group", "fills"),
+    [
+        (256, 1, True),
+        (256, 2, True),
+        (128, 9, True),
+        (128, 16, True),
+        (128, 8, False),
+        (64, 16, False),
+        (96, 16, False),
+    ],
+)
+def test_which_blocks_fill_an_sm(head_dim: int, group: int, fills: bool):
+    assert config.fills_sm(head_dim, group) == fills
+    # Others of 8 warps, beams' among them, are cut as they were measured.
+    cut = config.heuristic(config.Sizes(4, 8, 2048, 8))
+    assert (cut.splits, cut.slots) == (6, 32)
+
+
+@pytest.mark.parametrize(
     ("pairs", "splits"),
     [(1, 8), (15, 8), (16, 5), (22, 5), (29, 4), (39, 3), (40, 2), (66, 2), (67, 1)],
 )
 def test_blocks_that_fill_an_sm_run_at_once(pairs: int, splits: int):
-    chosen = config.heuristic(config.Sizes(pairs, 1, 2048, max_warps=8))
+    chosen = config.heuristic(config.Sizes(pairs, 1, 2048, 8, alone=True))
     assert (chosen.splits, chosen.warps) == (splits, 8)
     assert chosen.slots == Chip().at_once(splits) >= pairs
     # What hides a beginning and an end on an SM of two blocks, hides none here.
-    two = config.heuristic(config.Sizes(pairs, 1, 2048, max_warps=16))
+    two = config.heuristic(config.Sizes(pairs, 1, 2048))
     assert chosen.item_tokens > two.item_tokens
 
 

@@ -106,6 +106,7 @@ class Sizes:
             them. Not where what rows share is read apart: the others are of beams, each
             in a page of another. Threads copy those 3 to 8 % faster (16 to 64 prompts
             of 4 beams with the heads of Llama-2-13B).
+        alone: a block fills an SM (`fills_sm`).
     """
 
     rows: int
@@ -113,11 +114,29 @@ class Sizes:
     max_tokens: int
     max_warps: int = WARPS[-1]
     in_runs: bool = False
+    alone: bool = False
 
     @property
     def pairs(self) -> int:
         """Pairs of a row and a key/value head: `B * Hkv`, at least 1."""
         return max(1, self.rows * self.num_kv_heads)
+
+
+def fills_sm(head_dim: int, group: int) -> bool:
+    """Whether a block of 8 warps leaves another no registers on its SM.
+
+    Seen of heads of 256, and of more than 8 query heads of 128 for a key/value head.
+
+    Args:
+        head_dim: `D`.
+        group: query heads of a key/value head.
+    """
+    return head_dim * _columns(group) >= 2048
+
+
+def _columns(group: int) -> int:
+    """Columns of a tile of scores: query heads, in eights."""
+    return -(-group // 8) * 8
 
 
 def max_warps(
@@ -134,8 +153,7 @@ def max_warps(
         page_size: `Z`.
         in_runs: see `Sizes`.
     """
-    columns = -(-group // 8) * 8
-    few = head_dim in (64, 128) and head_dim * columns <= 1024
+    few = head_dim in (64, 128) and head_dim * _columns(group) <= 1024
     return 16 if few and (in_runs or page_size % TILE_TOKENS == 0) else 8
 
 
@@ -172,7 +190,7 @@ def heuristic(sizes: Sizes) -> LaunchConfig:
     if sizes.max_tokens >= measured.long_tokens(two_fill=two_fill):
         return _config(sizes, _long_splits(sizes.pairs), 1, 16)
     useful = max(1, -(-sizes.max_tokens // (8 * TILE_TOKENS)))
-    if sizes.max_warps < WARPS[-1]:
+    if sizes.alone:
         return _alone(sizes, useful)
     wanted = -(-192 // sizes.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     return _config(sizes, min(wanted, useful, MAX_SPLITS), 1, 8)
@@ -209,16 +227,17 @@ def _long_splits(pairs: int) -> int:
 def _config(sizes: Sizes, splits: int, heads: int, warps: int) -> LaunchConfig:
     """A launch config with as many slots as clusters of that size run at once.
 
-    Where that is not known, one for each row and key/value head.
+    Where that is not known, one for each row and key/value head; and so where several
+    blocks may fit an SM and clusters have more than 4: they were measured so.
     """
-    if warps <= 8 and sizes.max_warps == 16:
-        two = table.PART.find().blocks_two_an_sm
-        slots = two if splits == 1 else 2 * chip().clusters.get(splits, 0)
-        slots = sizes.pairs if splits > 4 else slots
-        return LaunchConfig(splits, heads, warps, slots, sizes.in_runs)
-    slots = chip().num_sms if splits == 1 else chip().clusters.get(splits, 0)
-    alone = sizes.max_warps < WARPS[-1]
-    item_tokens = _ALONE_ITEM_TOKENS * splits if alone else ITEM_TOKENS
+    two_fit = warps <= 8 and sizes.max_warps == WARPS[-1]
+    if splits == 1:
+        slots = table.PART.find().blocks_two_an_sm if two_fit else chip().num_sms
+    elif splits <= 4 or sizes.alone:
+        slots = chip().clusters.get(splits, 0) * (2 if two_fit else 1)
+    else:
+        slots = sizes.pairs
+    item_tokens = _ALONE_ITEM_TOKENS * splits if sizes.alone else ITEM_TOKENS
     return LaunchConfig(
         splits, heads, warps, slots or sizes.pairs, sizes.in_runs, item_tokens
     )

@@ -119,7 +119,12 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
         head_dim, call.group, call.table_page_size, in_runs=in_runs
     )
     return config.Sizes(
-        rows, cache.num_kv_heads, call.max_tokens, warps, in_runs=in_runs
+        rows,
+        cache.num_kv_heads,
+        call.max_tokens,
+        warps,
+        in_runs,
+        alone=config.fills_sm(head_dim, call.group),
     )
 
 
