@@ -145,13 +145,14 @@ def main() -> None:
     device.claim_memory(0.93)
     cases = [SharedCase.read(one) for one in asked.cases.split(",")]
     longest = max(case.shared + case.own for case in cases) + asked.steps + 2 * EDGE
+    made_up = asked.model.endswith(".json")
     settings = Settings.of(
         asked.model,
-        hf_overrides=positions(asked.model, longest),
+        hf_overrides=positions(asked.model, longest) if made_up else None,
         max_model_len=longest,
         max_num_seqs=max(case.rows for case in cases),
     )
-    model = load_decoder(settings, random_weights=asked.model.endswith(".json"))
+    model = load_decoder(settings, random_weights=made_up)
     rows = measure(settings, model, cases, steps=asked.steps)
     for row in rows:
         print({"model": pathlib.Path(asked.model).stem, **row}, flush=True)

@@ -81,6 +81,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(Decoder, "logits", noted_logits)
     options: dict[str, Any] = {"max_num_seqs": ROWS, "max_batched_tokens": TOKENS}
     options["policy"] = StepPolicy(shared_reads=True)
+    # Few rows of few tokens are worth to be read once, so that there are programs.
+    monkeypatch.setattr(table.PART, "find", lambda: Worth(of_group=1, of_batch=1))
     each = tiny_engine(shallow_model(), page_size=8, **options)
     plain = SamplingParams(temperature=0.0, prompt_logprobs=1)
     each.warm_up([plain, PoolingParams()])

@@ -128,7 +128,8 @@ class Pages(RuleBasedStateMachine):
         if not pages:
             return
         self.pool.give_back(pages)
-        self.held.remove(pages)
+        # Not an equal one: a branch whose pages move is another than those forked.
+        self.held = [one for one in self.held if one is not pages]
         for page in reversed(pages):
             if not self.is_held(page) and page in self.key_of:
                 self.cached.append(page)
