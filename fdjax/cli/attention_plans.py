@@ -95,10 +95,14 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
     attention, rows = model.layers[0].attention, len(lengths)
     group = attention.num_heads // attention.num_kv_heads
     pages = -(-max(lengths) // page_size)
-    warps = config.max_warps(attention.head_dim, group, page_size)
-    alone = config.fills_sm(attention.head_dim, group)
-    tokens = pages * page_size
-    sizes = config.Sizes(rows, attention.num_kv_heads, tokens, warps, alone=alone)
+    sizes = config.Sizes.of(
+        rows,
+        attention.num_kv_heads,
+        pages * page_size,
+        head_dim=attention.head_dim,
+        group=group,
+        page_size=page_size,
+    )
     chosen = config.heuristic(sizes)
     shape = chosen.plan_shape(rows, attention.num_kv_heads)
     plan = make_plan(lengths, shape, room=sizes.max_tokens, window=attention.window)

@@ -75,7 +75,7 @@ class Engine(Intake):
         self.plan = plan
         self.buckets = buckets
         policy = policy or StepPolicy()
-        shares = SharedReads.wanted(policy.shared_reads, plan)
+        shares = SharedReads.wanted(policy.shared_reads, model.config, plan)
         borrowing = borrowing or borrowing_of(
             model.config, plan.layout, buckets, shares=shares
         )
@@ -102,7 +102,7 @@ class Engine(Intake):
             budget,
             mixed=mixed,
             borrowing=borrowing,
-            shared_reads=shares,
+            shared_reads=SharedReads(model.config, plan.layout) if shares else None,
         )
         self.sleeping = Sleeping(self.executor, self.scheduler.pool)
         self._seeds = random.Random(seed)

@@ -49,7 +49,7 @@ class Executor:
         budget: tokens of each call with prompts.
         mixed: calls with prompts may have rows that decode.
         borrowing: what is kept free for calls at the end of the KV array.
-        shared_reads: pages that rows share are read once, where the model allows it.
+        shared_reads: finds pages that rows share, to be read once; or `None`.
     """
 
     def __init__(
@@ -62,13 +62,12 @@ class Executor:
         *,
         mixed: bool,
         borrowing: Borrowing,
-        shared_reads: bool = False,
+        shared_reads: SharedReads | None = None,
     ) -> None:
         self._config = model.config
         self._layout = plan.layout
         self._buckets = buckets
         self.mixed = mixed
-        shares = shared_reads and SharedReads.suit(model.config)
         most = {
             "num_tokens": buckets.prefills[-1],
             "num_rows": buckets.rows[-1],
@@ -86,7 +85,7 @@ class Executor:
         self.pace = pace
         self.budget = budget
         self.plan = SERVING_PLANS[0]
-        self.shared_reads = SharedReads(model.config, plan.layout) if shares else None
+        self.shared_reads = shared_reads
         self._states = States(
             model.config,
             num_rows=buckets.rows[-1],

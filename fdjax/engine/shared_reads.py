@@ -38,17 +38,18 @@ class SharedReads:
         self._found: SharedPrefixes | None = None
 
     @staticmethod
-    def wanted(asked: bool | None, plan: MemoryPlan) -> bool:
-        """Whether rows' prefixes are looked for: as asked, or where a GPU's kernels do.
+    def wanted(asked: bool | None, config: ModelConfig, plan: MemoryPlan) -> bool:
+        """Whether an engine looks for them: as asked, or where a GPU has the kernels.
 
         Never where attention gathers pages: it has each row's own copy of them, and
         room for tables as wide as the rows are long, not for the widest.
 
         Args:
             asked: `StepPolicy.shared_reads`.
+            config: of the model, which must `suit`.
             plan: of the memory.
         """
-        if plan.page_workspace_bytes:
+        if plan.page_workspace_bytes or not SharedReads.suit(config):
             return False
         if asked is not None:
             return asked

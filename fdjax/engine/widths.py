@@ -23,14 +23,17 @@ def widths_by_rows(
         buckets: of which all rows and widths are looked at.
     """
     group = config.num_heads // config.num_kv_heads
-    warps = decode_config.max_warps(config.head_dim, group, layout.page_size)
-    alone = decode_config.fills_sm(config.head_dim, group)
 
     def launch_config(rows: int, width: int) -> decode_config.LaunchConfig:
-        tokens = width * layout.page_size
-        return decode_config.heuristic(
-            decode_config.Sizes(rows, config.num_kv_heads, tokens, warps, alone=alone)
+        sizes = decode_config.Sizes.of(
+            rows,
+            config.num_kv_heads,
+            width * layout.page_size,
+            head_dim=config.head_dim,
+            group=group,
+            page_size=layout.page_size,
         )
+        return decode_config.heuristic(sizes)
 
     return {
         rows: tuple(

@@ -163,22 +163,26 @@ def test_rows_that_cannot_share_enough_have_no_program(
 
 
 def test_by_default_it_is_where_a_gpu_has_the_kernels(monkeypatch: pytest.MonkeyPatch):
-    plan = tiny_engine(max_model_len=48).plan
-    assert not SharedReads.wanted(None, plan)
-    assert tiny_engine(max_model_len=48).executor.shared_reads is None
+    tiny = tiny_engine(max_model_len=48)
+    plan, wanted = tiny.plan, SharedReads.wanted
+    assert not wanted(None, tiny.config, plan)
+    assert tiny.executor.shared_reads is None
     monkeypatch.setattr(ffi, "refuse", lambda name, platform: None)
     small, large = (
         replace(plan, layout=replace(plan.layout, page_size=size))
         for size in (LEAST_SHARED_PAGE - 1, LEAST_SHARED_PAGE)
     )
-    assert not SharedReads.wanted(None, small)
-    assert SharedReads.wanted(None, large)
-    assert not SharedReads.wanted(False, large)
-    assert SharedReads.wanted(True, small)
+    assert not wanted(None, tiny.config, small)
+    assert wanted(None, tiny.config, large)
+    assert not wanted(False, tiny.config, large)
+    assert wanted(True, tiny.config, small)
     # Float32, and heads that no kernel takes: each row's pages are copied.
     gathering = replace(large, page_workspace_bytes=1)
-    assert not SharedReads.wanted(None, gathering)
-    assert not SharedReads.wanted(True, gathering)
+    assert not wanted(None, tiny.config, gathering)
+    assert not wanted(True, tiny.config, gathering)
+    # What a row gets must not depend on others, or positions matter.
+    invariant = replace(tiny.config, batch_invariant=True)
+    assert not wanted(True, invariant, large)
 
 
 def test_nothing_is_traced_after_warm_up(monkeypatch: pytest.MonkeyPatch):

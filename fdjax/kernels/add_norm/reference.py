@@ -10,12 +10,10 @@ from fdjax.notation import Array, Float
 def add_norm(call: AddNorm) -> Normalised:
     """See `fdjax.kernels.add_norm.add_norm`."""
     x = call.x if call.delta is None else call.x + _delta(call, call.delta)
-    normal = x.astype(jnp.float32)
+    wide = x.astype(jnp.float32)
     if call.bias is not None:
-        normal = normal - jnp.mean(normal, axis=-1, keepdims=True)
-    mean_square = jnp.mean(normal * normal, axis=-1, keepdims=True)
-    normal = normal * lax.rsqrt(mean_square + call.epsilon)
-    normal = normal * (call.scale.astype(jnp.float32) + call.scale_offset)
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    normal = _scaled(call, wide, call.scale)
     if call.bias is not None:
         normal = normal + call.bias.astype(jnp.float32)
     return Normalised(normal.astype(x.dtype), x)
@@ -24,8 +22,14 @@ def add_norm(call: AddNorm) -> Normalised:
 def _delta(call: AddNorm, delta: Float[Array, "*T E"]) -> Float[Array, "*T E"]:
     if call.delta_scale is None:
         return delta
-    wide = delta.astype(jnp.float32)
+    normal = _scaled(call, delta.astype(jnp.float32), call.delta_scale)
+    return normal.astype(delta.dtype)
+
+
+def _scaled(
+    call: AddNorm, wide: Float[Array, "*T E"], scale: Float[Array, " E"]
+) -> Float[Array, "*T E"]:
+    """By the root of the mean square of a row, and by a scale."""
     mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
     normal = wide * lax.rsqrt(mean_square + call.epsilon)
-    normal = normal * (call.delta_scale.astype(jnp.float32) + call.scale_offset)
-    return normal.astype(delta.dtype)
+    return normal * (scale.astype(jnp.float32) + call.scale_offset)

@@ -116,6 +116,22 @@ class Sizes:
     in_runs: bool = False
     alone: bool = False
 
+    @staticmethod
+    def of(
+        rows: int,
+        num_kv_heads: int,
+        max_tokens: int,
+        *,
+        head_dim: int,
+        group: int,
+        page_size: int,
+        in_runs: bool = False,
+    ) -> "Sizes":
+        """Of heads and pages; see the attributes, and `max_warps` and `fills_sm`."""
+        warps = max_warps(head_dim, group, page_size, in_runs=in_runs)
+        alone = fills_sm(head_dim, group)
+        return Sizes(rows, num_kv_heads, max_tokens, warps, in_runs, alone)
+
     @property
     def pairs(self) -> int:
         """Pairs of a row and a key/value head: `B * Hkv`, at least 1."""

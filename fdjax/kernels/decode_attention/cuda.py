@@ -115,16 +115,14 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
     in_runs = call.pages.by_slot and not shares
-    warps = config.max_warps(
-        head_dim, call.group, call.table_page_size, in_runs=in_runs
-    )
-    return config.Sizes(
+    return config.Sizes.of(
         rows,
         cache.num_kv_heads,
         call.max_tokens,
-        warps,
-        in_runs,
-        alone=config.fills_sm(head_dim, call.group),
+        head_dim=head_dim,
+        group=call.group,
+        page_size=call.table_page_size,
+        in_runs=in_runs,
     )
 
 
