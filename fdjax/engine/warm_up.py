@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Protocol, runtime_checkable
 
-import jax
 import numpy as np
 
 from fdjax.engine.ahead import (
@@ -15,6 +14,7 @@ from fdjax.engine.ahead import (
 )
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
+from fdjax.engine.in_turn import Call, InTurn, wait_for
 from fdjax.engine.kv_calls import MOVE_SIZES
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
@@ -28,8 +28,6 @@ from fdjax.memory.kv import KVLayout
 from fdjax.memory.prefix import PrefixKeys
 
 _GREEDY = SamplingParams(temperature=0.0)
-
-type _Call = Callable[[], object]
 
 
 @runtime_checkable
@@ -87,7 +85,7 @@ def warm_up(
     plans = [plan for plan in SERVING_PLANS if plan in wanted]
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
     # Prompts are computed with the first plan, whose sampling takes least.
-    calls: list[_Call] = [_sample(executor, plan) for plan in reversed(plans)]
+    calls: list[Call] = [_sample(executor, plan) for plan in reversed(plans)]
     calls += [_extend(executor, tokens) for tokens in buckets.prefills]
     calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
     calls.append(_place(executor))
@@ -117,38 +115,36 @@ def warm_up(
 
 def _run(
     executor: Executor,
-    calls: Sequence[_Call],
+    calls: Sequence[Call],
     threads: int,
     report: Callable[[int], None],
     awake: Awake,
 ) -> None:
     """Runs all calls in order; with threads, they are compiled ahead.
 
-    Nothing is reported before they can run. One call is on its way at a time: operands
-    of others would take memory. And what failed on the device, for want of it perhaps,
-    is said here.
+    Nothing is reported before they can run.
     """
-    num_run = 0
     if threads > 1:
         lowerings = _lowerings(executor, calls)
-        with closing(compiled(lowerings, threads)) as counts:
+        compiling = closing(compiled(lowerings, threads))
+        with compiling as counts, InTurn(executor, calls) as runs:
             for num_compiled in counts:
-                if not awake():
-                    continue
-                report(num_compiled)
-                # Tracing goes on while the device is busy.
-                while num_run < num_compiled and _is_idle(executor):
-                    calls[num_run]()
-                    num_run += 1
+                if awake():
+                    report(num_compiled)
+                    runs.begin(num_compiled)
+            awake(wait=True)
+            report(len(calls))
+            runs.begin(len(calls))
+        return
     awake(wait=True)
-    for done in range(num_run, len(calls)):
-        report(len(calls) if threads > 1 else done)
-        jax.block_until_ready((executor.rules, executor.progress))
-        calls[done]()
-    jax.block_until_ready((executor.rules, executor.progress))
+    for done, call in enumerate(calls):
+        report(done)
+        wait_for(executor)
+        call()
+    wait_for(executor)
 
 
-def _lowerings(executor: Executor, calls: Sequence[_Call]) -> list[Lower | None]:
+def _lowerings(executor: Executor, calls: Sequence[Call]) -> list[Lower | None]:
     """What lowers the program of each call; `None` where there is none to compile."""
     found: list[Lower | None] = []
     with executor.programs.ahead.collecting() as lowerings:
@@ -162,13 +158,7 @@ def _lowerings(executor: Executor, calls: Sequence[_Call]) -> list[Lower | None]
     return found
 
 
-def _is_idle(executor: Executor) -> bool:
-    """Whether the last call has ended."""
-    waited = jax.tree.leaves((executor.rules, executor.progress))
-    return all(one.is_ready() for one in waited)
-
-
-def _sample(executor: Executor, plan: SamplingPlan) -> _Call:
+def _sample(executor: Executor, plan: SamplingPlan) -> Call:
     def call() -> None:
         executor.use(plan)
         executor.sample_nobody()
@@ -176,29 +166,29 @@ def _sample(executor: Executor, plan: SamplingPlan) -> _Call:
     return call
 
 
-def _extend(executor: Executor, tokens: int) -> _Call:
+def _extend(executor: Executor, tokens: int) -> Call:
     """A call of so many tokens, whose prompt is not complete."""
     sequence = _sequence(tokens + 1, row=0)
     return lambda: executor.extend([], [PromptChunk(sequence, 0, tokens)])
 
 
-def _pool(executor: Executor, buckets: Buckets, tokens: int) -> _Call:
+def _pool(executor: Executor, buckets: Buckets, tokens: int) -> Call:
     sequence = _sequence(tokens + 1, row=buckets.rows[-1])
     return lambda: executor.pool([PromptChunk(sequence, 0, tokens)])
 
 
-def _move(executor: Executor, layout: KVLayout, size: int) -> _Call:
+def _move(executor: Executor, layout: KVLayout, size: int) -> Call:
     """A call that moves pages which do not exist."""
     absent = layout.num_pages
     return lambda: executor.move({absent + page: absent for page in range(size)})
 
 
-def _place(executor: Executor) -> _Call:
+def _place(executor: Executor) -> Call:
     """A call that changes nothing in the page table."""
     return lambda: executor.place(np.zeros((3, 0), np.int32))
 
 
-def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call:
+def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> Call:
     def call() -> None:
         executor.use(plan)
         executor.exchange(range(buckets.rows[-1]))
@@ -206,17 +196,17 @@ def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> _Call
     return call
 
 
-def _decode(executor: Executor, rows: int, width: int) -> _Call:
+def _decode(executor: Executor, rows: int, width: int) -> Call:
     sequence = _sequence(1, row=rows - 1)
     return lambda: executor.decode([sequence], width=width)
 
 
-def _decode_shared(executor: Executor, reads: SharedReads, rows: int) -> _Call:
+def _decode_shared(executor: Executor, reads: SharedReads, rows: int) -> Call:
     sequence = _sequence(1, row=rows - 1)
     return lambda: executor.decode([sequence], prefixes=reads.none(rows))
 
 
-def _allow(executor: Executor, buckets: Buckets, rows: int) -> _Call:
+def _allow(executor: Executor, buckets: Buckets, rows: int) -> Call:
     """A call that changes masks, of rows that do not exist."""
     return lambda: executor.allow([buckets.rows[-1]] * rows, [])
 

@@ -43,6 +43,18 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
     return _invariant(wanted)
 
 
+def as_here() -> Callable[[], AbstractContextManager[Any]]:
+    """Makes contexts in which another thread chooses as this one does now."""
+    forced, invariant = _forced.value, _invariant.value
+
+    @contextmanager
+    def alike() -> Generator[None]:
+        with _forced(forced), _invariant(invariant):
+            yield
+
+    return alike
+
+
 @contextmanager
 def recording() -> Generator[list[str]]:
     """Inside a `with` block: what `Op.explain` says of every choice made, as a list.

@@ -3,7 +3,7 @@
 import pathlib
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,8 +12,10 @@ import pytest
 from jax import monitoring
 
 from fdjax.engine.ahead import Ahead, Collected, Lower, compiled, default_threads
+from fdjax.engine.in_turn import InTurn
 from fdjax.engine.warm_up import warm_up
 from fdjax.generate.params import SamplingParams
+from fdjax.kernels.op import Impl, Op, batch_invariant
 from fdjax.serve.compilation_cache import counting
 from tests.support.engines import run, shallow_model, tiny_engine
 from tests.support.kept_programs import keeping
@@ -129,6 +131,59 @@ def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[st
         by_threads = {name.rpartition("_")[0] for name in compilations} == {"compile"}
         assert by_threads == (threads > 0)
     assert counts[1] == counts[2]
+
+
+def test_calls_run_in_turn_beside_their_caller():
+    executor = tiny_engine(shallow_model()).executor
+    ran: list[tuple[int, str]] = []
+
+    def call(number: int) -> Callable[[], None]:
+        return lambda: ran.append((number, threading.current_thread().name))
+
+    with InTurn(executor, [call(0), call(1), call(2), call(3)]) as runs:
+        runs.begin(2)
+        runs.begin(1)  # has begun
+        runs.begin(3)
+    assert [number for number, _ in ran] == [0, 1, 2]
+    assert {name.rpartition("_")[0] for _, name in ran} == {"run"}
+
+
+def test_a_call_that_fails_is_told_and_those_behind_it_are_left_out():
+    executor, ran = tiny_engine(shallow_model()).executor, list[int]()
+    may_fail = threading.Event()
+
+    def fail() -> None:
+        assert may_fail.wait(60)
+        raise RuntimeError("no room")
+
+    with (
+        pytest.raises(RuntimeError, match="no room"),
+        InTurn(executor, [fail, lambda: ran.append(1)]) as runs,
+    ):
+        runs.begin(1)
+        may_fail.set()
+        while True:
+            runs.begin(1)
+    with pytest.raises(KeyError), InTurn(executor, [fail] * 2) as runs:
+        may_fail.clear()
+        runs.begin(2)
+        may_fail.set()
+        raise KeyError  # of who asked: nobody waits for the second
+    assert not ran
+
+
+@pytest.mark.parametrize("context", ["forced", "invariant"])
+def test_calls_in_turn_choose_what_their_caller_would(context: str):
+    executor, found = tiny_engine(shallow_model()).executor, list[str]()
+    sum_of: Op[int, int] = Op(
+        "sum", int, {"fast": Impl(int, lambda _: None)}, batch_invariant=True
+    )
+    alike = batch_invariant() if context == "invariant" else sum_of.using("reference")
+    with InTurn(executor, [lambda: found.append(sum_of.choice(1))] * 2) as runs:
+        runs.begin(1)
+    with alike, InTurn(executor, [lambda: found.append(sum_of.choice(1))]) as runs:
+        runs.begin(1)
+    assert found == ["fast", "reference"]
 
 
 @pytest.mark.parametrize("threads", [0, 3])
