@@ -13,7 +13,7 @@
 //   hides the latency of memory: the paper's double buffering, with more than two
 //   buffers.
 // * A block takes as many weight rows as give every SM the same work: tiles may have
-//   fewer than 64 rows. Where a whole K for each block would still leave SMs idle, the
+//   fewer than 64 rows, and those of the last blocks 8 less. Where a whole K for each block would still leave SMs idle, the
 //   blocks of a cluster share the K of one tile (split-K) and add their sums through
 //   distributed shared memory, in the order of their ranks: no workspace, no atomics,
 //   the same bits in every run.
@@ -78,6 +78,7 @@ template <typename T, int kTiles, int kM, int kBoxes>
 __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
                                   Shape<kTiles, kM, kBoxes>::kLeastBlocks)
     flat(FDJAX_GRID_CONSTANT const CUtensorMap weights,
+         FDJAX_GRID_CONSTANT const CUtensorMap narrow,
          FDJAX_GRID_CONSTANT const CUtensorMap x, FDJAX_GRID_CONSTANT const Params p,
          FDJAX_GRID_CONSTANT const FlatKernelConfig config) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -91,9 +92,9 @@ __global__ void __launch_bounds__(Shape<kTiles, kM, kBoxes>::kThreads,
                   .stages = config.stages,
                   .stage_bytes = S::stage_bytes(config.tile_rows),
                   .tile_rows = config.tile_rows};
-  const int rows = (p.gated ? kTiles / 2 : kTiles) * config.tile_rows;
-  const Work work = work_of<S>(config, rows);
-  const Producer<kTiles, kM, kBoxes> producer{&weights, &x, p, work, ring};
+  const Work work = work_of<S>(config, p.gated ? kTiles / 2 : kTiles);
+  const CUtensorMap* tiles = work.tile_rows < config.tile_rows ? &narrow : &weights;
+  const Producer<kTiles, kM, kBoxes> producer{tiles, &x, p, work, ring};
   const bool producing = threadIdx.x == S::kConsumers;
   if (producing) producer.start();
   pdl_release();

@@ -24,13 +24,19 @@ struct Producer {
   // Tile t holds the next rows; of a gated GEMM, the second half are up rows.
   __device__ int row_of(int t) const {
     constexpr int kHalf = kTiles / 2;
-    if (!p.gated || t < kHalf) return work.row + t * ring.tile_rows;
-    return p.columns + work.row + (t - kHalf) * ring.tile_rows;
+    if (!p.gated || t < kHalf) return work.row + t * work.tile_rows;
+    return p.columns + work.row + (t - kHalf) * work.tile_rows;
+  }
+
+  // That arrive in a stage: narrow tiles leave the room of their last rows as it is.
+  __device__ int bytes() const {
+    return ring.stage_bytes -
+           S::kGroups * (ring.tile_rows - work.tile_rows) * kRowBytes;
   }
 
   __device__ void load_weights(int stage, int depth) const {
     unsigned char* target = ring.stage(stage);
-    mbarrier_arrive_expect(&ring.full[stage], ring.stage_bytes);
+    mbarrier_arrive_expect(&ring.full[stage], bytes());
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll

@@ -56,19 +56,21 @@ struct Shape {
 // A FlatConfig as the kernel wants it: without divisions at its start and its end.
 struct FlatKernelConfig {
   int stages, tile_rows, splits;
+  int wide;                    // blocks; those after them have narrow tiles
   int begins[kMaxSplits + 1];  // of each split of K and the one after, in stages
   int shares[kMaxSplits + 1];  // of the results that each split's block finishes
   Divisor units;               // of 8 columns that a block has of each token
 };
 
 template <typename S>
-FlatKernelConfig kernel_config(const Params& p, const FlatConfig& config) {
+FlatKernelConfig kernel_config(const Params& p, const FlatConfig& config, int wide) {
   const int depth = (p.k + S::kColumns - 1) / S::kColumns;
   const int tiles = p.gated ? S::kTiles / 2 : S::kTiles;
   const int units = tiles * config.tile_rows / 8;
   FlatKernelConfig kernel{.stages = config.stages,
                           .tile_rows = config.tile_rows,
                           .splits = config.splits,
+                          .wide = wide,
                           .begins = {},
                           .shares = {},
                           .units = Divisor(units)};
@@ -82,6 +84,7 @@ FlatKernelConfig kernel_config(const Params& p, const FlatConfig& config) {
 // Which part of the GEMM a block computes.
 struct Work {
   int row;           // first weight row; of the gate, if gated
+  int tile_rows;     // of this block's tiles
   int begin, count;  // stages along K
   int shift;         // where along them this block starts
 
@@ -92,13 +95,17 @@ struct Work {
   }
 };
 
+// `tiles`: of a block, that follow one another.
 template <typename S>
-__device__ Work work_of(const FlatKernelConfig& config, int rows) {
+__device__ Work work_of(const FlatKernelConfig& config, int tiles) {
   constexpr uint32_t kGoldenRatio = 0x9E3779B9;  // of 2^32: spreads any number of tiles
   const int rank = blockIdx.x, tile = blockIdx.y;
+  const int before = max(tile - config.wide, 0);  // narrow ones
+  const int row = tiles * (tile * config.tile_rows - before * kTileRowMultiple);
+  const int less = tile < config.wide ? 0 : kTileRowMultiple;
   const int begin = config.begins[rank], count = config.begins[rank + 1] - begin;
   const int shift = S::kRotate ? __umulhi(tile * kGoldenRatio, count) : 0;
-  return {tile * rows, begin, count, shift};
+  return {row, config.tile_rows - less, begin, count, shift};
 }
 
 struct Ring {

@@ -109,10 +109,12 @@ class Writer {
       Unit& unit = units_[u];
       unit.token = quotient(at, config_.units);
       const int row = (at - unit.token * static_cast<int>(config_.units.value)) * 8;
-      const int beyond = row >= config_.tile_rows ? kTileRows - config_.tile_rows : 0;
-      unit.column = work_.row + row;
-      unit.source = unit.token * S::kPitch + row + beyond;  // rows beyond: of tile 1
-      unit.wanted = unit.column < p_.columns && i + u * S::kThreads < end_;
+      const int tile = row >= config_.tile_rows ? 1 : 0;
+      const int place = row - tile * config_.tile_rows;  // in the tile
+      unit.column = work_.row + tile * work_.tile_rows + place;
+      unit.source = unit.token * S::kPitch + tile * kTileRows + place;
+      unit.wanted = place < work_.tile_rows && unit.column < p_.columns &&
+                    i + u * S::kThreads < end_;
       unit.residual = {};
       if (unit.wanted) {
         unit.residual = residual_of<T, 8>(p_, unit.token, unit.column);

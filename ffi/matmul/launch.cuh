@@ -2,6 +2,7 @@
 // for handlers that chain kernels.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "fdjax/gpu.h"
@@ -47,24 +48,29 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config,
                            const LaunchOptions& options) {
   using S = Shape<kTiles, kM, kBoxes>;
   constexpr bool kBfloat16 = std::is_same_v<T, GpuFloats::bfloat16>;
-  CUtensorMap weights, x;
-  const TileSource weight_tiles{p.weight.values, p.n, p.k, config.tile_rows,
-                                kTileColumns};
+  CUtensorMap weights, narrow, x;
+  const int less = config.narrow > 0 ? kTileRowMultiple : 0;
+  TileSource tiles{p.weight.values, p.n, p.k, config.tile_rows, kTileColumns};
   const TileSource x_tiles{p.x, p.m, p.k, kM, kTileColumns};
   const int shared_bytes = S::bytes(config.stages, config.tile_rows);
-  if (!encode_tensor_map(weight_tiles, kBfloat16, &weights) ||
+  if (!encode_tensor_map(tiles, kBfloat16, &weights) ||
       !encode_tensor_map(x_tiles, kBfloat16, &x)) {
     return cudaErrorInvalidValue;
   }
-  const int rows = kTiles * config.tile_rows / (p.gated ? 2 : 1);
+  tiles.tile_rows -= less;
+  if (!encode_tensor_map(tiles, kBfloat16, &narrow)) return cudaErrorInvalidValue;
+  const int of_block = p.gated ? kTiles / 2 : kTiles;
+  const int behind = config.narrow * of_block * (config.tile_rows - less);
+  const int wide = blocks_for(std::max(p.columns - behind, 0),
+                              of_block * config.tile_rows);
   return launch({.stream = options.stream,
-                 .grid = dim3(config.splits, blocks_for(p.columns, rows)),
+                 .grid = dim3(config.splits, wide + config.narrow),
                  .threads = S::kThreads,
                  .shared_bytes = shared_bytes,
                  .cluster = config.splits,
                  .programmatic = options.programmatic},
-                flat<T, kTiles, kM, kBoxes>, weights, x, p,
-                kernel_config<S>(p, config));
+                flat<T, kTiles, kM, kBoxes>, weights, narrow, x, p,
+                kernel_config<S>(p, config, wide));
 }
 
 template <typename T, int kTiles, int kBoxes>
@@ -91,7 +97,9 @@ inline bool is_valid(const Params& p, const FlatConfig& config) {
          within(config.boxes, 1, kMaxBoxes) && within(config.splits, 1, kMaxSplits) &&
          within(config.stages, 1, kMaxStages) &&
          within(config.tile_rows, kTileRowMultiple, kMaxTileRows) &&
-         config.tile_rows % kTileRowMultiple == 0;
+         config.tile_rows % kTileRowMultiple == 0 &&
+         (config.narrow == 0 || config.tile_rows > kTileRowMultiple) &&
+         within(config.narrow, 0, blocks_for(p.columns, kTileRowMultiple));
 }
 
 template <typename T>

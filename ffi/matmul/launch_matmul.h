@@ -30,7 +30,8 @@ inline MatmulConfig read_config(Numbers& numbers) {
           .boxes = numbers.number("boxes", 1, kMaxBoxes),
           .tile_rows = numbers.number("tile_rows", kTileRowMultiple, kMaxTileRows),
           .splits = numbers.number("splits", 1, kMaxSplits),
-          .stages = numbers.number("stages", 1, kMaxStages)};
+          .stages = numbers.number("stages", 1, kMaxStages),
+          .narrow = numbers.number("narrow", 0)};
     case 2:
       return GemmConfig{.rows = numbers.number("rows", 1),
                         .split = numbers.number("split", 1),

@@ -192,7 +192,7 @@ def test_launch_configs_of_matmul_are_read_as_they_are_written():
 
 def test_a_launch_config_is_its_kernel_and_its_numbers():
     assert config_numbers(GemvConfig()) == (0,)
-    assert config_numbers(FlatConfig(2, 1, 56, 1, 4)) == (1, 2, 1, 56, 1, 4)
+    assert config_numbers(FlatConfig(2, 1, 56, 1, 4, 9)) == (1, 2, 1, 56, 1, 4, 9)
     gemm = GemmConfig(96, 2)
     assert config_numbers(gemm) == (2, 96, 2, gemm.stages)
     assert config_numbers(LibraryConfig(3)) == (3, 3)

@@ -156,15 +156,20 @@ def test_the_library_agrees(m: int, dtype: Any, widens: bool):
 
 
 CONFIGS = [
-    config.FlatConfig(tiles, boxes, rows, splits, stages)
-    for tiles, boxes, rows, splits, stages in [
-        (1, 1, 64, 1, 2),
-        (1, 1, 8, 1, 16),
-        (1, 2, 48, 2, 5),
-        (1, 1, 56, 8, 3),
-        (2, 1, 40, 1, 4),
-        (2, 2, 56, 2, 2),
-        (2, 1, 64, 4, 3),
+    config.FlatConfig(tiles, boxes, rows, splits, stages, narrow)
+    for tiles, boxes, rows, splits, stages, narrow in [
+        (1, 1, 64, 1, 2, 0),
+        (1, 1, 8, 1, 16, 0),
+        (1, 1, 16, 1, 16, 50),
+        (1, 2, 48, 2, 5, 0),
+        (1, 2, 48, 2, 5, 9),
+        (1, 1, 56, 8, 3, 0),
+        (2, 1, 40, 1, 4, 0),
+        (2, 1, 40, 1, 4, 6),
+        (2, 2, 56, 2, 2, 0),
+        (2, 2, 56, 2, 2, 10),  # all of them, and one for nobody
+        (2, 1, 64, 4, 3, 0),
+        (2, 1, 64, 4, 3, 1),
     ]
 ]
 
@@ -178,6 +183,10 @@ def test_every_launch_config_of_flat(flat: config.FlatConfig, m: int, dtype: Any
     case = cases._case("odd", m=m, n=1032, k=712, residual=True, dtype=dtype)
     call = cases.arguments(case, seed=m)
     assert_close(handler.run(call, flat), _numpy(call), reduction=712)
+    if flat.tiles == 2:
+        call = _gated(m, 1072, 264, "silu")
+        expected = gated_reference.gated_matmul(call)
+        assert_close(handler.run(call, flat), expected, reduction=264)
 
 
 @pytest.mark.gpu

@@ -124,27 +124,35 @@ def candidates(m: int, n: int) -> tuple[FlatConfig, ...]:
         (2, 56, 1, 2),
         (2, 64, 1, 2),
     )
-    every = dict.fromkeys((*shapes, *_one_wave(n)))
+    every = dict.fromkeys([*((*shape, 0) for shape in shapes), *_one_wave(n)])
     tried = (
-        _with_stages(m, tiles, boxes, tile_rows, splits, per_sm)
+        dataclasses.replace(
+            _with_stages(m, tiles, boxes, tile_rows, splits, per_sm), narrow=narrow
+        )
         for boxes in (1, 2)
-        for tiles, tile_rows, splits, per_sm in every
+        for tiles, tile_rows, splits, per_sm, narrow in every
     )
     return tuple(one for one in tried if one.stages > 1)  # else nothing loads ahead
 
 
-def _one_wave(n: int) -> Iterator[tuple[int, int, int, int]]:
-    """Tiles, rows of them, splits and blocks on an SM: no block waits for another.
+def _one_wave(n: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Tiles, rows of them, splits, blocks on an SM, and narrow ones: none waits.
 
     Tiles have as few rows as that allows, so that most SMs have a block: 12,288 rows of
     a weight are 256 blocks of 48 where two share an SM, and 192 of 64. Tiles of fewer
-    than 24 rows waste most of what `wgmma` multiplies.
+    than 24 rows waste most of what `wgmma` multiplies. Where 8 rows less are enough for
+    some blocks, every SM has one: 27,392 rows are 245 blocks of two tiles of 56, or 128
+    of these and 136 of 48.
     """
     for tiles, splits, per_sm in itertools.product((1, 2), (1, 2), (1, 2, 3)):
         blocks = chip().num_sms * per_sm // splits
-        rows = TILE_ROW_MULTIPLE * -(-n // (tiles * blocks * TILE_ROW_MULTIPLE))
+        eights = -(-n // (tiles * TILE_ROW_MULTIPLE))  # of rows, for all blocks
+        of_block = -(-eights // blocks)
+        rows = TILE_ROW_MULTIPLE * of_block
         if 24 <= rows <= MAX_TILE_ROWS:
-            yield tiles, rows, splits, per_sm
+            yield tiles, rows, splits, per_sm, 0
+            if narrow := blocks * of_block - eights:
+                yield tiles, rows, splits, per_sm, narrow
 
 
 def _with_stages(

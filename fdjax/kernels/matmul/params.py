@@ -32,6 +32,7 @@ _TAKEN = {
     "tile_rows": range(TILE_ROW_MULTIPLE, MAX_TILE_ROWS + 1, TILE_ROW_MULTIPLE),
     "splits": range(1, ffi.limit(NAME, "max_splits") + 1),
     "stages": range(1, MAX_STAGES + 1),
+    "narrow": range(1 << 24),
 }
 
 
@@ -45,6 +46,8 @@ class FlatConfig:
         tile_rows: weight rows of a tile.
         splits: blocks of a cluster that share K (split-K).
         stages: of the ring in shared memory: steps along K that are loaded ahead.
+        narrow: of the last blocks, the tiles of which have 8 rows less: so any number
+            of rows is shared out evenly.
     """
 
     tiles: int
@@ -52,6 +55,7 @@ class FlatConfig:
     tile_rows: int
     splits: int
     stages: int
+    narrow: int = 0
 
     def shared_bytes(self, m: int) -> int:
         """Shared memory of a block (`Shape::bytes` in flat_ring.cuh)."""
@@ -71,6 +75,8 @@ class FlatConfig:
                 return (
                     f"{field.name} is {value}; it takes {taken[0]} to {taken[-1]}{by}"
                 )
+        if self.narrow and self.tile_rows == TILE_ROW_MULTIPLE:
+            return f"tile_rows is {self.tile_rows}, which leaves a narrow tile none"
         if self.shared_bytes(m) > SHARED_BYTES:
             return (
                 f"stages is {self.stages}, which takes {self.shared_bytes(m)} bytes of "
