@@ -12,7 +12,7 @@ cudaError_t launch_prompts(cudaStream_t stream, Params& p) {
     using G = WgmmaGeometry<T, kHeadDim, Use::kUnified>;
     Sources sources;
     if (p.attention.unified && has_wgmma<G>() && encode_sources<G>(p, &sources)) {
-      return launch_wgmma<G>(stream, p, sources);
+      return launch_best_wgmma<T, kHeadDim, Use::kUnified>(stream, p, sources);
     }
   }
   p.attention.unified = false;

@@ -53,6 +53,12 @@ bool encode_sources(const Params& p, Sources* sources) {
          encode_tensor_map(kv, kBfloat16, &sources->slots);
 }
 
+// What blocks, or pairs of them, may take.
+template <typename G>
+int most_taken(const Params& p) {
+  return blocks_for(p.num_tiles, G::kBlocks) * p.attention.kv_heads;
+}
+
 template <typename G>
 cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& sources) {
   int device, sms;
@@ -61,10 +67,28 @@ cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& so
   error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   const fdjax::Launch how{.stream = stream,
-                          .grid = dim3(std::min(most_items(p), sms)),
+                          .grid = dim3(std::min(most_taken<G>(p), sms / G::kBlocks) *
+                                       G::kBlocks),
                           .threads = G::kThreads,
-                          .shared_bytes = G::kSharedBytes};
+                          .shared_bytes = G::kSharedBytes,
+                          .cluster = G::kBlocks};
   return fdjax::launch(how, wgmma_kernel<G>, p, sources);
+}
+
+inline bool takes_pairs(const Params& p) { return p.attention.group >= kPairGroup; }
+
+// Prompts of heads of 128, the usual ones, have a kernel for pairs, too.
+template <typename T, int kHeadDim, Use kUse>
+cudaError_t launch_best_wgmma(cudaStream_t stream, const Params& p,
+                              const Sources& sources) {
+  constexpr bool kPrompts = kUse == Use::kSynchronised || kUse == Use::kUnified;
+  if constexpr (kPrompts && kHeadDim == 128) {
+    if (takes_pairs(p)) {
+      using G = WgmmaGeometry<T, kHeadDim, kUse, /*kPairs=*/true>;
+      return launch_wgmma<G>(stream, p, sources);
+    }
+  }
+  return launch_wgmma<WgmmaGeometry<T, kHeadDim, kUse>>(stream, p, sources);
 }
 
 // Whether the device's code has the kernel: one without a body has no shared memory.
@@ -104,7 +128,7 @@ cudaError_t launch_attention(cudaStream_t stream, const Params& p) {
   using G = WgmmaGeometry<T, kHeadDim, kUse>;
   Sources sources;
   return has_wgmma<G>() && encode_sources<G>(p, &sources)
-             ? launch_wgmma<G>(stream, p, sources)
+             ? launch_best_wgmma<T, kHeadDim, kUse>(stream, p, sources)
              : launch_mma<MmaGeometry<T, kHeadDim, kUse == Use::kStates>>(stream, p);
 }
 

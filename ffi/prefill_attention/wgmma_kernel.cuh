@@ -47,8 +47,8 @@ class Consumer {
     if constexpr (G::kUnified) {
       go_through<Pass::kUnified>();
       __syncwarp();  // all lanes have read that there is no more
-      release(&barriers_.queries.empty[queries_.stage]);
-      queries_.advance(G::kQueryStages);
+      release_queries();
+      if constexpr (G::kPaired) pass();
       go_through<Pass::kAgain>();
     } else {
       go_through<Pass::kOnly>();
@@ -127,14 +127,14 @@ class Consumer {
   __device__ void attend(Rows<G>& rows) {
     Scores<G> scores;
     Weights weights;
-    int first = work_.key_begin / G::kTileKeys * G::kTileKeys;
+    int first = loop_begin<G>(work_);
     mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
     multiply_keys(cursor_.stage, scores);
     wgmma_wait<0>();
     finish_keys(cursor_.stage, first, scores);
     weigh_keys<kUnified>(first, rows, scores);
     pack_all(scores, weights);
-    for (first += G::kTileKeys; first < work_.key_end; first += G::kTileKeys) {
+    for (first += G::kTileKeys; first < loop_end<G>(work_); first += G::kTileKeys) {
       const Cursor before = cursor_;
       cursor_.advance(kStages);
       mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
@@ -175,10 +175,9 @@ class Consumer {
   // Gives back what the producer brings.
   __device__ void skip() {
     __syncwarp();  // all lanes have read what the item is
-    release(&barriers_.queries.empty[queries_.stage]);
-    queries_.advance(G::kQueryStages);
-    int first = work_.key_begin / G::kTileKeys * G::kTileKeys;
-    for (; first < work_.key_end; first += G::kTileKeys) {
+    release_queries();
+    int first = loop_begin<G>(work_);
+    for (; first < loop_end<G>(work_); first += G::kTileKeys) {
       mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
       release(&keys_.empty[cursor_.stage]);
       mbarrier_wait(&values_.full[cursor_.stage], cursor_.parity);
@@ -230,9 +229,8 @@ class Consumer {
   __device__ void finish_keys(int stage, int first, Scores<G>& scores) {
     wgmma_pin(flat(scores));
     release(&keys_.empty[stage]);
-    if (first + G::kTileKeys < work_.key_end) return;
-    release(&barriers_.queries.empty[queries_.stage]);
-    queries_.advance(G::kQueryStages);
+    if (first + G::kTileKeys < loop_end<G>(work_)) return;
+    release_queries();
   }
 
   __device__ void multiply_values(int stage, const Weights& weights,
@@ -268,8 +266,31 @@ class Consumer {
     return reinterpret_cast<float (&)[G::kHeadDim / 2]>(rows.out);
   }
 
+  // All of this warp have read a buffer of keys or values, which in a pair both blocks
+  // fill.
   __device__ static void release(uint64_t* empty) {
-    if (threadIdx.x % kLanes == 0) mbarrier_arrive(empty);
+    const int lane = threadIdx.x % kLanes;
+    if constexpr (G::kPaired) {
+      if (lane < kPair) mbarrier_arrive_cluster(cluster_address(empty, lane));
+    } else if (lane == 0) {
+      mbarrier_arrive(empty);
+    }
+  }
+
+  __device__ void release_queries() {
+    if (threadIdx.x % kLanes == 0) {
+      mbarrier_arrive(&barriers_.queries.empty[queries_.stage]);
+    }
+    queries_.advance(G::kQueryStages);
+  }
+
+  // Tells both producers of a pair that this warp's notes are complete.
+  __device__ void pass() {
+    const int lane = threadIdx.x % kLanes;
+    if (lane < kPair) {
+      mbarrier_release_cluster(cluster_address(&barriers_.passed, lane));
+    }
+    __syncwarp();
   }
 
   const Params& params_;
@@ -287,7 +308,8 @@ class Consumer {
 
 #endif
 
-// Grid: as many blocks as there is room for; they share the items.
+// Grid: as many blocks as there is room for; they share the items. Clusters of
+// G::kBlocks.
 template <typename G>
 __global__ void __launch_bounds__(G::kThreads, 1)
     wgmma_kernel(FDJAX_GRID_CONSTANT const Params params,
@@ -305,8 +327,12 @@ __global__ void __launch_bounds__(G::kThreads, 1)
       .work = work,
       .retries = reinterpret_cast<Retries*>(&retries)};
   if constexpr (G::kUnified) retries.clear();
-  if (threadIdx.x == 0) barriers.init();
+  if (threadIdx.x == 0) barriers.init(G::kBlocks);
   __syncthreads();
+  if constexpr (G::kPaired) {
+    cluster_arrive();  // the other block's barriers are there
+    cluster_wait();
+  }
   pdl_release();  // what adds pieces waits for all of them
   if (threadIdx.x < kGroupThreads) {
     release_registers<40>();
@@ -314,6 +340,11 @@ __global__ void __launch_bounds__(G::kThreads, 1)
   } else {
     acquire_registers<232>();
     Consumer<G>(params, buffers, descriptions).run();
+  }
+  if constexpr (G::kPaired) {
+    __syncwarp();
+    cluster_arrive_relaxed();  // no block leaves while another needs its memory
+    cluster_wait();
   }
 #endif
 }

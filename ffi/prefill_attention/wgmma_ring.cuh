@@ -10,9 +10,11 @@
 
 #include <cstdint>
 
+#include "fdjax/cluster.cuh"
 #include "fdjax/mbarrier.cuh"
 #include "fdjax/tma.cuh"
 #include "prefill_attention/load.cuh"
+#include "prefill_attention/pair.cuh"
 
 namespace fdjax::prefill_attention {
 
@@ -22,12 +24,15 @@ inline constexpr int kGroupThreads = 128;
 inline constexpr int kStages = 2;
 inline constexpr int kLineElements = 64, kLineBytes = 128;  // of a box in shared memory
 
-template <typename Element, int kHeadDimension, Use kUse>
+// `kPairs`: blocks work in pairs (pair.cuh).
+template <typename Element, int kHeadDimension, Use kUse, bool kPairs = false>
 struct WgmmaGeometry {
   using T = Element;
   static constexpr bool kShared = kUse == Use::kPrefixes;
   static constexpr bool kUnified = kUse == Use::kUnified;
   static constexpr bool kLeavesStates = kUse == Use::kStates;
+  static constexpr bool kPaired = kPairs;
+  static constexpr int kBlocks = kPairs ? kPair : 1;  // of a cluster
   static constexpr int kHeadDim = kHeadDimension;
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kTileKeys = kHeadDim <= 128 ? 128 : 64;
@@ -41,6 +46,7 @@ struct WgmmaGeometry {
   static constexpr int kAlignment = 1024;
   static constexpr int kSharedBytes =
       kQueryStages * kQueryBytes + 2 * kStages * kKeyBytes + kAlignment;
+  static_assert(!kPairs || (kLines % kPair == 0 && !kShared));
 };
 
 // What TMA knows of queries and of keys and values.
@@ -62,10 +68,13 @@ struct Ring {
 
 struct Barriers {
   Ring queries, halves[2];
+  uint64_t passed;  // in a pair: consumers of both blocks have been through all items
 
-  __device__ void init() {
+  // `blocks`: that share keys and values.
+  __device__ void init(int blocks) {
     queries.init(kConsumerWarps);
-    for (Ring& ring : halves) ring.init(kConsumerWarps);
+    for (Ring& ring : halves) ring.init(blocks * kConsumerWarps);
+    if (blocks > 1) mbarrier_init(&passed, blocks * kConsumerWarps);
     mbarrier_init_fence();
   }
 };
@@ -74,7 +83,8 @@ struct Barriers {
 // again by the synchronised scheme, by the same block when it has done all items. What
 // has not been stored is still there to be read: queries lie where results go.
 struct Retries {
-  static constexpr int kRounds = 1024;  // later ones come in the second pass alone
+  // Later ones come in the second pass alone.
+  static constexpr int kRounds = 32 * kLanes;
   // A bit an item, of the rows of each warp, which alone writes it.
   uint32_t of_warp[kConsumerWarps][kRounds / 32];
 
@@ -94,10 +104,18 @@ struct Retries {
     return round >= kRounds || of_warp[warp][round / 32] >> round % 32 & 1;
   }
 
-  // Rounds `32 * word` and on of which some warp has rows; the same in all lanes.
-  __device__ uint32_t some(int word) const {
-    const int warp = threadIdx.x % kLanes;
-    return __reduce_or_sync(~0u, warp < kConsumerWarps ? of_warp[warp][word] : 0);
+  // Of 32 rounds for each lane, those of which some warp of `blocks` blocks has rows.
+  __device__ uint32_t some(int blocks) const {
+    uint32_t rounds = 0;
+    for (int block = 0; block < blocks; ++block) {
+      const uint32_t first =
+          blocks == 1 ? shared_address(of_warp) : cluster_address(of_warp, block);
+      for (int warp = 0; warp < kConsumerWarps; ++warp) {
+        rounds |= cluster_load_word(
+            first + (warp * kLanes + threadIdx.x % kLanes) * sizeof(of_warp[0][0]));
+      }
+    }
+    return rounds;
   }
 };
 
@@ -118,13 +136,31 @@ struct Buffers {
 };
 
 // The items of a block are a grid apart, in order of their keys; every other round goes
-// backwards, so that blocks end together.
-__device__ inline Work item_of_round(const Params& p, int round) {
-  const int place =
-      round % 2 == 0 ? blockIdx.x : static_cast<int>(gridDim.x - 1 - blockIdx.x);
-  Work work = work_of(p, round * gridDim.x + place);
+// backwards, so that blocks end together. So it is with pairs of blocks.
+template <typename G>
+__device__ Work item_of_round(const Params& p, int round) {
+  const int takers = G::kPaired ? num_clusters() : static_cast<int>(gridDim.x);
+  const int own = G::kPaired ? cluster_index() : static_cast<int>(blockIdx.x);
+  const int index = round * takers + (round % 2 == 0 ? own : takers - 1 - own);
+  Work work;
+  if constexpr (G::kPaired) {
+    work = work_in_pair(p, index, blockIdx.x % kPair, G::kTileKeys);
+  } else {
+    work = work_of(p, index);
+  }
   work.round = round;
   return work;
+}
+
+// Where an item's tiles of keys begin, and before which key they end.
+template <typename G>
+__device__ int loop_begin(const Work& work) {
+  return work.key_begin / G::kTileKeys * G::kTileKeys;
+}
+
+template <typename G>
+__device__ int loop_end(const Work& work) {
+  return G::kPaired ? work.loop_end : work.key_end;
 }
 
 // Fills the buffers, item after item. All lanes of one warp.
@@ -142,24 +178,34 @@ class Producer {
         page_(threadIdx.x % pages_),
         line_(threadIdx.x / pages_) {}
 
+  // With a unified maximum some items come a second time, behind all others. Both passes
+  // are one loop: the code of each would not fit a producer's registers.
   __device__ void run() {
-    const int rounds = go_through(0, G::kUnified ? Retries::kRounds : INT32_MAX);
-    if constexpr (G::kUnified) {
-      const Cursor end = queries_;
+    constexpr int kFirstEnd = G::kUnified ? Retries::kRounds : INT32_MAX;
+    uint32_t notes = ~0u;  // all items
+    int end = kFirstEnd;
+#pragma unroll 1
+    for (;;) {
+      const int rounds = go_through(notes, end);
+      const Cursor last = queries_;
       hand_over({});
-      mbarrier_wait(&buffers_.barriers->queries.empty[end.stage], end.parity);
-      again(rounds);
-      go_through(rounds, INT32_MAX);
+      if (!G::kUnified || end != kFirstEnd) return;
+      wait_for_notes(last);
+      notes = buffers_.retries->some(G::kBlocks);
+      end = rounds < kFirstEnd ? rounds : INT32_MAX;
     }
-    hand_over({});
   }
 
  private:
-  // Of the items of rounds from `first` up to `end` those that there are; returns the
-  // round after the last.
-  __device__ int go_through(int first, int end) {
-    for (int round = first; round < end; ++round) {
-      const Work work = item_of_round(params_, round);
+  // The items, as far as there are, of rounds up to `end`, with a unified maximum those
+  // with a note. Returns the round after the last.
+  __device__ int go_through(uint32_t notes, int end) {
+    for (int round = 0; round < end; ++round) {
+      if constexpr (G::kUnified) {
+        const uint32_t own = __shfl_sync(~0u, notes, round / 32) >> round % 32;
+        if (round < Retries::kRounds && (own & 1) == 0) continue;
+      }
+      const Work work = item_of_round<G>(params_, round);
       if (work.tokens == 0) return round;
       hand_over(work);
       load(work);
@@ -167,15 +213,12 @@ class Producer {
     return end;
   }
 
-  // What did not suit the unified maximum. Consumers have been through all items.
-  __device__ void again(int rounds) {
-    for (int first = 0; first < rounds; first += 32) {
-      uint32_t some = buffers_.retries->some(first / 32);
-      for (; some != 0; some &= some - 1) {
-        const Work work = item_of_round(params_, first + __ffs(some) - 1);
-        hand_over(work);
-        load(work);
-      }
+  // Until consumers have been through all items; `end` is where they were told so.
+  __device__ void wait_for_notes(const Cursor& end) const {
+    if constexpr (G::kPaired) {
+      mbarrier_wait_cluster(&buffers_.barriers->passed, 0);
+    } else {
+      mbarrier_wait(&buffers_.barriers->queries.empty[end.stage], end.parity);
     }
   }
 
@@ -184,10 +227,10 @@ class Producer {
 
   // Keys are one tile ahead of values, as their consumers are.
   __device__ void load(const Work& work) {
-    int first = work.key_begin / G::kTileKeys * G::kTileKeys;
+    int first = loop_begin<G>(work);
     int slot = slot_of(work, first), next = slot_of(work, first + G::kTileKeys);
     fetch(kKeys, work, slot);
-    for (first += G::kTileKeys; first < work.key_end; first += G::kTileKeys) {
+    for (first += G::kTileKeys; first < loop_end<G>(work); first += G::kTileKeys) {
       fetch(kKeys, work, next);
       fetch(kValues, work, slot);
       slot = next;
@@ -210,15 +253,26 @@ class Producer {
     uint64_t* full = &ring.full[cursor.stage];
     if (threadIdx.x == 0) mbarrier_arrive_expect(full, G::kKeyBytes);
     __syncwarp();
-    if (line_ < G::kLines) {
+    if (line_ < G::kLines && fetches(work)) {
       const uint32_t target = buffers_.half(half, cursor.stage) +
                               (line_ * G::kTileKeys + page_ * box_rows_) * kLineBytes;
       const int values = half == kValues ? static_cast<int>(p_.value_slots) : 0;
       const int line = paged::line_of(p_, work.kv_head, half == kValues);
-      tma_load_3d(target, &sources_.slots, 0, slot + values, line + line_, full,
-                  CachePolicy::kNormal);
+      if constexpr (G::kPaired) {
+        tma_load_3d_to(work.takers, target, &sources_.slots, 0, slot + values,
+                       line + line_, full, CachePolicy::kNormal);
+      } else {
+        tma_load_3d(target, &sources_.slots, 0, slot + values, line + line_, full,
+                    CachePolicy::kNormal);
+      }
     }
     cursor.advance(kStages);
+  }
+
+  // In a pair that shares keys, each block fetches half of their lines.
+  __device__ bool fetches(const Work& work) const {
+    if (!G::kPaired || work.takers != kBoth) return true;
+    return line_ / (G::kLines / G::kBlocks) == static_cast<int>(blockIdx.x % G::kBlocks);
   }
 
   __device__ void hand_over(const Work& work) {
@@ -229,7 +283,7 @@ class Producer {
       buffers_.work[queries_.stage] = work;
       const int tokens = G::kShared ? work.tokens : kTileRows / p_.group;
       const int bytes = tokens * p_.group * kLineBytes * G::kLines;
-      mbarrier_arrive_expect(full, work.tokens == 0 ? 0 : bytes);
+      mbarrier_arrive_expect(full, work.tokens > 0 ? bytes : 0);
     }
     __syncwarp();
     if (work.tokens > 0) load_queries(work, buffers_.queries(queries_.stage), full);

@@ -26,6 +26,20 @@ __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// How many clusters there are, and which one this is; of blocks without: of these.
+// Volatile: a register costs more than to read it again.
+__device__ inline int num_clusters() {
+  int count;
+  asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+  return count;
+}
+
+__device__ inline int cluster_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return index;
+}
+
 // The address, in the shared memory of block `rank`, of the same variable as `pointer`.
 __device__ inline uint32_t cluster_address(const void* pointer, int rank) {
   uint32_t address;
@@ -74,10 +88,27 @@ __device__ inline void mbarrier_arrive_cluster(uint32_t barrier) {
                : "memory");
 }
 
+// The same, and what this thread has written, or knows to be written, is visible to
+// whoever waits for it with mbarrier_wait_cluster.
+__device__ inline void mbarrier_release_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                   barrier)
+               : "memory");
+}
+
 __device__ inline float4 cluster_load(uint32_t address) {
   float4 value;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+__device__ inline uint32_t cluster_load_word(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];"
+               : "=r"(value)
                : "r"(address)
                : "memory");
   return value;

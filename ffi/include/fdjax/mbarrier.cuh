@@ -52,7 +52,8 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
-// The same for what other blocks of the cluster have stored (store_async).
+// The same for what other blocks of the cluster have stored (store_async,
+// mbarrier_release_cluster).
 __device__ inline void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n"

@@ -76,6 +76,19 @@ __device__ inline void tma_load_to(uint16_t blocks, void* target,
       : "memory");
 }
 
+// The same of a tile of three dimensions.
+__device__ inline void tma_load_3d_to(uint16_t blocks, uint32_t target,
+                                      const CUtensorMap* map, int x, int y, int z,
+                                      uint64_t* barrier, CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6, %7;" ::
+          "r"(target),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "h"(blocks),
+      "l"(static_cast<uint64_t>(policy))
+      : "memory");
+}
+
 // Starts the copy of a tile from shared memory to where (row, column) is its first
 // element; what lies outside the matrix is not written. What threads wrote there must
 // be known to the asynchronous proxy (async_proxy_fence). Copies belong to a group of
