@@ -81,19 +81,28 @@ def test_a_unified_maximum_changes_no_result(call: Call, packed: bool):
 
 
 @pytest.mark.gpu
-def test_some_rows_of_a_tile_are_computed_again():
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [
+        ("d128", slice(0, 40)),
+        # Of one block of a pair alone: tiles are of 32 tokens, the last ones first.
+        ("pairs", slice(32, 64)),
+        ("pairs", slice(70, 75)),
+    ],
+)
+def test_some_rows_of_a_tile_are_computed_again(name: str, tokens: slice):
     skip_without("prefill_attention", "gpu")
-    call = next(call for call in UNIFIED_CALLS if call.name == "d128")
+    call = next(call for call in UNIFIED_CALLS if call.name == name)
     drawn = draw(call, packed=True)
-    # Of three heads that share keys, one in the first 40 tokens has large scores.
-    q = drawn.call.q.at[:40, 1].multiply(12.0)
+    # Of heads that share keys, one in some tokens of the first row has large scores.
+    q = drawn.call.q.at[tokens, 1].multiply(12.0)
     large = dataclasses.replace(drawn, call=dataclasses.replace(drawn.call, q=q))
     bounds = UnifiedMax(0.0, -40.0, 25.0)
     again = check_against_the_reference(
         "cuda", large, dtype=jnp.bfloat16, unified=bounds
     )
-    assert 0 < again[0] < call.num_heads * call.lengths[0]
-    assert again[1] == 0
+    assert 0 < again[0] < call.new_heads[0]
+    assert not again[1:].any()
 
 
 @pytest.mark.gpu
