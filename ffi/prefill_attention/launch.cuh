@@ -66,12 +66,12 @@ cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& so
   if (error != cudaSuccess) return error;
   error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
-  const fdjax::Launch how{.stream = stream,
-                          .grid = dim3(std::min(most_taken<G>(p), sms / G::kBlocks) *
-                                       G::kBlocks),
-                          .threads = G::kThreads,
-                          .shared_bytes = G::kSharedBytes,
-                          .cluster = G::kBlocks};
+  const fdjax::Launch how{
+      .stream = stream,
+      .grid = dim3(std::min(most_taken<G>(p), sms / G::kBlocks) * G::kBlocks),
+      .threads = G::kThreads,
+      .shared_bytes = G::kSharedBytes,
+      .cluster = G::kBlocks};
   return fdjax::launch(how, wgmma_kernel<G>, p, sources);
 }
 

@@ -39,8 +39,8 @@ struct Span {
 __device__ inline bool share_keys(const Span& a, const Span& b) {
   const int all = max(a.end, b.end) - min(a.begin, b.begin);
   const bool is_piece = a.is_piece || b.is_piece;
-  return a.row == b.row && all <= (is_piece ? min(a.count(), b.count())
-                                            : max(a.count(), b.count()) + 1);
+  return a.row == b.row &&
+         all <= (is_piece ? min(a.count(), b.count()) : max(a.count(), b.count()) + 1);
 }
 
 // The work of block `rank` in item `index` of all pairs of tiles and key/value heads;

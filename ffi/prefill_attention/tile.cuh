@@ -27,8 +27,8 @@ enum class Use {
 struct Work : Tile {
   int kv_head;
   int round = 0;  // which of its block's items it is
-  // In a pair of blocks (pair.cuh): which of them get the keys that its own fetches, a
-  // bit each, and up to where both go through tiles of keys, which may be past the last.
+  // In a pair of blocks (pair.cuh): which of them get the keys that this one fetches, a
+  // bit each; up to where both go through tiles of keys, which may be past the last.
   int takers = 0;
   int loop_end = 0;
 };

@@ -12,8 +12,8 @@
 #include <type_traits>
 
 #include "fdjax/pdl.cuh"
-#include "fdjax/wgmma.cuh"
 #include "prefill_attention/finish.cuh"
+#include "prefill_attention/wgmma_gemms.cuh"
 #include "prefill_attention/wgmma_ring.cuh"
 
 namespace fdjax::prefill_attention {
@@ -56,9 +56,6 @@ class Consumer {
   }
 
  private:
-  static constexpr int kGroupRows = kTileRows / kConsumers;
-  using Weights = uint32_t[G::kTileKeys / 16][4];
-
   // With a unified maximum some items come a second time. A loop for each pass: where
   // one may skip an item, ptxas takes nothing to be uniform, and fills the registers
   // that GEMMs read addresses from anew for each tile.
@@ -101,7 +98,7 @@ class Consumer {
       return __all_sync(~0u, group_ * kGroupRows >= work_.tokens * p_.group);
     } else {
       bool own = false;
-      for (int warp = group_ * 4; warp < group_ * 4 + 4; ++warp) {
+      for (int warp = group_ * kGroupWarps; warp < (group_ + 1) * kGroupWarps; ++warp) {
         own |= buffers_.retries->has(warp, work_.round);
       }
       return !own;
@@ -126,34 +123,36 @@ class Consumer {
   template <bool kUnified>
   __device__ void attend(Rows<G>& rows) {
     Scores<G> scores;
-    Weights weights;
+    Weights<G> weights;
+    const uint64_t queries = wgmma_matrix(buffers_.queries(queries_.stage) +
+                                          group_ * kGroupRows * kLineBytes);
     int first = loop_begin<G>(work_);
     mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
-    multiply_keys(cursor_.stage, scores);
+    multiply_keys<G>(queries, buffers_.half(kKeys, cursor_.stage), scores);
     wgmma_wait<0>();
     finish_keys(cursor_.stage, first, scores);
     weigh_keys<kUnified>(first, rows, scores);
-    pack_all(scores, weights);
+    pack_all<G>(scores, weights);
     for (first += G::kTileKeys; first < loop_end<G>(work_); first += G::kTileKeys) {
       const Cursor before = cursor_;
       cursor_.advance(kStages);
       mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
-      multiply_keys(cursor_.stage, scores);
+      multiply_keys<G>(queries, buffers_.half(kKeys, cursor_.stage), scores);
       wait_for_values(before, first - G::kTileKeys);
-      multiply_values(before.stage, weights, rows);
+      multiply_values<G>(weights, buffers_.half(kValues, before.stage), rows);
       wgmma_wait<1>();
       finish_keys(cursor_.stage, first, scores);
       const auto factors = weigh_keys<kUnified>(first, rows, scores);
       wgmma_wait<0>();
-      wgmma_pin(out_of(rows));
+      wgmma_pin(out_of<G>(rows));
       release(&values_.empty[before.stage]);
       if constexpr (!kUnified) rescale(factors, rows);
-      pack_all(scores, weights);
+      pack_all<G>(scores, weights);
     }
     wait_for_values(cursor_, first - G::kTileKeys);
-    multiply_values(cursor_.stage, weights, rows);
+    multiply_values<G>(weights, buffers_.half(kValues, cursor_.stage), rows);
     wgmma_wait<0>();
-    wgmma_pin(out_of(rows));
+    wgmma_pin(out_of<G>(rows));
     release(&values_.empty[cursor_.stage]);
     cursor_.advance(kStages);
   }
@@ -204,66 +203,12 @@ class Consumer {
     sync_group(group_);
   }
 
-  // Begins a group; so does multiply_values.
-  __device__ void multiply_keys(int stage, Scores<G>& scores) const {
-    const uint64_t a = wgmma_matrix(buffers_.queries(queries_.stage) +
-                                    group_ * kGroupRows * kLineBytes);
-    const uint64_t b = wgmma_matrix(buffers_.half(kKeys, stage));
-    auto& d = flat(scores);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < G::kHeadDim / 16; ++k) {
-      const int step = k % 4 * kWgmmaStepK;
-      const uint64_t own = a + k / 4 * (kTileRows * kLineBytes >> 4) + step;
-      const uint64_t other = b + k / 4 * (G::kTileKeys * kLineBytes >> 4) + step;
-      if (k == 0) {
-        Wgmma<typename G::T, G::kTileKeys>::set(d, own, other);
-      } else {
-        Wgmma<typename G::T, G::kTileKeys>::add(d, own, other);
-      }
-    }
-    wgmma_commit();
-  }
-
   // The scores are there: so the keys, and after the last the queries, may go.
   __device__ void finish_keys(int stage, int first, Scores<G>& scores) {
-    wgmma_pin(flat(scores));
+    wgmma_pin(flat<G>(scores));
     release(&keys_.empty[stage]);
     if (first + G::kTileKeys < loop_end<G>(work_)) return;
     release_queries();
-  }
-
-  __device__ void multiply_values(int stage, const Weights& weights,
-                                  Rows<G>& rows) const {
-    constexpr int kBox = G::kTileKeys * kLineBytes;
-    constexpr int kColumns = G::kHeadDim < 128 ? G::kHeadDim : 128;  // at a time
-    wgmma_pin(out_of(rows));
-    wgmma_fence();
-#pragma unroll
-    for (int column = 0; column < G::kHeadDim; column += kColumns) {
-      auto& d = reinterpret_cast<float (&)[kColumns / 2]>(rows.out[0][column / 8]);
-      const uint64_t b =
-          wgmma_rows(buffers_.half(kValues, stage) + column / 64 * kBox, kBox);
-#pragma unroll
-      for (int k = 0; k < G::kTileKeys / 16; ++k) {
-        Wgmma<typename G::T, kColumns>::add_rows(d, weights[k],
-                                                 b + k * (16 * kLineBytes >> 4));
-      }
-    }
-    wgmma_commit();
-  }
-
-  __device__ static void pack_all(const Scores<G>& scores, Weights& weights) {
-#pragma unroll
-    for (int k = 0; k < G::kTileKeys / 16; ++k) pack<G>(scores, 0, k, weights[k]);
-  }
-
-  __device__ static float (&flat(Scores<G>& scores)) [G::kTileKeys / 2] {
-    return reinterpret_cast<float (&)[G::kTileKeys / 2]>(scores);
-  }
-
-  __device__ static float (&out_of(Rows<G>& rows)) [G::kHeadDim / 2] {
-    return reinterpret_cast<float (&)[G::kHeadDim / 2]>(rows.out);
   }
 
   // All of this warp have read a buffer of keys or values, which in a pair both blocks

@@ -15,11 +15,10 @@
 #include "fdjax/tma.cuh"
 #include "prefill_attention/load.cuh"
 #include "prefill_attention/pair.cuh"
+#include "prefill_attention/retries.cuh"
 
 namespace fdjax::prefill_attention {
 
-inline constexpr int kConsumers = 2;  // warpgroups, of 64 rows each
-inline constexpr int kConsumerWarps = 4 * kConsumers;
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kStages = 2;
 inline constexpr int kLineElements = 64, kLineBytes = 128;  // of a box in shared memory
@@ -76,46 +75,6 @@ struct Barriers {
     for (Ring& ring : halves) ring.init(blocks * kConsumerWarps);
     if (blocks > 1) mbarrier_init(&passed, blocks * kConsumerWarps);
     mbarrier_init_fence();
-  }
-};
-
-// Items of which some rows did not suit the unified maximum: these rows are computed
-// again by the synchronised scheme, by the same block when it has done all items. What
-// has not been stored is still there to be read: queries lie where results go.
-struct Retries {
-  // Later ones come in the second pass alone.
-  static constexpr int kRounds = 32 * kLanes;
-  // A bit an item, of the rows of each warp, which alone writes it.
-  uint32_t of_warp[kConsumerWarps][kRounds / 32];
-
-  // By all threads of the block.
-  __device__ void clear() {
-    for (int i = threadIdx.x; i < kConsumerWarps * kRounds / 32; i += blockDim.x) {
-      of_warp[0][i] = 0;
-    }
-  }
-
-  // By one lane of the warp.
-  __device__ void add(int warp, int round) {
-    of_warp[warp][round / 32] |= 1u << round % 32;
-  }
-
-  __device__ bool has(int warp, int round) const {
-    return round >= kRounds || of_warp[warp][round / 32] >> round % 32 & 1;
-  }
-
-  // Of 32 rounds for each lane, those of which some warp of `blocks` blocks has rows.
-  __device__ uint32_t some(int blocks) const {
-    uint32_t rounds = 0;
-    for (int block = 0; block < blocks; ++block) {
-      const uint32_t first =
-          blocks == 1 ? shared_address(of_warp) : cluster_address(of_warp, block);
-      for (int warp = 0; warp < kConsumerWarps; ++warp) {
-        rounds |= cluster_load_word(
-            first + (warp * kLanes + threadIdx.x % kLanes) * sizeof(of_warp[0][0]));
-      }
-    }
-    return rounds;
   }
 };
 
@@ -178,8 +137,8 @@ class Producer {
         page_(threadIdx.x % pages_),
         line_(threadIdx.x / pages_) {}
 
-  // With a unified maximum some items come a second time, behind all others. Both passes
-  // are one loop: the code of each would not fit a producer's registers.
+  // With a unified maximum some items come a second time, behind all others. Both
+  // passes are one loop: the code of each would not fit a producer's registers.
   __device__ void run() {
     constexpr int kFirstEnd = G::kUnified ? Retries::kRounds : INT32_MAX;
     uint32_t notes = ~0u;  // all items
@@ -272,7 +231,8 @@ class Producer {
   // In a pair that shares keys, each block fetches half of their lines.
   __device__ bool fetches(const Work& work) const {
     if (!G::kPaired || work.takers != kBoth) return true;
-    return line_ / (G::kLines / G::kBlocks) == static_cast<int>(blockIdx.x % G::kBlocks);
+    constexpr int kEach = G::kLines / G::kBlocks;
+    return line_ / kEach == static_cast<int>(blockIdx.x % G::kBlocks);
   }
 
   __device__ void hand_over(const Work& work) {
