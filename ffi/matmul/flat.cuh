@@ -13,10 +13,10 @@
 //   hides the latency of memory: the paper's double buffering, with more than two
 //   buffers.
 // * A block takes as many weight rows as give every SM the same work: tiles may have
-//   fewer than 64 rows, and those of the last blocks 8 less. Where a whole K for each block would still leave SMs idle, the
-//   blocks of a cluster share the K of one tile (split-K) and add their sums through
-//   distributed shared memory, in the order of their ranks: no workspace, no atomics,
-//   the same bits in every run.
+//   fewer than 64 rows, and those of the last blocks 8 less. Where a whole K for each
+//   block would still leave SMs idle, the blocks of a cluster share the K of one tile
+//   (split-K) and add their sums through distributed shared memory, in the order of
+//   their ranks: no workspace, no atomics, the same bits in every run.
 // * The weights do not depend on the kernel before: the ring is filled with them before
 //   `pdl_wait`.
 #pragma once

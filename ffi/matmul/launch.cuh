@@ -61,8 +61,8 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config,
   if (!encode_tensor_map(tiles, kBfloat16, &narrow)) return cudaErrorInvalidValue;
   const int of_block = p.gated ? kTiles / 2 : kTiles;
   const int behind = config.narrow * of_block * (config.tile_rows - less);
-  const int wide = blocks_for(std::max(p.columns - behind, 0),
-                              of_block * config.tile_rows);
+  const int wide =
+      blocks_for(std::max(p.columns - behind, 0), of_block * config.tile_rows);
   return launch({.stream = options.stream,
                  .grid = dim3(config.splits, wide + config.narrow),
                  .threads = S::kThreads,

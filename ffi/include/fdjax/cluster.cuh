@@ -91,9 +91,9 @@ __device__ inline void mbarrier_arrive_cluster(uint32_t barrier) {
 // The same, and what this thread has written, or knows to be written, is visible to
 // whoever waits for it with mbarrier_wait_cluster.
 __device__ inline void mbarrier_release_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                   barrier)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+      : "memory");
 }
 
 __device__ inline float4 cluster_load(uint32_t address) {
