@@ -1,5 +1,6 @@
 """Calls of an executor that run in turn, while who asked for them does other work."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -26,7 +27,8 @@ class InTurn:
     """A thread that runs calls in order, each when the one before has ended.
 
     Of two under way the operands would take memory twice. At the end of the `with`
-    block all that may run have run; after an error those not begun are left out.
+    block all that may run have run; when one fails, or the block does, those behind it
+    are left out.
 
     To build what launches a program of hundreds of kernels, which its first call does,
     takes 14 ms of which 4 are Python's (124 programs on an H200): the others are free
@@ -40,8 +42,11 @@ class InTurn:
     def __init__(self, executor: Executor, calls: Sequence[Call]) -> None:
         self._executor = executor
         self._calls = calls
-        self._begun: list[Future[None]] = []
-        self._num_ended = 0
+        self._num_begun = 0
+        # Without those that have been asked: an error is not to hold itself, and with it
+        # the executor's memory, until Python's collector comes by.
+        self._begun: deque[Future[None]] = deque()
+        self._has_failed = False
         self._alike = as_here()
 
     def __enter__(self) -> Self:
@@ -57,10 +62,12 @@ class InTurn:
     ) -> None:
         """Ends the thread; waits for the calls that may run."""
         del kind, trace
-        self._pool.shutdown(cancel_futures=error is not None)
-        if error is None:
-            self._raise_what_failed(wait=True)
-            wait_for(self._executor)
+        try:
+            if error is None:
+                self._raise_what_failed(wait=True)
+                wait_for(self._executor)
+        finally:
+            self._pool.shutdown(cancel_futures=True)
 
     def begin(self, count: int) -> None:
         """The first `count` calls may run.
@@ -68,18 +75,22 @@ class InTurn:
         Raises:
             Exception: one of them failed.
         """
-        for call in self._calls[len(self._begun) : count]:
+        for call in self._calls[self._num_begun : count]:
             self._begun.append(self._pool.submit(self._run, call))
+            self._num_begun += 1
         self._raise_what_failed(wait=False)
 
     def _run(self, call: Call) -> None:
-        with self._alike():
-            wait_for(self._executor)
-            call()
+        if self._has_failed:
+            return
+        try:
+            with self._alike():
+                wait_for(self._executor)
+                call()
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def _raise_what_failed(self, *, wait: bool) -> None:
-        for one in self._begun[self._num_ended :]:
-            if not wait and not one.done():
-                return
-            one.result()
-            self._num_ended += 1
+        while self._begun and (wait or self._begun[0].done()):
+            self._begun.popleft().result()

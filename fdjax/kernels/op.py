@@ -44,12 +44,23 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
 
 
 def as_here() -> Callable[[], AbstractContextManager[Any]]:
-    """Makes contexts in which another thread chooses as this one does now."""
+    """Makes contexts in which another thread chooses as this one does now.
+
+    Nor does jit trace anew what this one has traced: the device and the precision that
+    a caller has asked JAX for are a thread's own, too.
+    """
     forced, invariant = _forced.value, _invariant.value
+    device = jax.config.jax_default_device
+    precision = jax.config.jax_default_matmul_precision
 
     @contextmanager
     def alike() -> Generator[None]:
-        with _forced(forced), _invariant(invariant):
+        with (
+            _forced(forced),
+            _invariant(invariant),
+            jax.default_device(device),
+            jax.default_matmul_precision(precision),
+        ):
             yield
 
     return alike

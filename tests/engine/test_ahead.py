@@ -1,9 +1,13 @@
 """Programs that are compiled beside each other are those that run."""
 
+import contextlib
+import gc
 import pathlib
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -106,7 +110,19 @@ def test_threads_leave_half_of_the_cores(
     assert default_threads() == cores[1]
 
 
-def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[str]):
+@pytest.mark.parametrize(
+    "context",
+    [
+        contextlib.nullcontext,
+        batch_invariant,
+        lambda: jax.default_device(jax.devices()[0]),
+        lambda: jax.default_matmul_precision("highest"),
+    ],
+    ids=["none", "invariant", "device", "precision"],
+)
+def test_an_engine_warms_up_by_as_many_programs_either_way(
+    compilations: list[str], context: Callable[[], AbstractContextManager[Any]]
+):
     """The first engine compiles, too, what is the same for all of one shape."""
     counts: list[tuple[int, int]] = []
     for threads in (0, 0, 3):
@@ -115,15 +131,16 @@ def test_an_engine_warms_up_by_as_many_programs_either_way(compilations: list[st
             shallow_model(), max_num_seqs=1, max_model_len=16, page_size=16
         )
         compilations.clear()
-        done = warm_up(
-            engine.executor,
-            engine.buckets,
-            engine.plan.layout,
-            [SamplingParams(temperature=0.0)],
-            longest=16,
-            on_progress=lambda done, in_all, told=told: told.append(done),
-            threads=threads,
-        )
+        with context():
+            done = warm_up(
+                engine.executor,
+                engine.buckets,
+                engine.plan.layout,
+                [SamplingParams(temperature=0.0)],
+                longest=16,
+                on_progress=lambda done, in_all, told=told: told.append(done),
+                threads=threads,
+            )
         # Compiling ahead tells of itself, and what runs then does not begin anew.
         assert told == sorted(told) and told[-1] == done
         assert len(told) > done + 1 if threads else told == list(range(done + 1))
@@ -164,12 +181,41 @@ def test_a_call_that_fails_is_told_and_those_behind_it_are_left_out():
         may_fail.set()
         while True:
             runs.begin(1)
+    with (
+        pytest.raises(RuntimeError, match="no room"),
+        InTurn(executor, [fail, lambda: ran.append(1)]) as runs,
+    ):
+        may_fail.clear()
+        runs.begin(2)
+        threading.Timer(0.2, may_fail.set).start()  # when who asked is done
     with pytest.raises(KeyError), InTurn(executor, [fail] * 2) as runs:
         may_fail.clear()
         runs.begin(2)
         may_fail.set()
         raise KeyError  # of who asked: nobody waits for the second
     assert not ran
+
+
+def test_a_call_that_fails_leaves_the_executor_to_nobody():
+    """Its memory is free when the error has been dealt with, for a smaller engine."""
+    executor = tiny_engine(shallow_model()).executor
+    kept = weakref.ref(executor)
+
+    def fail() -> None:
+        raise RuntimeError("no room")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with (
+            pytest.raises(RuntimeError, match="no room"),
+            InTurn(executor, [fail]) as runs,
+        ):
+            runs.begin(1)
+        del executor, runs
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("context", ["forced", "invariant"])
