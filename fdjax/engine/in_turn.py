@@ -43,8 +43,8 @@ class InTurn:
         self._executor = executor
         self._calls = calls
         self._num_begun = 0
-        # Without those that have been asked: an error is not to hold itself, and with it
-        # the executor's memory, until Python's collector comes by.
+        # Those asked are taken out: else an error would hold itself, and with it the
+        # executor's memory, until Python's collector comes by.
         self._begun: deque[Future[None]] = deque()
         self._has_failed = False
         self._alike = as_here()

@@ -158,6 +158,19 @@ def test_some_candidate_has_a_block_on_nearly_every_sm(n: int):
     assert any(0.86 <= count / (sms * wave) <= 1 for count in blocks for wave in (1, 2))
 
 
+@pytest.mark.parametrize("n", [4104, 4608, 6144, 8192, 12288, 22016, 27392, 28672])
+def test_narrow_blocks_are_as_many_as_leave_no_block_without_rows(n: int):
+    """A multiple of the SMs in all, with the wide ones; and no rows are left over."""
+    found = [one for one in config.candidates(8, n) if one.narrow]
+    assert found
+    for flat in found:
+        rows = [flat.tiles * (flat.tile_rows - less) for less in (0, 8)]
+        wide = -(-max(n - flat.narrow * rows[1], 0) // rows[0])
+        blocks = (wide + flat.narrow) * flat.splits
+        assert blocks % Chip().num_sms == 0
+        assert 0 <= wide * rows[0] + flat.narrow * rows[1] - n < flat.tiles * 8
+
+
 def _check_config(flat: config.FlatConfig, m: int) -> None:
     assert flat.problem(m) is None
     assert flat.stages >= 2

@@ -107,6 +107,16 @@ def test_the_table_of_another_device_is_refused(tmp_path: pathlib.Path):
         ({"flat": {"8": {**FLAT, "tiles": 3}}}, "flat[8]: tiles is 3; it takes 1 to 2"),
         ({"flat": {"8": {**FLAT, "tile_rows": 50}}}, "8 to 64 in steps of 8"),
         ({"flat": {"8": {**FLAT, "stages": 16}}}, "stages is 16, which takes 247808"),
+        ({"flat": {"8": {**FLAT, "narrow": -1}}}, "narrow is -1; it is a whole number"),
+        ({"flat": {"8": {**FLAT, "narrow": True}}}, "narrow is True"),
+        (
+            {"flat": {"8": {**FLAT, "tile_rows": 8, "narrow": 1}}},
+            "tile_rows is 8, which leaves a narrow tile none",
+        ),
+        (
+            {"flat": {"8": {**FLAT, "narrow": 385}}},
+            "flat[8]: narrow is 385; of 6144 rows it takes up to 384",
+        ),
         ({"flat": {"8": {**FLAT, "more": 1}}}, "'more'"),
         ({"flat": {"8": {"tiles": 1}}}, "missing 4 required"),
         ({"flat": {"8": 5}}, "flat[8]: "),

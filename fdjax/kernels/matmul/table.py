@@ -8,7 +8,13 @@ from typing import Any
 
 from fdjax import device
 from fdjax.errors import ConfigError
-from fdjax.kernels.matmul.params import MAX_FLAT_M, MAX_GEMV_M, PADDED_M, FlatConfig
+from fdjax.kernels.matmul.params import (
+    GATED_UNIT,
+    MAX_FLAT_M,
+    MAX_GEMV_M,
+    PADDED_M,
+    FlatConfig,
+)
 from fdjax.kernels.tuning.files import FORMAT, ROWS, integer, places, read, unreadable
 
 
@@ -107,11 +113,11 @@ def _choice(row: Any) -> Choice:
     return Choice(
         gemv_up_to,
         integer(row, "flat_up_to", gemv_up_to, MAX_FLAT_M),
-        {int(m): _flat(m, config) for m, config in flat.items()},
+        {int(m): _flat(m, config, row["n"]) for m, config in flat.items()},
     )
 
 
-def _flat(m: str, fields: Any) -> FlatConfig:
+def _flat(m: str, fields: Any, n: int) -> FlatConfig:
     if m not in map(str, PADDED_M):
         raise ValueError(f"flat has M = {m!r}; it pads to {PADDED_M}")
     try:
@@ -120,4 +126,9 @@ def _flat(m: str, fields: Any) -> FlatConfig:
         raise ValueError(f"flat[{m}]: {error}") from None
     if reason := config.problem(int(m)):
         raise ValueError(f"flat[{m}]: {reason}")
+    # Of a gate, too, no more than the handler takes.
+    if config.narrow > (most := -(-n // GATED_UNIT)):
+        raise ValueError(
+            f"flat[{m}]: narrow is {config.narrow}; of {n} rows it takes up to {most}"
+        )
     return config
