@@ -165,6 +165,18 @@ def test_calls_run_in_turn_beside_their_caller():
     assert {name.rpartition("_")[0] for _, name in ran} == {"run"}
 
 
+def test_each_call_waits_for_the_end_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    executor, events = tiny_engine(shallow_model()).executor, list[str]()
+    monkeypatch.setattr(
+        "fdjax.engine.in_turn.wait_for", lambda _: events.append("wait")
+    )
+    with InTurn(executor, [lambda: events.append("call")] * 2) as runs:
+        runs.begin(2)
+    assert events == ["wait", "call", "wait", "call", "wait"]
+
+
 def test_a_call_that_fails_is_told_and_those_behind_it_are_left_out():
     executor, ran = tiny_engine(shallow_model()).executor, list[int]()
     may_fail = threading.Event()
@@ -188,12 +200,27 @@ def test_a_call_that_fails_is_told_and_those_behind_it_are_left_out():
         may_fail.clear()
         runs.begin(2)
         threading.Timer(0.2, may_fail.set).start()  # when who asked is done
-    with pytest.raises(KeyError), InTurn(executor, [fail] * 2) as runs:
-        may_fail.clear()
-        runs.begin(2)
-        may_fail.set()
-        raise KeyError  # of who asked: nobody waits for the second
     assert not ran
+
+
+def test_calls_that_have_not_begun_are_left_out_when_who_asked_fails():
+    executor, ran = tiny_engine(shallow_model()).executor, list[int]()
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+        ran.append(0)
+
+    with (
+        pytest.raises(KeyError),
+        InTurn(executor, [wait, lambda: ran.append(1)]) as runs,
+    ):
+        runs.begin(2)
+        assert has_begun.wait(60)
+        threading.Timer(0.2, may_end.set).start()
+        raise KeyError
+    assert ran == [0]  # which was under way
 
 
 def test_a_call_that_fails_leaves_the_executor_to_nobody():

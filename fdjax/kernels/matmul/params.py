@@ -46,8 +46,8 @@ class FlatConfig:
         tile_rows: weight rows of a tile.
         splits: blocks of a cluster that share K (split-K).
         stages: of the ring in shared memory: steps along K that are loaded ahead.
-        narrow: of the last blocks, the tiles of which have 8 rows less: so any number
-            of rows is shared out evenly.
+        narrow: how many blocks, the last ones, have tiles of 8 rows less, so that any
+            number of rows is shared out evenly.
     """
 
     tiles: int
