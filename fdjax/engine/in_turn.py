@@ -30,9 +30,8 @@ class InTurn:
     block all that may run have run; when one fails, or the block does, those behind it
     are left out.
 
-    To build what launches a program of hundreds of kernels, which its first call does,
-    takes 14 ms of which 4 are Python's (124 programs on an H200): the others are free
-    for who traces.
+    A program's first call takes 14 ms on an H200, most of it to build what launches
+    hundreds of kernels, without Python's lock: who traces has that time.
 
     Args:
         executor: whose calls they are; nobody else uses it meanwhile.

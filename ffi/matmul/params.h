@@ -46,7 +46,7 @@ struct FlatConfig {
   int tile_rows;  // weight rows of a tile: a multiple of 8 up to 64
   int splits;     // blocks of a cluster, each with a part of K (split-K), up to 8
   int stages;     // of the ring: 1 to 16, as far as shared memory has room
-  int narrow;     // of the last blocks, the tiles of which have 8 rows less
+  int narrow;     // how many blocks, the last ones, have tiles of 8 rows less
 };
 
 // The launch config of the GEMM for up to 128 tokens (gemm.cuh); limits.h lists the

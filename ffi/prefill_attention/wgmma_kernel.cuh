@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(G::kThreads, 1)
   }
   if constexpr (G::kPaired) {
     __syncwarp();
-    cluster_arrive_relaxed();  // no block leaves while another needs its memory
+    cluster_arrive();  // no block leaves before the other one's arrivals have come
     cluster_wait();
   }
 #endif

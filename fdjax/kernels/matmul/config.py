@@ -145,7 +145,7 @@ def _one_wave(n: int) -> Iterator[tuple[int, int, int, int, int]]:
     of these and 136 of 48.
     """
     for tiles, splits, per_sm in itertools.product((1, 2), (1, 2), (1, 2, 3)):
-        blocks = chip().num_sms * per_sm // splits
+        blocks = max(chip().num_sms * per_sm // splits, 1)
         eights = -(-n // (tiles * TILE_ROW_MULTIPLE))  # of rows, for all blocks
         of_block = -(-eights // blocks)
         rows = TILE_ROW_MULTIPLE * of_block
