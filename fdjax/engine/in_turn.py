@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self
 
 import jax
 
@@ -48,7 +47,7 @@ class InTurn:
         self._has_failed = False
         self._alike = as_here()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "InTurn":
         """Starts the thread."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="run")
         return self
