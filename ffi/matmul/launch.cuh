@@ -49,7 +49,6 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config,
   using S = Shape<kTiles, kM, kBoxes>;
   constexpr bool kBfloat16 = std::is_same_v<T, GpuFloats::bfloat16>;
   CUtensorMap weights, narrow, x;
-  const int less = config.narrow > 0 ? kTileRowMultiple : 0;
   TileSource tiles{p.weight.values, p.n, p.k, config.tile_rows, kTileColumns};
   const TileSource x_tiles{p.x, p.m, p.k, kM, kTileColumns};
   const int shared_bytes = S::bytes(config.stages, config.tile_rows);
@@ -57,10 +56,13 @@ cudaError_t launch_flat_of(const Params& p, const FlatConfig& config,
       !encode_tensor_map(x_tiles, kBfloat16, &x)) {
     return cudaErrorInvalidValue;
   }
-  tiles.tile_rows -= less;
-  if (!encode_tensor_map(tiles, kBfloat16, &narrow)) return cudaErrorInvalidValue;
+  narrow = weights;
+  if (config.narrow > 0) {
+    tiles.tile_rows -= kTileRowMultiple;
+    if (!encode_tensor_map(tiles, kBfloat16, &narrow)) return cudaErrorInvalidValue;
+  }
   const int of_block = p.gated ? kTiles / 2 : kTiles;
-  const int behind = config.narrow * of_block * (config.tile_rows - less);
+  const int behind = config.narrow * of_block * tiles.tile_rows;
   const int wide =
       blocks_for(std::max(p.columns - behind, 0), of_block * config.tile_rows);
   return launch({.stream = options.stream,

@@ -13,8 +13,11 @@
 
 namespace fdjax::prefill_attention {
 
-// As many as there can be: how many there are is known to the device alone.
-inline int most_items(const Params& p) { return p.num_tiles * p.attention.kv_heads; }
+// As many as there can be, of `blocks` tiles each: how many there are is known to the
+// device alone.
+inline int most_items(const Params& p, int blocks = 1) {
+  return blocks_for(p.num_tiles, blocks) * p.attention.kv_heads;
+}
 
 template <typename G>
 cudaError_t launch_mma(cudaStream_t stream, const Params& p) {
@@ -53,12 +56,6 @@ bool encode_sources(const Params& p, Sources* sources) {
          encode_tensor_map(kv, kBfloat16, &sources->slots);
 }
 
-// What blocks, or pairs of them, may take.
-template <typename G>
-int most_taken(const Params& p) {
-  return blocks_for(p.num_tiles, G::kBlocks) * p.attention.kv_heads;
-}
-
 template <typename G>
 cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& sources) {
   int device, sms;
@@ -68,7 +65,7 @@ cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& so
   if (error != cudaSuccess) return error;
   const fdjax::Launch how{
       .stream = stream,
-      .grid = dim3(std::min(most_taken<G>(p), sms / G::kBlocks) * G::kBlocks),
+      .grid = dim3(std::min(most_items(p, G::kBlocks), sms / G::kBlocks) * G::kBlocks),
       .threads = G::kThreads,
       .shared_bytes = G::kSharedBytes,
       .cluster = G::kBlocks};

@@ -32,7 +32,7 @@ _TAKEN = {
     "tile_rows": range(TILE_ROW_MULTIPLE, MAX_TILE_ROWS + 1, TILE_ROW_MULTIPLE),
     "splits": range(1, ffi.limit(NAME, "max_splits") + 1),
     "stages": range(1, MAX_STAGES + 1),
-    "narrow": range(1 << 24),
+    "narrow": range(1 << 24),  # how many a weight has rows for, its table says
 }
 
 
