@@ -5,6 +5,8 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,9 @@ if ON_A_CPU:
         "XLA_FLAGS",
         "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
     )
+
+# What Linux counts of a process, up to 65,530 (vm.max_map_count).
+MEMORY_MAPS = Path("/proc/self/maps")
 
 if TYPE_CHECKING:
     from fdjax import LLM
@@ -105,6 +110,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("needs playwright: the group browser")
         if shutil.which("chromium") is None:
             pytest.skip("needs chromium on the path")
+
+
+def _num_maps() -> int:
+    return MEMORY_MAPS.read_bytes().count(b"\n") if MEMORY_MAPS.exists() else 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _maps_for_programs() -> Iterator[None]:
+    """Programs of earlier modules go before a process has too many.
+
+    On a CPU each has several maps of its memory: the engine's tests alone leave 29,000
+    behind, as engines wait for a collector that seldom looks. Where there are no more,
+    XLA ends in a segmentation fault, whatever it does just then.
+    """
+    yield
+    if _num_maps() < 10_000:
+        return
+    gc.collect()
+    if _num_maps() > 30_000:
+        import jax
+
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
