@@ -15,8 +15,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -209,20 +211,47 @@ def waiting(record: Record, root: Path = ROOT) -> list[str]:
     ]
 
 
-def run(names: Iterable[str]) -> list[str]:
-    """Runs the tests of operations on the GPU that is here; says which ones failed.
+def run(names: Sequence[str], jobs: int = 1) -> Iterator[str]:
+    """Runs the tests of operations on the GPU that is here; yields which ones failed.
 
-    What passes is recorded at once, by the process that ran it.
+    What passes is recorded as its process ends, so that a run that is cut short keeps
+    what it has had.
+
+    Args:
+        names: of the operations.
+        jobs: processes at once. What several print comes when each has ended.
     """
-    failed: list[str] = []
-    for name in names:
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", *gpu_tests(name)]
-        status = subprocess.run(
-            command, env=os.environ | {"JAX_PLATFORMS": "cuda,cpu"}, check=False
-        ).returncode
-        if status:
-            failed.append(f"{name}: its tests ended with status {status}")
-    return failed
+    path = destination()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
+        files = {name: Path(folder, name) for name in names}
+        started = {
+            pool.submit(_run_one, name, files[name], alone=jobs == 1): name
+            for name in names
+        }
+        for one in as_completed(started):
+            name = started[one]
+            if path is not None and files[name].exists():
+                record = load(path)
+                merge(record, load(files[name]))
+                save(record, path)
+            if status := one.result():
+                yield f"{name}: its tests ended with status {status}"
+
+
+def _run_one(name: str, record: Path, *, alone: bool) -> int:
+    """Runs the tests of one operation, recorded in a file; the status of pytest."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", *gpu_tests(name)]
+    env = os.environ | {"JAX_PLATFORMS": "cuda,cpu", "FDJAX_GPU_RECORD": str(record)}
+    if not alone:  # else the first one takes three quarters of the memory
+        env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    out = None if alone else subprocess.PIPE
+    ended = subprocess.run(command, env=env, check=False, stdout=out, text=True)
+    if ended.stdout:
+        print(ended.stdout, flush=True)
+    return ended.returncode
 
 
 def main() -> None:
@@ -240,10 +269,14 @@ def main() -> None:
     running.add_argument(
         "operations", nargs="*", help="default: those that wait for it, see `check`"
     )
+    running.add_argument(
+        "--jobs", type=int, default=1, help="processes at once (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     record, lines = load(RECORD), list[str]()
     if arguments.command == "run":
-        if failed := run(arguments.operations or waiting(record)):
+        names = arguments.operations or waiting(record)
+        if failed := [*run(names, arguments.jobs)]:
             raise SystemExit("\n".join(failed))
         return
     if arguments.command == "check":

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,25 +166,63 @@ def test_the_command_changes_record_and_page(
     command("check")
 
 
+@pytest.mark.parametrize("jobs", [1, 3])
 def test_the_command_runs_what_waits_each_in_a_process_of_its_own(
-    command: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+    command: Callable[..., Record], monkeypatch: pytest.MonkeyPatch, jobs: int
 ):
     started: list[list[str]] = []
 
     def start(
-        words: list[str], *, env: dict[str, str], check: bool
+        words: list[str], *, env: dict[str, str], **options: Any
     ) -> subprocess.CompletedProcess[str]:
         assert env["JAX_PLATFORMS"] == "cuda,cpu"
-        assert not check
-        started.append(words[words.index("gpu") + 1 :])
-        return subprocess.CompletedProcess(words, int("draw" in words[-1]))
+        assert ("XLA_PYTHON_CLIENT_PREALLOCATE" in env) == (jobs > 1)
+        assert not options["check"]
+        files = words[words.index("gpu") + 1 :]
+        started.append(files)
+        failed = "draw" in files[-1]
+        if not failed:
+            _write_record(files, Path(env["FDJAX_GPU_RECORD"]))
+        return subprocess.CompletedProcess(words, int(failed), "its output\n")
 
     monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    monkeypatch.setenv("FDJAX_GPU_RECORD", str(gpu_record.RECORD))
     with pytest.raises(SystemExit, match=r"^draw: its tests ended with status 1$"):
-        command("run")
-    assert started == [gpu_tests(name) for name in operations()]
-    command("run", "page_move", "matmul")
-    assert started[-2:] == [gpu_tests("page_move"), gpu_tests("matmul")]
+        command("run", "--jobs", str(jobs))
+    assert sorted(started) == sorted(gpu_tests(name) for name in operations())
+    ran = gpu_record.load(gpu_record.RECORD)["operations"].keys()
+    assert ran == {*operations()} - {"draw"}
+    command("run", "matmul", "page_move", "--jobs", str(jobs))
+    assert sorted(started[-2:]) == [gpu_tests("matmul"), gpu_tests("page_move")]
+
+
+def _write_record(files: list[str], path: Path) -> None:
+    """What pytest leaves where all tests of the files' operation passed."""
+    record = gpu_record.load(path)
+    name = next(one for one in operations() if gpu_tests(one) == files)
+    gpu_record.add(record, name, "tests", RUN, sources(name))
+    gpu_record.save(record, path)
+
+
+def test_a_run_that_is_cut_short_keeps_what_has_ended(
+    command: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+):
+    def start(
+        words: list[str], *, env: dict[str, str], **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        del options
+        files = words[words.index("gpu") + 1 :]
+        if files == gpu_tests("matmul"):
+            raise KeyboardInterrupt
+        _write_record(files, Path(env["FDJAX_GPU_RECORD"]))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setenv("FDJAX_GPU_RECORD", str(gpu_record.RECORD))
+    with pytest.raises(KeyboardInterrupt):
+        command("run", "page_move", "matmul")
+    assert gpu_record.load(gpu_record.RECORD)["operations"].keys() == {"page_move"}
 
 
 def test_what_is_pending_or_has_changed_waits_for_a_run(root: Path):
