@@ -1,10 +1,18 @@
 """The collector comes less often inside, and as before afterwards."""
 
 import gc
+import itertools
 
+import jax
 import pytest
 
-from fdjax.garbage import NEW_OBJECTS, old_objects_apart, seldom_collected
+from fdjax.garbage import (
+    NEW_OBJECTS,
+    TRACED_OBJECTS,
+    old_objects_apart,
+    seldom_collected,
+)
+from tests.support.engines import tiny_engine
 
 
 @pytest.fixture(autouse=True)
@@ -32,5 +40,25 @@ def test_what_others_have_set_apart_stays_apart():
     gc.freeze()
     apart = gc.get_freeze_count()
     with old_objects_apart():
-        assert gc.get_threshold()[0] == NEW_OBJECTS
+        assert gc.get_threshold()[0] == TRACED_OBJECTS
     assert gc.get_freeze_count() == apart
+
+
+def test_what_tracing_leaves_in_cycles_holds_no_arrays():
+    """So the collector may wait, though an array may be most of a device's memory."""
+    engine = tiny_engine()
+    gc.collect()
+    with old_objects_apart():
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            engine.warm_up()
+            gc.collect()
+            left = [*gc.garbage]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert left
+    found = itertools.chain(left, *map(gc.get_referents, left))
+    assert not any(isinstance(one, jax.Array) for one in found)

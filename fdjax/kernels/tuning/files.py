@@ -5,9 +5,11 @@ stands there comes before the package's.
 """
 
 import contextlib
+import functools
 import json
+import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fdjax.errors import ConfigError
@@ -19,15 +21,26 @@ FORMAT = 1
 ROWS = "shapes"
 """The part of `matmul`: a list, which is written a row a line."""
 
+_MOVED_BY = ("XDG_CONFIG_HOME", "HOME")
+"""The variables of the environment that say where the user's folder is."""
+
 SHIPPED = pathlib.Path(__file__).parent / "tables"
 
 
-def places(kind: str) -> list[tuple[pathlib.Path, str]]:
+def places(kind: str) -> Sequence[tuple[pathlib.Path, str]]:
     """Where tables of a device are, there or not, and their names; the first counts.
 
     Args:
         kind: the device's name, as JAX has it.
     """
+    # Asked some twenty times in every trace, and paths take as long as to trace an add.
+    return _places(kind, *map(os.environ.get, _MOVED_BY))
+
+
+@functools.cache
+def _places(kind: str, *moved_by: str | None) -> list[tuple[pathlib.Path, str]]:
+    """As `places`; the user's folder follows from `moved_by`."""
+    del moved_by
     found = [(SHIPPED / _name(kind), f"the tuned table of {kind}")]
     with contextlib.suppress(NoHomeError):  # nor a table of the user's
         user = user_path(kind)

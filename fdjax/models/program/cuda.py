@@ -12,7 +12,6 @@ from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES, UNIT_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.layer_program import call as layer_program
-from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import ALIGNMENT, Memory, blocks_of
 from fdjax.kernels.matmul.params import GATED_UNIT, UNIT
 from fdjax.kernels.op import Impl
@@ -38,12 +37,13 @@ def run(call: LayerProgram) -> Ran:
     """See `LayerProgram`; `kv` is updated in place."""
     batch, one, views = call.batch, _attention(call.program), views_of(call)
     calls = _calls(call, views)
-    launches, memory = _lowered(call, views)
+    lowering = _lowering(call, views)
     if call.kv.lent:
-        check_kept(_bytes_of(call, memory, calls, views), num_tokens=call.num_tokens)
+        num_bytes = _bytes_of(call, lowering.memory, calls, views)
+        check_kept(num_bytes, num_tokens=call.num_tokens)
     hidden, kv, recomputed = layer_program.run(
-        launches,
-        memory,
+        lowering.launches(),
+        lowering.memory,
         _tokens(call, one, views),
         call.kv,
         jax.tree.leaves(call.parameters),
@@ -59,7 +59,7 @@ def run(call: LayerProgram) -> Ran:
 def activation_bytes(call: LayerProgram) -> int:
     """What a call needs beside weights and results, in the KV array or beside it."""
     views = view_shapes(call)
-    _, memory = _lowered(call, views)
+    memory = _lowering(call, views).memory
     return _bytes_of(call, memory, _calls(call, views), views)
 
 
@@ -108,15 +108,13 @@ def _by_row(
     return batch.mixed.by_row(decoded, extended)
 
 
-def _lowered(call: LayerProgram, views: Views) -> tuple[tuple[Launch, ...], Memory]:
-    """The launches, and what they need."""
-    lowering = Lowering(
+def _lowering(call: LayerProgram, views: Views) -> Lowering:
+    return Lowering(
         call.program,
         _rows(call, views),
         dict(zip(call.program.body_parameters, call.parameters, strict=True)),
         windows_of(call.program),
     )
-    return lowering.launches(), lowering.memory
 
 
 def refuse(call: LayerProgram) -> str | None:

@@ -27,6 +27,9 @@ from fdjax.notation import Array
 SLICE_ROWS = 2048
 """Rows of which the library writes gate and up at a time, before they become one."""
 
+_SCRATCH = Operand(Region.SCRATCH)
+"""What an instruction's launches have to themselves: see `_scratch_size`."""
+
 
 @dataclass
 class Lowering:
@@ -43,7 +46,6 @@ class Lowering:
     rows: Rows
     parameters: Mapping[str, Array | Weight]
     windows: Sequence[int]
-    scratch: int = 0
     _buffers: Buffers = field(init=False)
     _arrays: dict[str, tuple[Operand, ...]] = field(init=False)
     _choose: Callable[..., MatmulConfig] = field(init=False)
@@ -65,8 +67,9 @@ class Lowering:
 
     @property
     def memory(self) -> Memory:
-        """What the launches made so far need."""
-        return Memory(self._buffers.widths, self.scratch)
+        """What the launches need."""
+        scratch = max(map(self._scratch_size, self.program.instructions))
+        return Memory(self._buffers.widths, scratch)
 
     def _launches(self, one: instructions.Instruction) -> Iterator[Launch]:
         match one:
@@ -147,32 +150,55 @@ class Lowering:
         x, *residual = one.reads
         m, (n, k) = self._rows(x), self.parameters[one.weight].shape
         gate, epilogue = one.gate, one.epilogue
-        beside = one.writes[0].name == "qkv" and not self.rows.prompts
-        matmul = self._choose(
-            m, n, k, gate=gate, bias=one.bias is not None, beside_attention=beside
-        )
-        slice_rows, wide = 0, None
-        if gate is not None and isinstance(matmul, LibraryConfig):
-            slice_rows = min(m, SLICE_ROWS)
-            wide = self._scratch(slice_rows * n)
+        slice_rows = self._slice_rows(one)
         yield do.Linear(
             m=m,
             n=n,
             k=k,
             gated=gate is not None,
             activation=0 if gate is None else activation_place(gate),
-            config=matmul,
+            config=self._config(one),
             x=self._at(x),
             weight=self._weight(one.weight),
             bias=self._optional(one.bias),
             residual=self._at(residual[0]) if residual else None,
             y=self._out(one),
             slice_rows=slice_rows,
-            wide=wide,
+            wide=_SCRATCH if slice_rows else None,
         )
         if isinstance(epilogue, instructions.Activate):
             place = activation_place(epilogue.activation)
             yield do.Activate(m * n, place, self._out(one))
+
+    def _config(self, one: instructions.Linear) -> MatmulConfig:
+        n, k = self.parameters[one.weight].shape
+        return self._choose(
+            self._rows(one.reads[0]),
+            n,
+            k,
+            gate=one.gate,
+            bias=one.bias is not None,
+            beside_attention=one.writes[0].name == "qkv" and not self.rows.prompts,
+        )
+
+    def _slice_rows(self, one: instructions.Linear) -> int:
+        """Rows of which the library writes gate and up at a time; 0: it does not."""
+        if one.gate is None or not isinstance(self._config(one), LibraryConfig):
+            return 0
+        return min(self._rows(one.reads[0]), SLICE_ROWS)
+
+    def _scratch_size(self, one: instructions.Instruction) -> int:
+        """Elements that an instruction's launches have to themselves."""
+        match one:
+            case instructions.Linear():
+                return self._slice_rows(one) * self.parameters[one.weight].shape[0]
+            case instructions.Attention():
+                # Of all queries, or of those that lie among others'.
+                apart = self.rows.decoding if self.rows.prompts else 0
+                rows = self.rows.tokens if self.rows.shares else apart
+                return rows * one.num_heads * one.head_dim
+            case _:
+                return 0
 
     def _attention(self, one: instructions.Attention) -> Iterator[Launch]:
         qkv, mixed = self._at(one.reads[0]), self._out(one)
@@ -200,11 +226,10 @@ class Lowering:
             return
         # Rows that decode have a token each among those of others.
         columns = one.num_heads * one.head_dim
-        rows = self._scratch(self.rows.decoding * columns)
-        yield do.Gather(True, columns, self.rows.tokens, mixed, rows)
+        yield do.Gather(True, columns, self.rows.tokens, mixed, _SCRATCH)
         yield prefill
-        yield self._decode(one, rows, rows, rotates=False)
-        yield do.Scatter(True, columns, self.rows.tokens, rows, mixed)
+        yield self._decode(one, _SCRATCH, _SCRATCH, rotates=False)
+        yield do.Scatter(True, columns, self.rows.tokens, _SCRATCH, mixed)
 
     def _shared_attention(
         self, one: instructions.Attention, qkv: Operand, mixed: Operand
@@ -213,14 +238,13 @@ class Lowering:
 
         Both read the queries, which so cannot lie where the result will.
         """
-        queries = self._scratch(self.rows.tokens * one.num_heads * one.head_dim)
-        yield do.Rotate(one.layer, qkv, queries)
-        yield self._decode(one, queries, mixed, rotates=False, shares=True)
+        yield do.Rotate(one.layer, qkv, _SCRATCH)
+        yield self._decode(one, _SCRATCH, mixed, rotates=False, shares=True)
         yield do.Share(
             layer=one.layer,
             # A query sees all of what it shares.
             scores=ScoreAttributes.of(one.scale, one.soft_cap, None),
-            q=queries,
+            q=_SCRATCH,
             out=mixed,
         )
 
@@ -243,11 +267,6 @@ class Lowering:
             q=q,
             out=out,
         )
-
-    def _scratch(self, size: int) -> Operand:
-        """Memory that an instruction's launches alone use, of so many elements."""
-        self.scratch = max(self.scratch, size)
-        return Operand(Region.SCRATCH)
 
     def _rows(self, value: Value) -> int:
         return self.rows.tokens if value.rows == "tokens" else self.rows.wanted
