@@ -7,8 +7,9 @@ import json
 import math
 import pathlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -150,10 +151,16 @@ ATTENTION = ("decode_attention", "prefill_attention")
 each_step = pytest.mark.parametrize("name", STEPS)
 
 
+class Compiled(NamedTuple):
+    """A compiled step, its KV array's layout, and what XLA runs for it, a line each."""
+
+    program: jax.stages.Compiled
+    layout: KVLayout
+    thunks: list[str]
+
+
 @functools.cache
-def _compiled(
-    name: str, *, layers: bool = False, lent: bool = False
-) -> tuple[jax.stages.Compiled, KVLayout]:
+def _compiled(name: str, *, layers: bool = False, lent: bool = False) -> Compiled:
     """A step; with `layers` layer by layer, as where one call does not serve it.
 
     With `lent` the KV array's last pages are the step's.
@@ -167,11 +174,20 @@ def _compiled(
     layout = dataclasses.replace(layout, lent=lent)
     kv = jax.eval_shape(layout.allocate)
     model = Decoder(config, jnp.bfloat16)
-    with OP.using("reference") if layers else contextlib.nullcontext():
+    with (
+        tempfile.TemporaryDirectory() as dump,
+        OP.using("reference") if layers else contextlib.nullcontext(),
+    ):
         compiled = compile_for_h200(
-            step.function, model, kv, *step.operands, donate_argnums=(1,)
+            step.function,
+            model,
+            kv,
+            *step.operands,
+            donate_argnums=(1,),
+            compiler_options={"xla_dump_to": dump, "xla_dump_hlo_as_text": True},
         )
-    return compiled, layout
+        (thunks,) = pathlib.Path(dump).glob("*.thunk_sequence_after_thunk_passes.txt")
+        return Compiled(compiled, layout, thunks.read_text().splitlines())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -228,20 +244,36 @@ def _result_bytes(call: str) -> list[int]:
     [*((name, False) for name in STEPS), *((name, True) for name in LAYERED)],
 )
 def test_the_kv_array_is_updated_in_place(name: str, layers: bool):
-    compiled, layout = _compiled(name, layers=layers)
+    compiled, layout, _ = _compiled(name, layers=layers)
     assert _copies(compiled, layout) == []
     assert _memory(compiled).alias_size_in_bytes == layout.nbytes
 
 
 @each_step
 def test_a_step_is_one_call(name: str):
-    compiled, _ = _compiled(name)
+    compiled, _, _ = _compiled(name)
     (call,) = _calls(compiled, "layer_program")
     assert "output_to_operand_aliasing={{0}: (0, {})}" in call
     plans = 1 if STEPS[name].decodes else 0
     assert len(_calls(compiled, "attention_plan")) == plans, "one for all layers"
     for inside in ("embedding", "add_norm", "rope_kv_write", *ATTENTION):
         assert _calls(compiled, inside) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [*((name, False) for name in STEPS), *((name, True) for name in LAYERED)],
+)
+def test_a_step_is_one_graph(name: str, layers: bool):
+    """Else the host would launch each kernel of a chain: XLA captures from five on.
+
+    Of an engine's programs "mixed" has the fewest: neither a head nor sampling.
+    """
+    graph, *inside = filter(None, _compiled(name, layers=layers).thunks)
+    assert "kCommandBuffer [source | sink]" in graph
+    assert all(line.startswith("    ") for line in inside)
+    calls = sum("kCustomCall" in line for line in inside)
+    assert calls >= (32 * 3 if layers else 1)
 
 
 @each_step
@@ -255,7 +287,7 @@ def test_gemms_of_layers_one_by_one_are_found():
 
 @each_step
 def test_a_step_keeps_little_beside_what_its_call_needs(name: str):
-    compiled, _ = _compiled(name)
+    compiled, _, _ = _compiled(name)
     (call,) = _calls(compiled, "layer_program")
     _, hidden, decoded, extended, first, second, third, *others = _result_bytes(call)
     buffers = first + second + third
@@ -268,7 +300,7 @@ def test_a_step_keeps_little_beside_what_its_call_needs(name: str):
 
 @each_step
 def test_a_step_in_lent_pages_keeps_next_to_nothing_beside_them(name: str):
-    compiled, layout = _compiled(name, lent=True)
+    compiled, layout, _ = _compiled(name, lent=True)
     (call,) = _calls(compiled, "layer_program")
     kv, _, _, _, *blocks = _result_bytes(call)
     assert kv == layout.nbytes
@@ -278,7 +310,7 @@ def test_a_step_in_lent_pages_keeps_next_to_nothing_beside_them(name: str):
 
 
 def test_layers_one_by_one_write_their_pages_in_place():
-    compiled, _ = _compiled("decode", layers=True)
+    compiled, _, _ = _compiled("decode", layers=True)
     calls = _calls(compiled, "rope_kv_write")
     assert len(calls) == 32
     assert all("output_to_operand_aliasing={{1}: (1, {})}" in line for line in calls)
@@ -287,13 +319,13 @@ def test_layers_one_by_one_write_their_pages_in_place():
 
 
 def test_prefill_by_layers_keeps_no_score_matrix():
-    compiled, _ = _compiled("prefill", layers=True)
+    compiled, _, _ = _compiled("prefill", layers=True)
     assert _hlo(compiled).count("__cudnn$fmhaSoftmax") == 32
     assert _temporaries(compiled) < 256 * MIB
 
 
 def test_each_kind_of_rows_has_its_attention():
-    compiled, _ = _compiled("mixed", layers=True)
+    compiled, _, _ = _compiled("mixed", layers=True)
     for operation in ("rope_kv_write", *ATTENTION):
         assert len(_calls(compiled, operation)) == 32
     assert len(_calls(compiled, "attention_plan")) == 1, "one for all layers"
