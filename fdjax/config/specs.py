@@ -74,6 +74,15 @@ class Rope:
     interleaved: bool = False
     scaling: RopeScaling | None = None
 
+    def refuse_head(self, head_dim: int) -> str | None:
+        """Why a head of this size cannot be rotated so, or `None`."""
+        if self.rotary_dim % 2 == 0 and 2 <= self.rotary_dim <= head_dim:
+            return None
+        return (
+            f"rotates {self.rotary_dim} dimensions of a head of {head_dim}; expected "
+            f"an even number from 2 to {head_dim}"
+        )
+
 
 @dataclass(frozen=True)
 class Alibi:

@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 import jax
 
-from fdjax.config import Embedding, LayerSpec, Norm
+from fdjax.config import Attention, Embedding, LayerSpec, Norm, Rope
+from fdjax.config.accepted import Accepted, refusal
 from fdjax.errors import ConfigError
 from fdjax.kernels.decode_attention.unified import UnifiedMax
 from fdjax.memory.kv import KVLayout
+from fdjax.models.accepted import BY_OTHERS, BY_PROGRAM, PARTS
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class ModelConfig:
             take only implementations that promise it.
 
     Raises:
-        ConfigError: there is no layer, or their heads differ.
+        ConfigError: a field, the kind of a part or a value is not one of those in
+            `models.accepted`; there is no layer; heads cannot share keys or be rotated
+            as declared; or those of two layers differ.
     """
 
     family: str
@@ -49,7 +53,10 @@ class ModelConfig:
     batch_invariant: bool = False
 
     def __post_init__(self) -> None:
-        """Checks that one KV array serves all layers."""
+        """Checks every field, and that one KV array serves all layers."""
+        problem = refusal(self, _ACCEPTED)
+        if problem is not None:
+            raise ConfigError(problem)
         if not self.layers:
             raise ConfigError(f"a {self.family} model has no layers; give at least one")
         first = _heads(self.layers[0])
@@ -59,6 +66,7 @@ class ModelConfig:
                     f"layer {index} has {_heads(layer)}, and layer 0 {first}; give all "
                     "layers the same, since they share a KV array"
                 )
+            _check_heads(layer.attention, f"layers.{index}.attention")
 
     @property
     def num_layers(self) -> int:
@@ -119,6 +127,26 @@ class ModelConfig:
         from fdjax.models.families import family_of  # the families build ModelConfig
 
         return family_of(config).read(config)
+
+
+_ACCEPTED: Accepted = {**PARTS, ModelConfig: {**BY_PROGRAM, **BY_OTHERS}}
+
+
+def _check_heads(part: Attention, path: str) -> None:
+    """Checks what two fields together must be.
+
+    Raises:
+        ConfigError: names one of them.
+    """
+    if part.num_heads % part.num_kv_heads:
+        raise ConfigError(
+            f"{path}.num_kv_heads = {part.num_kv_heads} does not divide num_heads = "
+            f"{part.num_heads}; give a divisor"
+        )
+    if isinstance(part.positions, Rope):
+        problem = part.positions.refuse_head(part.head_dim)
+        if problem is not None:
+            raise ConfigError(f"{path}.positions {problem}")
 
 
 def _heads(layer: LayerSpec) -> str:

@@ -1,7 +1,7 @@
 """Programs of all families against the modules that define them."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.config import Attention, RmsNorm
-from fdjax.errors import ConfigError
+from fdjax.config import RmsNorm
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.paged import KVCache
@@ -175,23 +174,6 @@ def test_values_are_written_once_and_read_after_that(name: str):
         assert set(instruction.overwrites) <= set(instruction.reads)
         written += instruction.writes
     assert tuple(written) == program.values
-
-
-@dataclass(frozen=True)
-class Sinking(Attention):
-    """Attention with a field that no instruction has heard of."""
-
-    sinks: int | None = None
-
-
-def test_what_no_instruction_consumes_is_refused_by_name():
-    config = ModelConfig.from_hf(read_config(FIXTURES / "llama"))
-    known = vars(config.layers[0].attention)
-    sinking = replace(config.layers[0], attention=Sinking(**known, sinks=4))
-    with pytest.raises(ConfigError, match=r"consumes attention\.sinks = 4"):
-        program_of(replace(config, layers=(sinking,)), selects=False)
-    absent = replace(config.layers[0], attention=Sinking(**known))
-    program_of(replace(config, layers=(absent,)), selects=False)
 
 
 class InBuffers(dict[int, Array]):

@@ -130,10 +130,7 @@ def check_rotary(fields: HfConfig, name: str, rope: Rope, head_dim: int) -> Rope
     Raises:
         ConfigError: they are not; names field `name`.
     """
-    if rope.rotary_dim % 2 or not 2 <= rope.rotary_dim <= head_dim:
-        raise fields.error(
-            name,
-            f"rotates {rope.rotary_dim} dimensions of a head of {head_dim}; expected "
-            f"an even number from 2 to {head_dim}",
-        )
+    problem = rope.refuse_head(head_dim)
+    if problem is not None:
+        raise fields.error(name, problem)
     return rope

@@ -13,12 +13,9 @@ from fdjax.config import (
     Norm,
     Rope,
 )
-from fdjax.config.accepted import refused_field
-from fdjax.errors import ConfigError
 from fdjax.layers.positions import alibi_slopes, rope_frequencies
 from fdjax.models.config import ModelConfig
 from fdjax.models.program import instructions as do
-from fdjax.models.program.accepted import ACCEPTED
 from fdjax.models.program.instructions import Epilogue, Program, Rows, Value
 
 
@@ -30,16 +27,7 @@ def program_of(config: ModelConfig, *, selects: bool) -> Program:
         config: the model.
         selects: logits of some tokens only are wanted, as in prompts of one token a
             row: after the last layer's attention the program goes on with these.
-
-    Raises:
-        ConfigError: a layer or an end of the model has a field that no instruction
-            consumes.
     """
-    for part in (*config.kinds, config.embedding, config.final_norm):
-        if (field := refused_field(part, ACCEPTED)) is not None:
-            raise ConfigError(
-                f"no instruction consumes {field}; give it to one in models.program"
-            )
     builder = _Builder(config)
     builder.embed()
     for index, layer in enumerate(config.layers):
