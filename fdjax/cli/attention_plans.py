@@ -64,7 +64,7 @@ def parse_rows(text: str) -> tuple[int, ...]:
 
     Raises:
         ConfigError: it says something else, more rows than a plan has room for, or
-            rows longer than those of any model.
+            rows of no tokens or longer than those of any model.
     """
     lengths: list[int] = []
     for part in text.split(","):
@@ -76,6 +76,10 @@ def parse_rows(text: str) -> tuple[int, ...]:
             )
         if len(lengths) + int(count) > MAX_ROWS:
             raise ConfigError(f"--plan {text}: more rows than {MAX_ROWS}")
+        if int(length) == 0:
+            raise ConfigError(
+                f"--plan {text}: {part!r} is a row of no tokens; give 1 or more"
+            )
         if int(length) > _MAX_TOKENS:
             raise ConfigError(f"--plan {text}: a row of more than {_MAX_TOKENS} tokens")
         lengths += [int(length)] * int(count)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 DeviceName = Literal["here", "cpu", "a100", "h100", "h200"]
 
+# Parameters of what a plan of the memory is for.
+_SIZES = ("budget", "max_model_len", "max_num_seqs", "memory_fraction")
+
 _KINDS = {
     "cpu": ("cpu", "cpu"),
     "a100": ("gpu", "NVIDIA A100-SXM4-80GB"),
@@ -41,6 +44,7 @@ _KINDS = {
 
 
 def inspect(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(help="A folder, a config.json, a hub id, or the model inside."),
@@ -48,7 +52,8 @@ def inspect(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Memory to plan for: 141GB, 80GiB or bytes; this machine's by default."
+            help="Memory to plan for: 141GB, 80GiB or bytes; by default the share of "
+            "this device's that --memory-fraction says."
         ),
     ] = None,
     device: Annotated[
@@ -91,29 +96,21 @@ def inspect(
     does not fit is shown too, with what would, and the status is 1.
     """
     with reported(debug=debug):
-        sizes = {
-            "--budget": budget is not None,
-            "--max-model-len": max_model_len is not None,
-            "--max-num-seqs": max_num_seqs is not None,
-        }
         if plan is not None:
-            others = {
-                "--program": program,
-                "--json": json_report,
-                "--device": device != "here",
-                "--dtype": dtype != "auto",
-            }
-            _refuse({**sizes, **others}, "--plan shows attention on an H200")
+            others = ("program", "json_report", "device", "dtype")
+            _refuse(context, (*_SIZES, *others), "--plan shows attention on an H200")
             _show_plan(model, revision, plan, plot, page_size=page_size)
             return
         if program:
-            others = {"--plot": plot is not None}
-            _refuse({**sizes, **others}, "--program is for any number of tokens")
+            others = ("page_size", "plot")
+            _refuse(context, (*_SIZES, *others), "--program is for calls of any size")
             with _planning_for(device):
                 _show_program(model, revision, dtype, as_json=json_report)
             return
         if plot is not None:
             raise typer.BadParameter("--plot draws a plan; say --plan, as 63x512,32768")
+        if budget is not None:
+            _refuse(context, ("memory_fraction",), "--budget is used whole")
         budget_bytes = None if budget is None else parse_bytes(budget)
         if device != "here" and budget_bytes is None:
             raise typer.BadParameter(f"--device {device} needs a --budget, as 80GB")
@@ -139,15 +136,24 @@ def inspect(
             raise MemoryBudgetError(report.problem)
 
 
-def _refuse(options: dict[str, bool], because: str) -> None:
-    """Refuses the first option that is given.
+def _refuse(context: typer.Context, names: tuple[str, ...], because: str) -> None:
+    """Refuses the first option that is given, be it with its default.
+
+    Args:
+        context: of the command.
+        names: parameters of it.
+        because: why they are not read.
 
     Raises:
         BadParameter: one is.
     """
-    for option, given in options.items():
-        if given:
-            raise typer.BadParameter(f"{because}, and has no {option}; leave one out")
+    options = {each.name: each.opts[0] for each in context.command.params}
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise typer.BadParameter(
+                f"{because}, and has no {options[name]}; leave one out"
+            )
 
 
 def _show_program(

@@ -108,7 +108,7 @@ def report_of(settings: Settings, name: str, budget_bytes: int | None) -> Report
     """Plans a model, whether or not it fits; allocates nothing."""
     problem = None
     try:
-        plan = settings.memory_plan(budget_bytes)
+        plan = settings.memory_plan(budget_bytes, budget_from="--budget")
     except MemoryBudgetError as error:
         plan, problem = smallest_plan(settings), str(error)
     shapes = parameter_shapes(settings.config, dtype=settings.dtype)

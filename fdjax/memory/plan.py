@@ -59,6 +59,7 @@ def plan_memory(
     wanted_tokens: int,
     step_pages: int = 0,
     least_step_pages: int = 0,
+    budget_from: str = "memory_fraction",
 ) -> MemoryPlan:
     """Gives the KV array what weights and workspace leave, up to what is wanted.
 
@@ -72,6 +73,7 @@ def plan_memory(
         wanted_tokens: tokens beyond which more room would stay unused.
         step_pages: see `MemoryPlan`; they are more than that room.
         least_step_pages: see `MemoryPlan`; beside them a sequence must fit.
+        budget_from: the setting to raise for a larger budget.
 
     Raises:
         MemoryBudgetError: not one sequence of `max_model_len` fits.
@@ -93,7 +95,7 @@ def plan_memory(
             f"{gib(workspace_bytes)}, and one sequence of {max_model_len} tokens "
             f"{_beside(least_step_pages)}{gib(needed * page_cost)}, together "
             f"{gib(short)} more than the budget of {gib(budget_bytes)}; {lower}, or "
-            f"raise memory_fraction{', or take bfloat16' if is_wide else ''}"
+            f"raise {budget_from}{', or take bfloat16' if is_wide else ''}"
         )
     wanted = layout.pages_for(wanted_tokens) + step_pages
     num_pages = min(fitting, max(needed, wanted))

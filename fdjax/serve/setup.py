@@ -149,8 +149,15 @@ class Settings:
         sizes = {"num_rows": self.max_num_seqs, "max_model_len": self.max_model_len}
         return replace(layout, lent=lends(self.config, layout, **sizes))
 
-    def memory_plan(self, budget_bytes: int | None = None) -> MemoryPlan:
+    def memory_plan(
+        self, budget_bytes: int | None = None, *, budget_from: str | None = None
+    ) -> MemoryPlan:
         """The plan for a budget, by default what the device offers.
+
+        Args:
+            budget_bytes: what the engine may use.
+            budget_from: the setting that `budget_bytes` comes from, which an error says
+                to raise; by default `budget_bytes` itself.
 
         Raises:
             MemoryBudgetError: the model does not fit.
@@ -167,9 +174,11 @@ class Settings:
             least = lent.pages("extend", SMALLEST_PREFILL)
             most = lent.pages("extend", self.max_batched_tokens)
             steps = {"step_pages": max(most, least), "least_step_pages": least}
-        budget = device.memory_budget(self.memory_fraction)
+        if budget_bytes is None:
+            budget_bytes = device.memory_budget(self.memory_fraction)
+            budget_from = "memory_fraction"
         return plan_memory(
-            budget_bytes=budget if budget_bytes is None else budget_bytes,
+            budget_bytes=budget_bytes,
             weight_bytes=self.weight_bytes,
             workspace_bytes=workspace_bytes(
                 self.config,
@@ -189,6 +198,7 @@ class Settings:
             ),
             max_model_len=self.max_model_len,
             wanted_tokens=self.max_num_seqs * self.max_model_len,
+            budget_from=budget_from or "budget_bytes",
             **steps,
         )
 

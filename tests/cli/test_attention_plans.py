@@ -26,6 +26,8 @@ def test_rows_are_counts_and_lengths():
         ("2.5x3", "'2.5x3' is not a length"),
         ("4000x1,97x1", "more rows than 4096"),
         ("0x5", "no rows"),
+        ("8x0", "'8x0' is a row of no tokens; give 1 or more"),
+        ("3x5,0", "'0' is a row of no tokens; give 1 or more"),
         ("16777217", "more than 16777216 tokens"),
     ],
 )
@@ -53,7 +55,7 @@ def test_equal_rows_are_not(invoke: Invoke):
 
 
 def test_one_row_of_the_most_tokens_has_a_plan(invoke: Invoke):
-    result = invoke("inspect", LLAMA, "--plan", f"0,{2**24}")
+    result = invoke("inspect", LLAMA, "--plan", f"1,{2**24}")
     assert result.exit_code == 0, result.stderr
     assert "whole rows, 1 head " in result.stdout
 
@@ -72,9 +74,18 @@ def test_a_picture_without_a_plan_is_refused(invoke: Invoke):
 
 
 @pytest.mark.parametrize(
-    "options", [["--json"], ["--dtype", "bfloat16"], ["--max-num-seqs", "4"]], ids=str
+    "options",
+    [
+        ["--json"],
+        ["--dtype", "bfloat16"],
+        ["--device", "here"],
+        ["--max-num-seqs", "4"],
+        ["--memory-fraction", "0.5"],
+    ],
+    ids=str,
 )
 def test_what_a_plan_does_not_read_is_refused(invoke: Invoke, options: list[str]):
     result = invoke("inspect", LLAMA, "--plan", "64x1024", *options)
     assert result.exit_code == 2
-    assert f"has no {options[0]}" in " ".join(result.stderr.split())
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert f"has no {options[0]}; leave one out" in said

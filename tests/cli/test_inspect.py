@@ -201,9 +201,27 @@ def test_only_the_configuration_is_fetched(
 def test_a_budget_too_small_is_shown_with_what_would_do(invoke: Invoke):
     result = invoke("inspect", "--budget", "10MB")
     assert result.exit_code == 1
+    assert "or raise --budget, or take bfloat16" in result.stderr
     assert result.stderr.startswith("error: the model does not fit: weights take 20.9")
     assert "of the" in result.stdout and "what would fit" in result.stdout
     assert "--dtype" not in result.stdout, "weights of 16 bits do not fit either"
+
+
+def test_a_share_too_small_is_told_as_such(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fdjax.device.memory_budget", lambda _: 10**7)
+    result = invoke("inspect", "--memory-fraction", "0.01")
+    assert result.exit_code == 1
+    assert "or raise memory_fraction, or take bfloat16" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--memory-fraction", "--gpu-memory-utilization"])
+def test_a_budget_is_no_share(invoke: Invoke, option: str):
+    result = invoke("inspect", "--budget", "1GB", option, "0.9")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert "--budget is used whole, and has no --memory-fraction; leave one out" in said
 
 
 def test_what_would_fit_fits(invoke: Invoke):

@@ -85,10 +85,20 @@ def test_it_is_shown_as_tables(invoke: Invoke):
 
 
 @pytest.mark.parametrize(
-    "option", ["--budget", "--max-model-len", "--max-num-seqs", "--plot"]
+    ("option", "value"),
+    [
+        ("--budget", "8"),
+        ("--max-model-len", "8"),
+        ("--max-num-seqs", "8"),
+        ("--memory-fraction", "0.9"),
+        ("--page-size", "32"),
+        ("--plot", "8"),
+    ],
 )
-def test_options_that_mean_nothing_there_are_refused(invoke: Invoke, option: str):
-    result = invoke("inspect", "--program", option, "8")
+def test_options_that_mean_nothing_there_are_refused(
+    invoke: Invoke, option: str, value: str
+):
+    result = invoke("inspect", "--program", option, value)
     assert result.exit_code != 0
     said = " ".join(result.stderr.replace("│", " ").split())
     assert f"has no {option}; leave one out" in said

@@ -25,7 +25,11 @@ MAX_LEN, MAX_PAGES = 100, 7
 
 
 def planned(
-    budget_bytes: int, *, wanted_tokens: int = 1600, layout: KVLayout = LAYOUT
+    budget_bytes: int,
+    *,
+    wanted_tokens: int = 1600,
+    layout: KVLayout = LAYOUT,
+    budget_from: str = "memory_fraction",
 ) -> MemoryPlan:
     return plan_memory(
         budget_bytes=budget_bytes,
@@ -35,6 +39,7 @@ def planned(
         page_workspace_bytes=PAGE_WORKSPACE,
         max_model_len=MAX_LEN,
         wanted_tokens=wanted_tokens,
+        budget_from=budget_from,
     )
 
 
@@ -109,6 +114,11 @@ def test_a_narrower_type_is_advised_only_where_there_is_one():
         narrow = dataclasses.replace(LAYOUT, dtype=dtype)
         with pytest.raises(MemoryBudgetError, match=r"or raise memory_fraction$"):
             planned(WEIGHTS // 2, layout=narrow)
+
+
+def test_the_setting_to_raise_is_the_one_the_budget_comes_from():
+    with pytest.raises(MemoryBudgetError, match=r"or raise --budget$"):
+        planned(WEIGHTS // 2, budget_from="--budget")
 
 
 def test_the_parts_add_up():

@@ -103,8 +103,16 @@ def test_a_lone_configuration_must_be_sound(tmp_path: pathlib.Path, text: str):
 
 def test_a_budget_too_small_is_refused():
     settings = Settings.of(SHIPPED, max_model_len=64, max_num_seqs=1)
-    with pytest.raises(MemoryBudgetError, match="does not fit"):
-        settings.memory_plan(settings.weight_bytes)
+    for source in ({}, {"budget_from": "memory_fraction"}):
+        told = f"does not fit.* raise {source.get('budget_from', 'budget_bytes')}"
+        with pytest.raises(MemoryBudgetError, match=told):
+            settings.memory_plan(settings.weight_bytes, **source)
+
+
+def test_a_share_too_small_is_refused_as_such(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fdjax.device.memory_budget", lambda _: 10**6)
+    with pytest.raises(MemoryBudgetError, match="raise memory_fraction"):
+        Settings.of(SHIPPED).memory_plan()
 
 
 def test_both_files_name_what_ends_a_text(tmp_path: pathlib.Path):

@@ -63,4 +63,6 @@ def budgeted(settings: Settings) -> MemoryPlan:
         MemoryBudgetError: the model does not fit into it.
     """
     whole = device.memory_budget(1.0)
-    return settings.memory_plan(int(settings.memory_fraction * whole))
+    return settings.memory_plan(
+        int(settings.memory_fraction * whole), budget_from="memory_fraction"
+    )
