@@ -35,7 +35,7 @@ from tests.support.launches import Simulation
 from tests.support.numerics import assert_close
 from tests.support.programs import INTERMEDIATE, call_of, config_of
 
-KINDS = {"decode": 5, "prefill": 0, "mixed": 6, "chunks": 2}
+KINDS = {"decode": 5, "prefill": 0, "mixed": 6, "chunks": 2, "drafts": 0}
 GROUPED = {"shared": 7, "beams": 6}
 SEPARATE = ("separate", 6)
 GROUPING = ("llama", "qwen3", "opt", "gptj", "chatglm")

@@ -68,7 +68,15 @@ def mixed() -> Batch:
     return replace(batch, wanted=batch.pages.last_tokens(tokens.size))
 
 
-BATCHES = {"decoding": decoding, "mixed": mixed}
+def verifying() -> Batch:
+    """Rows of 4, 2 and 2 drafted tokens, all of them wanted, and padding."""
+    tokens = ints(5, 9, 1, 3, 4, 2, 7, 8, 0, 0)
+    lengths, starts = ints(7, 9, 4), ints(3, 7, 2)
+    batch = packed_batch(tokens, lengths, TABLE, starts, page_size=PAGE_SIZE)
+    return replace(batch, wanted=ints(*range(8)))
+
+
+BATCHES = {"decoding": decoding, "mixed": mixed, "verifying": verifying}
 each_batch = pytest.mark.parametrize("kind", BATCHES)
 
 

@@ -75,9 +75,10 @@ def call_of(
     Args:
         config: the model.
         kind: "decode", "prefill", "mixed", or "chunks": mixed without rows that decode;
-            "shared": rows that decode and share pages; "beams": two groups of rows;
-            "separate": likewise, and nothing is planned for their prompts.
-        rows: how many, or how many decode; of prompts there are three.
+            "drafts": rows of 4, 2 and 2 tokens, all of them wanted; "shared": rows that
+            decode and share pages; "beams": two groups of rows; "separate": likewise,
+            and nothing is planned for their prompts.
+        rows: how many, or how many decode; of prompts and drafts there are three.
         dtype: of weights and keys.
     """
     held = _held(config, np.dtype(dtype))
@@ -122,13 +123,16 @@ def _batch(kind: str, rows: int, num_pages: int, heads: Attention) -> Batch:
             page_size=PAGE_SIZE,
         )
     starts, lengths = [0, 17, 30], [41, 18, 63]
-    if kind == "prefill":
+    if kind == "drafts":
+        starts, lengths = [37, 16, 61], [41, 18, 63]
+    if kind in ("prefill", "drafts"):
         view = PageView.packed(table[:3], _ints(lengths), _ints(starts))
         tokens = _ints(random.integers(0, 40, sum(lengths) - sum(starts) + 5))
         batch = packed_batch(
             tokens, view.lengths, table[:3], view.first_positions, page_size=PAGE_SIZE
         )
-        return replace(batch, wanted=view.last_tokens(tokens.size))
+        every, last = jnp.arange(8, dtype=jnp.int32), view.last_tokens(tokens.size)
+        return replace(batch, wanted=every if kind == "drafts" else last)
     held = random.integers(0, room - 1, rows) if kind == "mixed" else np.zeros(rows)
     decodes = np.zeros(rows + 3, bool)
     if kind == "mixed":
