@@ -58,6 +58,7 @@ class Pipeline:
         self._make_room()
         launched += self._mixed() if self._mixes else self._decode()
         launched += self._search()
+        self._scheduler.room.end_step()
         self._hold.launched(self._executor.pace.now() - began_s)
         while len(self._unread) > LAUNCHES_AHEAD * launched:
             increments += self._read(self._unread.popleft())

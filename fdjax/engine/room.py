@@ -41,6 +41,7 @@ class Room:
         num_moved: pages moved so far.
         num_put_back: sequences put back so far, for whose own pages there was room.
         num_promised: pages that nobody holds yet, and prompts let in will take.
+        num_borrowed: pages that the largest call of the last step launched borrows.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Room:
     ) -> None:
         self.borrows = borrowing is not NOTHING_BORROWED
         self.num_moved = self.num_put_back = self.num_promised = 0
+        self.num_borrowed = self._of_step = 0
         self._pool = pool
         self._buckets = buckets
         self._pages = borrowing.pages
@@ -192,12 +194,17 @@ class Room:
         Returns:
             See `PagePool.clear_top`.
         """
+        self._of_step = max(self._of_step, count)
         moves = self._pool.clear_top(count) if count else {}
         if moves:
             self.num_moved += len(moves)
             for sequence in running:
                 sequence.move(moves)
         return moves
+
+    def end_step(self) -> None:
+        """All calls of a step are launched: `num_borrowed` is of this one now."""
+        self.num_borrowed, self._of_step = self._of_step, 0
 
     def _taken(self, prompts: Collection[EngineSequence], num_tokens: int) -> int:
         """Pages that prompts take for so many tokens at most: each may begin one."""

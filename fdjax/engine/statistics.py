@@ -37,6 +37,8 @@ class EngineStatistics:
         num_moved_pages: pages moved down for steps to compute where they were.
         num_put_back_for_room: of `num_preemptions`, those for want of what steps
             borrow, where there were pages for the requests themselves.
+        num_borrowed_pages: at the end of the KV array, by the largest call of the last
+            step launched; 0 where nothing runs.
     """
 
     num_running: int
@@ -53,6 +55,7 @@ class EngineStatistics:
     fragmentation: float
     num_moved_pages: int
     num_put_back_for_room: int
+    num_borrowed_pages: int
 
     @staticmethod
     def of(
@@ -75,6 +78,7 @@ class EngineStatistics:
             fragmentation=pool.fragmentation,
             num_moved_pages=scheduler.room.num_moved,
             num_put_back_for_room=scheduler.room.num_put_back,
+            num_borrowed_pages=scheduler.room.num_borrowed if scheduler.running else 0,
         )
 
 

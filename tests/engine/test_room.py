@@ -72,6 +72,21 @@ def test_sequences_are_put_back_for_room_and_fewer_tokens_go(undisturbed: Engine
     assert is_idle(engine)
 
 
+def test_what_the_last_step_borrows_is_seen():
+    """The call of a prompt, of a row that decodes, and of none."""
+    engine = engine_of(12, caching=False)
+    seen = [engine.statistics().num_borrowed_pages]
+    engine.add(engine.request(0, list(range(3, 23)), GREEDY))
+    while engine.has_work:
+        engine.step()
+        seen.append(engine.statistics().num_borrowed_pages)
+    size = min(size for size in engine.buckets.prefills if size >= 20)
+    assert seen[0] == 0
+    assert seen[1] == BORROWING.pages("extend", size) > 1
+    assert seen[2] == BORROWING.pages("decode", 1) == 1
+    assert seen[-1] == 0, "nothing runs"
+
+
 def test_the_longest_admitted_runs_alone_in_small_chunks(undisturbed: Engine):
     """Seven pages, and one that 16 tokens borrow, are all that there are."""
     engine = engine_of(8, caching=False)

@@ -193,6 +193,7 @@ class FakeEngine:
             fragmentation=0.125,
             num_moved_pages=12,
             num_put_back_for_room=1,
+            num_borrowed_pages=5,
         )
 
     def step(self) -> list[tuple[FakeSequence, Increment]]:

@@ -51,6 +51,11 @@ class EngineCollector(Collector):
             "Share of the pages up to that one which no running request holds.",
             now.fragmentation,
         )
+        yield self._gauge(
+            "kv_cache_borrowed_perc",
+            "Pages at the end that the last step borrows, as a share of all.",
+            now.num_borrowed_pages / now.num_pages,
+        )
         yield self._config(now)
         yield self._counter(
             "num_preemptions",

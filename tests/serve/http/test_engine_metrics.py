@@ -20,6 +20,7 @@ WANTED = {
     "kv_cache_usage_perc": 0.25,
     "kv_cache_boundary_perc": 0.5,
     "kv_cache_fragmentation_perc": 0.125,
+    "kv_cache_borrowed_perc": 0.0625,
     "num_preemptions_total": 5,
     "preemptions_for_room_total": 1,
     "pages_moved_total": 12,
