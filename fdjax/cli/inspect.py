@@ -102,10 +102,11 @@ def inspect(
             _show_plan(model, revision, plan, plot, page_size=page_size)
             return
         if program:
-            others = ("page_size", "plot")
-            _refuse(context, (*_SIZES, *others), "--program is for calls of any size")
+            _refuse(context, (*_SIZES, "plot"), "--program is for calls of any size")
             with _planning_for(device):
-                _show_program(model, revision, dtype, as_json=json_report)
+                _show_program(
+                    model, revision, dtype, page_size=page_size, as_json=json_report
+                )
             return
         if plot is not None:
             raise typer.BadParameter("--plot draws a plan; say --plan, as 63x512,32768")
@@ -157,13 +158,21 @@ def _refuse(context: typer.Context, names: tuple[str, ...], because: str) -> Non
 
 
 def _show_program(
-    model: str, revision: str | None, dtype: str, *, as_json: bool
+    model: str,
+    revision: str | None,
+    dtype: str,
+    *,
+    page_size: int,
+    as_json: bool,
 ) -> None:
     from fdjax.cli.programs import report_program, show_program
     from fdjax.serve.setup import Settings
 
     place = configuration(model, revision)
-    report = report_program(Settings.of(place, dtype=dtype, softmax="synchronised"))
+    settings = Settings.of(
+        place, dtype=dtype, softmax="synchronised", page_size=page_size
+    )
+    report = report_program(settings)
     if as_json:
         emit(json.dumps(dataclasses.asdict(report), indent=2) + "\n")
     else:

@@ -5,18 +5,12 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import jax.numpy as jnp
 from rich.table import Table
 
 from fdjax.cli.kernels import NUM_ROWS, NUM_TOKENS
+from fdjax.cli.linear_kernels import LinearKernels, linear_kernels
 from fdjax.cli.tables import pairs, print_all, titled
-from fdjax.kernels.cases import struct
-from fdjax.kernels.gated_matmul import OP as GATED_MATMUL
-from fdjax.kernels.matmul import OP as MATMUL
-from fdjax.kernels.matmul import Matmul
-from fdjax.kernels.weight import Dense
 from fdjax.models.program import Program, program_of
 from fdjax.models.program import instructions as do
 from fdjax.models.program.buffers import Buffers, Place, assign
@@ -25,6 +19,7 @@ from fdjax.models.weights import parameter_shapes
 from fdjax.serve.setup import Settings
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
+_DECODE, _PROMPTS = f"{NUM_ROWS} rows", f"{NUM_TOKENS} tokens"
 
 
 @dataclass(frozen=True)
@@ -68,24 +63,36 @@ class ProgramReport:
         buffer_columns: widths of the three buffers.
         token_bytes: of all three, a token.
         num_instructions: of the whole program.
+        decode: what serves the operation `layer_program` in decoding, and why not
+            another.
+        prompts: in a call of prompts.
         sections: the instructions, those of like layers once.
     """
 
     buffer_columns: list[int]
     token_bytes: int
     num_instructions: int
+    decode: str
+    prompts: str
     sections: list[Section]
 
 
 def report_program(settings: Settings) -> ProgramReport:
-    """The program of a call of prompts; in decoding nothing is selected."""
+    """The program of a call of prompts; that of decoding has no select."""
     program = program_of(settings.config, selects=True)
     buffers = assign(program)
-    lines = _Lines(settings, buffers)
+    lines = _Lines(
+        settings,
+        buffers,
+        decode=linear_kernels(settings, prompts=False),
+        prompts=linear_kernels(settings, prompts=True),
+    )
     return ProgramReport(
         buffer_columns=list(buffers.widths),
         token_bytes=buffers.columns * settings.dtype.itemsize,
         num_instructions=len(program.instructions),
+        decode=lines.decode.program,
+        prompts=lines.prompts.program,
         sections=list(_sections(program, lines)),
     )
 
@@ -100,27 +107,54 @@ def show_program(report: ProgramReport) -> None:
     summary = pairs(
         "Program\n",
         {
-            "instructions": f"{report.num_instructions}; a decode step selects nothing",
+            "instructions": f"{report.num_instructions}, of a call with prompts; "
+            "decoding has no select",
             "buffers": f"1 and 2 of {first} and {second} columns, 3 of {third}",
             "activations": f"{report.token_bytes:,} bytes a token",
+            **_served(report),
         },
     )
     print_all(summary, *map(_table, report.sections))
 
 
-class _Lines:
-    """Makes lines of instructions."""
+def _served(report: ProgramReport) -> dict[str, str]:
+    """What serves the operation, once where it is the same for all calls."""
+    if report.decode == report.prompts:
+        return {"layer_program": report.decode}
+    return {
+        f"layer_program, {_DECODE}": report.decode,
+        f"layer_program, {_PROMPTS}": report.prompts,
+    }
 
-    def __init__(self, settings: Settings, buffers: Buffers) -> None:
-        self._dtype = settings.dtype
+
+class _Lines:
+    """Makes lines of instructions.
+
+    Args:
+        settings: the model and its type.
+        buffers: where values lie.
+        decode: what computes linear maps in decoding.
+        prompts: in a call of prompts.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        buffers: Buffers,
+        *,
+        decode: LinearKernels,
+        prompts: LinearKernels,
+    ) -> None:
+        self.decode = decode
+        self.prompts = prompts
         self._shapes = parameter_shapes(settings.config, dtype=settings.dtype)
         self._buffers = buffers
 
     def line(self, instruction: Instruction) -> Line:
         """An instruction in words."""
         held = [self._shapes[path] for path in instruction.parameters]
-        rows = {value.rows for value in instruction.reads}
-        prompts = NUM_ROWS if rows == {"wanted"} else NUM_TOKENS
+        is_linear = isinstance(instruction, do.Linear | do.Head)
+        weight = instruction.weight if is_linear else ""
         return Line(
             instruction=_described(instruction),
             parameters=[_role(path) for path in instruction.parameters],
@@ -130,8 +164,8 @@ class _Lines:
             parameter_bytes=sum(
                 math.prod(each.shape) * each.dtype.itemsize for each in held
             ),
-            decode=self._served_by(instruction, NUM_ROWS),
-            prompts=self._served_by(instruction, prompts),
+            decode=self.decode.names.get(weight, ""),
+            prompts=self.prompts.names.get(weight, ""),
         )
 
     def _place(self, value: do.Value) -> str:
@@ -139,25 +173,6 @@ class _Lines:
         return (
             f"{place.buffer} from {place.first}" if place.first else f"{place.buffer}"
         )
-
-    def _served_by(self, instruction: Instruction, num_rows: int) -> str:
-        """The implementation of a linear map of so many rows."""
-        if not isinstance(instruction, do.Linear | do.Head):
-            return ""
-        is_head = isinstance(instruction, do.Head)
-        gate = None if is_head else instruction.gate
-        adds = not is_head and isinstance(instruction.epilogue, do.Add)
-        weight: Any = self._shapes[instruction.weight]
-        n, k = weight.shape
-        call = Matmul(
-            struct(num_rows, k, dtype=self._dtype),
-            Dense(weight),
-            None if instruction.bias is None else struct(n, dtype=self._dtype),
-            struct(num_rows, n, dtype=self._dtype) if adds else None,
-            activation=gate,
-            out_dtype=jnp.float32 if is_head else self._dtype,
-        )
-        return (MATMUL if gate is None else GATED_MATMUL).choice(call)
 
 
 def _sections(program: Program, lines: _Lines) -> Iterator[Section]:
@@ -237,8 +252,7 @@ def _role(path: str) -> str:
 def _table(section: Section) -> Table:
     table = titled(f"\n{section.title}")
     names = ("instruction", "reads", "writes", "columns", "parameters")
-    decode, prompts = f"{NUM_ROWS} rows", f"{NUM_TOKENS} tokens"
-    for name in (*names, "MiB", decode, prompts):
+    for name in (*names, "MiB", _DECODE, _PROMPTS):
         table.add_column(
             name, justify="right" if name in ("columns", "MiB") else "left"
         )

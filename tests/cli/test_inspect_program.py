@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fdjax.kernels.layer_program import table
+from fdjax.kernels.layer_program.table import ChainRows
 from tests.cli.conftest import Invoke
 
 MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
@@ -71,10 +73,79 @@ def test_linear_maps_say_what_serves_them(
         for section in found["sections"][:2]
         for line in section["lines"]
     }
-    assert served["mlp.up.weight",] == ("flat", "reference")
+    assert served["mlp.up.weight",] == ("flat", "library")
     assert served["embed.weight",] == ("", "")
     last = found["sections"][2]["lines"]  # it goes on with a token of each row
     assert {line["prompts"] for line in last if "mlp.up" in str(line)} == {"flat"}
+    head = found["sections"][-1]["lines"][-1]  # a call of its own, in float32
+    assert (head["decode"], head["prompts"]) == ("flat", "flat")
+    assert found["decode"].startswith("cuda (GEMMs by ")
+    assert found["prompts"].startswith("cuda (GEMMs by cuBLASLt")
+
+
+@pytest.mark.parametrize("model", sorted(path.stem for path in MODELS.glob("*.json")))
+def test_linear_maps_of_every_model_are_served_as_the_chain_chooses(
+    model: str,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+):
+    monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    _, *layers, _ = program(invoke, model, "--device", "h200")["sections"]
+    linear = [
+        [line for line in section["lines"] if line["instruction"].startswith("linear")]
+        for section in layers
+    ]
+    assert all(linear)
+    every = [line for lines in linear for line in lines]
+    assert {line["decode"] for line in every} == {"flat"}
+    *before, last = linear
+    qkv, *wanted = last
+    whole = [line["prompts"] for lines in before for line in lines] + [qkv["prompts"]]
+    assert set(whole) <= {"library", "persistent"}
+    assert {line["prompts"] for line in wanted} == {"flat"}
+
+
+def test_another_table_of_the_chain_is_asked(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
+    rows = ChainRows(gemv_up_to=2, flat_up_to=4, gemm_up_to=8)
+    monkeypatch.setattr(table.PART, "find", lambda: rows)
+    found = program(invoke, "llama3-8b", "--device", "h200")
+    layer = found["sections"][1]["lines"]
+    words = [line["decode"] for line in layer if "linear" in line["instruction"]]
+    assert words == ["gemm"] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--dtype", "float32"), "float32"),
+        (("--page-size", "5000"), "page"),
+    ],
+)
+def test_where_the_chain_refuses_operations_are_asked_and_the_reason_is_said(
+    options: tuple[str, ...],
+    reason: str,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
+    found = program(invoke, "llama3-8b", "--device", "h200", *options)
+    assert found["decode"].startswith("reference; not cuda: ")
+    assert reason in found["decode"]
+    qkv = found["sections"][1]["lines"][1]
+    by_itself = "reference" if "float32" in options else "flat"
+    assert (qkv["decode"], qkv["prompts"]) == (by_itself, "reference")
+
+
+def test_one_reason_is_shown_once(invoke: Invoke, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: "no kernels here")
+    result = invoke("inspect", "--program", "--device", "h200")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("no kernels here") == 1
 
 
 def test_it_is_shown_as_tables(invoke: Invoke):
@@ -91,7 +162,6 @@ def test_it_is_shown_as_tables(invoke: Invoke):
         ("--max-model-len", "8"),
         ("--max-num-seqs", "8"),
         ("--memory-fraction", "0.9"),
-        ("--page-size", "32"),
         ("--plot", "8"),
     ],
 )

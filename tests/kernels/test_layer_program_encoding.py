@@ -17,6 +17,7 @@ from fdjax.kernels.layer_program.operands import (
     Operand,
     WeightOperand,
 )
+from fdjax.kernels.matmul import OP as MATMUL
 from fdjax.kernels.matmul.params import (
     KERNELS,
     FlatConfig,
@@ -26,6 +27,7 @@ from fdjax.kernels.matmul.params import (
     MatmulConfig,
     PersistentConfig,
     config_numbers,
+    kernel_name,
 )
 from fdjax.kernels.paged import ScoreAttributes
 from fdjax.kernels.weight import FORMATS
@@ -188,6 +190,21 @@ def test_launch_configs_of_matmul_are_read_as_they_are_written():
         ]
         before = LAUNCH_MATMUL[: made.start()].rstrip()
         assert before.endswith(f"case {code}:" if names else "default:")
+
+
+def test_a_kernel_has_the_name_of_an_implementation():
+    configs = [
+        GemvConfig(),
+        FlatConfig(2, 1, 56, 1, 4),
+        GemmConfig(96, 2),
+        LibraryConfig(0),
+        PersistentConfig(256, 8, shares_weights=True),
+    ]
+    assert [type(config) for config in configs] == [*KERNELS]
+    assert [kernel_name(config) for config in configs] == [
+        *("gemv", "flat", "gemm", "library", "persistent")
+    ]
+    assert {kernel_name(config) for config in configs} <= {*MATMUL.names}
 
 
 def test_a_launch_config_is_its_kernel_and_its_numbers():

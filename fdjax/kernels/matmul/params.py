@@ -152,6 +152,14 @@ KERNELS: tuple[type[MatmulConfig], ...] = (
 )
 
 
+_NAMES = ("gemv", "flat", "gemm", "library", "persistent")
+
+
+def kernel_name(config: MatmulConfig) -> str:
+    """The implementation of `matmul` that has this launch config."""
+    return _NAMES[KERNELS.index(type(config))]
+
+
 def config_numbers(config: MatmulConfig) -> tuple[int, ...]:
     """What handlers read: which kernel, and the fields of its launch config."""
     numbers = (getattr(config, field.name) for field in dataclasses.fields(config))

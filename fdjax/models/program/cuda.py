@@ -12,8 +12,9 @@ from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES, UNIT_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.layer_program import call as layer_program
+from fdjax.kernels.layer_program.launches import Linear
 from fdjax.kernels.layer_program.memory import ALIGNMENT, Memory, blocks_of
-from fdjax.kernels.matmul.params import GATED_UNIT, UNIT
+from fdjax.kernels.matmul.params import GATED_UNIT, UNIT, MatmulConfig
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
 from fdjax.kernels.prefill_attention import PrefillAttention
@@ -115,6 +116,15 @@ def _lowering(call: LayerProgram, views: Views) -> Lowering:
         dict(zip(call.program.body_parameters, call.parameters, strict=True)),
         windows_of(call.program),
     )
+
+
+def gemm_configs(call: LayerProgram) -> tuple[MatmulConfig, ...]:
+    """What computes each linear map of the program, in their order.
+
+    The call's arrays may be stand-ins.
+    """
+    launches = _lowering(call, view_shapes(call)).launches()
+    return tuple(one.config for one in launches if isinstance(one, Linear))
 
 
 def refuse(call: LayerProgram) -> str | None:
