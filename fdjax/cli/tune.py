@@ -1,4 +1,8 @@
-"""`fdjax tune`: which GEMM kernel serves a model's weights best on this device."""
+"""`fdjax tune`: times GEMM kernels, one GEMM at a time, and writes what is chosen by.
+
+The head and single calls choose by its inflection points; the one call of all layers
+takes no more than the launch configs of `flat`.
+"""
 
 import pathlib
 from collections.abc import Sequence
@@ -72,8 +76,14 @@ def tune(
     """Measure the GEMM kernels for a model's weights, and write a table of choices.
 
     For each shape of a weight, GEMV on CUDA cores serves M rows up to a first
-    inflection point, the flat GEMM on tensor cores up to a second, and XLA's dot
-    above. Reads the configuration only; the weights are made up.
+    inflection point M1, the flat GEMM on tensor cores up to a second, M2, and
+    XLA's dot above. Reads the configuration only; the weights are made up.
+
+    M1 and M2 hold for the head, and for GEMMs that are calls of their own. The
+    one call of all layers on Hopper GPUs (layer_program) takes the launch configs
+    of the flat GEMM from this table, and no more: how many rows each kernel
+    serves there is the same for all GEMMs, and stands in the part layer_program
+    of the device's table, which is not measured here.
     """
     ms = _parse_ms(m)
     with reported(debug=debug):
