@@ -216,18 +216,31 @@ def engine_name(peer: Row) -> str:
 
 
 def by_batch(rows: Sequence[Row], first: str) -> str:
-    """Milliseconds a step: a line for each value of a field, a column a batch."""
+    """Milliseconds a step: a line for each value of a field, a column a batch.
+
+    Behind them is the commit, or that of each batch where they differ.
+    """
     batches = sorted({row["batch"] for row in rows})
-    lines: dict[str, dict[int, str]] = {}
+    lines: dict[str, dict[int, Row]] = {}
     for row in rows:
-        lines.setdefault(row[first], {})[row["batch"]] = f"{row['ms_per_step']:.2f}"
-    return markdown(
-        (first, *map(str, batches)),
+        lines.setdefault(row[first], {})[row["batch"]] = row
+    cells = (
         (
-            (name.replace("_", " "), *(found.get(batch, "") for batch in batches))
-            for name, found in lines.items()
-        ),
+            name.replace("_", " "),
+            *(
+                f"{found[batch]['ms_per_step']:.2f}" if batch in found else ""
+                for batch in batches
+            ),
+            _commits([found[batch]["commit"] for batch in batches if batch in found]),
+        )
+        for name, found in lines.items()
     )
+    table = markdown((first, *map(str, batches), "commit"), cells)
+    return f"{table}\n\n{provenance(rows)}"
+
+
+def _commits(of_each: Sequence[str]) -> str:
+    return of_each[0] if len({*of_each}) == 1 else " / ".join(of_each)
 
 
 def on_a_cpu(rows: Sequence[Row]) -> str:

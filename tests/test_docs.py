@@ -133,6 +133,23 @@ def test_a_table_shows_each_result_and_its_source():
     assert lines[-1] == "Measured 2026-11-21, jax 0.11.2."
 
 
+def test_a_line_names_the_commit_of_its_steps_or_of_each():
+    row: dict[str, Any] = {"ms_per_step": 4.0, "jax": "0.11.2", "date": "2026-11-21"}
+    rows = [
+        row | {"model": "a", "batch": 8, "commit": "bbb"},
+        row | {"model": "a", "batch": 1, "commit": "aaa"},
+        row | {"model": "b", "batch": 64, "commit": "aaa"},
+        row | {"model": "b", "batch": 1, "commit": "aaa"},
+    ]
+    lines = tables.by_batch(rows, "model").splitlines()
+    assert lines[0] == "| model | 1 | 8 | 64 | commit |"
+    assert lines[2:4] == [
+        "| a | 4.00 | 4.00 |  | aaa / bbb |",
+        "| b | 4.00 |  | 4.00 | aaa |",
+    ]
+    assert lines[-1] == "Measured 2026-11-21, jax 0.11.2."
+
+
 def test_a_step_stands_beside_the_other_engine_of_its_shape():
     step = {"model": "m", "batch": 8, "context": 1024, "ms_per_step": 4.0}
     row = step | {"fraction_of_ceiling": 0.75}
