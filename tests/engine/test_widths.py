@@ -9,6 +9,7 @@ import pytest
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.widths import widths_by_rows
 from fdjax.models.config import ModelConfig
+from fdjax.serve.loading import SMALLEST_WIDTH, WIDTH_RATIO
 from tests.support.handlers import skip_without
 from tests.support.operations import ROOT
 
@@ -21,7 +22,8 @@ def buckets_of(max_model_len: int) -> Buckets:
         max_model_len=max_model_len,
         page_size=16,
         max_batched_tokens=8192,
-        smallest_width=64,
+        smallest_width=SMALLEST_WIDTH["gpu"],
+        width_ratio=WIDTH_RATIO["gpu"],
         alike_from=512,
     )
 
@@ -44,6 +46,15 @@ def test_few_rows_have_programs_for_short_ones_and_for_long_ones():
     assert widths[1] == (256,)
     assert widths[8] == (64, 256)
     assert found(32_768)[1] == (256, 2048)
+
+
+@pytest.mark.parametrize(("max_model_len", "most"), [(4096, 10), (8192, 14)])
+def test_pairs_of_rows_and_width_are_few(max_model_len: int, most: int):
+    """Each is a program of every sampling plan; docs/architecture.md says how many."""
+    widths = found(max_model_len)
+    assert widths.keys() == {*buckets_of(max_model_len).rows}
+    assert sum(map(len, widths.values())) <= most
+    assert max(map(len, widths.values())) <= 2
 
 
 @pytest.mark.parametrize("rows", [1, 64])
