@@ -15,9 +15,12 @@ from benchmarks import (
     memory_tables,
 )
 from benchmarks.memory_one_call import OneCallWay
+from benchmarks.results import RESULTS
 from fdjax.engine.engine import Engine
 from fdjax.engine.lent_pages import LentPages
 from fdjax.generate.params import SamplingParams
+from fdjax.models.program import program_of
+from fdjax.models.program.buffers import assign
 from fdjax.serve import setup
 from fdjax.serve.loading import load_decoder
 from tests.support import h200
@@ -88,6 +91,18 @@ def test_one_page_more_does_not_fit():
     for pages, fits in ((prompt // 16, True), (prompt // 16 + 1, False)):
         needed = pages + memory_plans.borrowed_pages(settings, plan, pages)
         assert (needed <= plan.layout.num_pages) is fits
+
+
+def test_activations_apart_took_what_the_buffers_are_planned_to():
+    """The one case whose peak shows them, as the docs say."""
+    rows = _rows(RESULTS / "nvidia-h200" / "memory.json")
+    row = rows["llama3-8b-80GiB-one-call-apart"]
+    config = memory.Settings.of(memory.LLAMA).config
+    planned = 2 * assign(program_of(config, selects=True)).columns
+    beside = LLAMA["weights"] + row["room_tokens"] * LLAMA["kv"]
+    measured = (row["peak_bytes"] - beside) / row["prompt_tokens"]
+    assert planned == 45_056 and round(measured) == 45_075
+    assert planned <= measured <= 1.02 * planned
 
 
 def test_the_largest_number_is_found_from_anywhere():
