@@ -1,4 +1,4 @@
-"""What the GPU traced for has of everything: launch configs are computed from it."""
+"""The sizes of the GPU a program is traced for; launch configs follow from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,8 +24,9 @@ class Chip:
             blocks of a cluster run in one GPC, a group of some 16 SMs. How many SMs of
             each GPC are switched off differs from one GPU to another, and so does how
             many clusters fit: two H200s had room for 66, 39, 30, 22, 17, 15 and 15
-            clusters of 2 to 8 blocks (cudaOccupancyMaxActiveClusters). Clusters that do
-            not fit wait until others have ended.
+            clusters of 2 to 8 blocks (cudaOccupancyMaxActiveClusters). The default has
+            29 of 4, one fewer, for GPUs whose GPCs leave room for no more: clusters
+            that do not fit wait until others have ended.
     """
 
     num_sms: int = 132

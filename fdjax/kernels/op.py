@@ -46,8 +46,8 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
 def as_here() -> Callable[[], AbstractContextManager[Any]]:
     """Makes contexts in which another thread chooses as this one does now.
 
-    Nor does jit trace anew what this one has traced: the device and the precision that
-    a caller has asked JAX for are a thread's own, too.
+    It also copies the caller's default device and matmul precision, which JAX keeps per
+    thread; otherwise jit would trace again.
     """
     forced, invariant = _forced.value, _invariant.value
     device = jax.config.jax_default_device

@@ -42,11 +42,11 @@ using Params = ParamsOf<DenseView>;         // as kernels for dense weights are 
 // a ring of stages in shared memory holds x and weights of the next steps.
 struct FlatConfig {
   int tiles;      // 1 or 2; gated: 2, one of gate rows and one of up rows
-  int boxes;      // of 64 columns of K that a stage holds: 1 or 2
+  int boxes;      // TMA boxes of a tile in a stage, each 64 columns of K wide: 1 or 2
   int tile_rows;  // weight rows of a tile: a multiple of 8 up to 64
   int splits;     // blocks of a cluster, each with a part of K (split-K), up to 8
   int stages;     // of the ring: 1 to 16, as far as shared memory has room
-  int narrow;     // how many blocks, the last ones, have tiles of 8 rows less
+  int narrow;     // so many blocks, the last, have tiles 8 rows shorter: even shares
 };
 
 // The launch config of the GEMM for up to 128 tokens (gemm.cuh); limits.h lists the
@@ -61,8 +61,8 @@ struct GemmConfig {
 // that are compiled, and how many a gate takes.
 struct PersistentConfig {
   int rows;             // weight rows of a tile; gated: half of them are up rows
-  int band;             // tiles of tokens that are walked down before the next columns
-  bool shares_weights;  // blocks of a pair; else they share x
+  int band;             // token tiles of clusters before the next weight columns
+  bool shares_weights;  // both blocks of a pair read one weight tile; else one x tile
 };
 
 // On which stream a kernel is launched, and whether it may start early.

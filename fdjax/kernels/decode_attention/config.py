@@ -25,7 +25,7 @@ MAX_SPLITS = ffi.limit("decode_attention", "max_splits")
 # What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
-# Where a block fills an SM: blocks of a cluster, the most first; 6 and 7 gain nothing
+# Cluster sizes tried, largest first, where one block fills an SM; 6 and 7 gain nothing
 # over 5 (16 rows and heads of 1,072 tokens: 10.6, 10.8 and 17.1 us).
 _ALONE = (8, 5, 4, 3, 2)
 # What an item costs there beside its tokens, of each block: no other block hides it.
@@ -103,9 +103,9 @@ class Sizes:
             is data: only the plan knows it.
         max_warps: of a block at most (the function `max_warps`).
         in_runs: the page table has slots, of which most are neighbours: TMA copies
-            them. Not where what rows share is read apart: the others are of beams, each
-            in a page of another. Threads copy those 3 to 8 % faster (16 to 64 prompts
-            of 4 beams with the heads of Llama-2-13B).
+            them. False for beams whose shared prefix is read separately: their own
+            tokens lie scattered over other beams' pages, and plain loads are 3 to 8 %
+            faster (16 to 64 prompts of 4 beams with the heads of Llama-2-13B).
         alone: a block fills an SM (`fills_sm`).
     """
 
@@ -127,7 +127,7 @@ class Sizes:
         page_size: int,
         in_runs: bool = False,
     ) -> "Sizes":
-        """Of heads and pages; see the attributes, and `max_warps` and `fills_sm`."""
+        """Sizes of a call, from its heads and pages (`max_warps`, `fills_sm`)."""
         warps = max_warps(head_dim, group, page_size, in_runs=in_runs)
         alone = fills_sm(head_dim, group)
         return Sizes(rows, num_kv_heads, max_tokens, warps, in_runs, alone)
@@ -158,7 +158,7 @@ def _columns(group: int) -> int:
 def max_warps(
     head_dim: int, group: int, page_size: int, *, in_runs: bool = False
 ) -> int:
-    """The most warps that a block of this kernel has; for more it launches these.
+    """The most warps of a block; a launch config that asks for more gets this many.
 
     16 where 128 registers are enough for a thread (`Geometry` in tiles.cuh): where a
     warp holds few numbers, and TMA copies load the pages. Else 8.
@@ -174,7 +174,7 @@ def max_warps(
 
 
 def candidates(sizes: Sizes) -> Iterator[LaunchConfig]:
-    """Every launch config that can serve a sizes."""
+    """Every launch config that can serve a call of these sizes."""
     for warps in WARPS:
         for heads in HEADS:
             if sizes.num_kv_heads % heads == 0 and warps % heads == 0:

@@ -42,12 +42,12 @@ class FlatConfig:
 
     Attributes:
         tiles: tiles of weight rows in a block.
-        boxes: how often 64 columns of K a stage holds.
+        boxes: TMA boxes that a stage holds of each tile, each 64 columns of K wide.
         tile_rows: weight rows of a tile.
         splits: blocks of a cluster that share K (split-K).
         stages: of the ring in shared memory: steps along K that are loaded ahead.
-        narrow: how many blocks, the last ones, have tiles of 8 rows less, so that any
-            number of rows is shared out evenly.
+        narrow: the last `narrow` blocks have tiles 8 rows shorter, so that any number
+            of rows is shared out evenly.
     """
 
     tiles: int
@@ -131,8 +131,8 @@ class PersistentConfig:
 
     Attributes:
         rows: weight rows of a tile; of a gated GEMM half of them are up rows.
-        band: tiles of tokens that clusters walk down before they take the next columns.
-        shares_weights: the blocks of a cluster share weights; else they share x.
+        band: token tiles of clusters that come before those of the next weight columns.
+        shares_weights: both blocks of a pair read one weight tile; else one x tile.
     """
 
     rows: int

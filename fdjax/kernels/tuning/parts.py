@@ -1,4 +1,7 @@
-"""`Part`: what tables of measurements have for one operation beside those of GEMMs."""
+"""One section of a device's tuning file: an operation's, or the chip's.
+
+GEMM shapes have a reader of their own.
+"""
 
 import functools
 import pathlib
