@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from benchmarks.tables import Row, markdown
 
 PEERS = ("transformers", "vLLM")
+LENGTHS = (1024, 128)  # tokens in and out
 
 
 def steps(rows: Sequence[Row]) -> str:
@@ -67,11 +68,14 @@ def attention(rows: Sequence[Row]) -> str:
 
 
 def _by_shape(rows: Sequence[Row], case: str) -> dict[tuple[str, int, int], Row]:
-    """Those of a case, by engine without its version, prompts and beams."""
+    """Those of a case, by engine without its version, prompts and beams.
+
+    The file may have others beside them, of other lengths.
+    """
     return {
         (row["engine"].partition(" ")[0], row["prompts"], row["beams"]): row
         for row in rows
-        if row["case"] == case
+        if row["case"] == case and (row["context"], row["tokens"]) == LENGTHS
     }
 
 

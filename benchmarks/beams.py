@@ -35,6 +35,8 @@ PLOTS = REPOSITORY / "docs" / "plots"
 LLAMA = "configs/models/llama3-8b.json"
 PAPERS = ("gpt-j-6b", "llama2-13b", "opt-30b")
 FEW_TOKENS = 32  # made after prompts of every length
+# Of one measurement: the next with the same takes its place in the file.
+NAMED = ("case", "engine", "model", "prompts", "beams", "context", "tokens")
 
 
 def engine_run(engine: Engine) -> Run:
@@ -136,10 +138,10 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
         for row in _measured(asked, model, context):
             rows.append(row)
             print(row, flush=True)
-            _keep(out, asked.case, rows)
+            results.keep(out, rows, named=NAMED)
         jax.clear_caches()
         gc.collect()  # an engine refers to itself, and the next has no room beside it
-    _keep(out, asked.case, rows)
+    results.keep(out, rows, named=NAMED)
     return rows
 
 
@@ -191,17 +193,6 @@ def _models(case: str) -> list[str]:
         return [LLAMA]
     names = ("llama2-13b",) if case == "fig7" else PAPERS
     return [f"configs/models/{name}.json" for name in names]
-
-
-def _keep(out: pathlib.Path, case: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Replaces what the file has of the same case and engines."""
-    engines = {(row["engine"], row.get("model")) for row in rows}
-    kept = [
-        row
-        for row in load_rows(out)
-        if row["case"] != case or (row["engine"], row.get("model")) not in engines
-    ]
-    results.write(out, [*kept, *rows])
 
 
 if __name__ == "__main__":

@@ -60,9 +60,9 @@ def keep(
     Args:
         path: of the file, which need not be there.
         rows: the new results.
-        named: fields in which results of the same agree.
+        named: fields in which results of the same agree; some may have none of them.
     """
-    new = {tuple(row[name] for name in named) for row in rows}
+    new = {tuple(row.get(name) for name in named) for row in rows}
     there = json.loads(path.read_text()) if path.exists() else []
     kept = [row for row in there if tuple(row.get(name) for name in named) not in new]
     write(path, [*kept, *rows])

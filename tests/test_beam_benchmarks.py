@@ -49,6 +49,19 @@ def test_a_step_of_beams_is_measured_beside_rows(tmp_path: pathlib.Path):
     assert [words.count(f">{one}<") for one in ("1 x 4 beams", "4 rows")] == [1, 1]
 
 
+def test_results_of_other_widths_are_kept(tmp_path: pathlib.Path):
+    """And the same measurement, made again, replaces the one before."""
+    out = tmp_path / "beams.json"
+    kept = {"case": "steps", "engine": "fdjax", "model": "llama", "prompts": 1}
+    kept |= {"beams": 4, "context": 16, "tokens": 3}
+    others = [kept, kept | {"beams": 2, "tokens": 9}, kept | {"beams": 2, "old": True}]
+    out.write_text(json.dumps(others))
+    given = ["steps", "--model", str(FIXTURES / "llama"), "--context", "16"]
+    limits = ["--tokens", "3", "--widths", "2", "--repeats", "1", "--out", str(out)]
+    rows = beams.main([*given, *limits])
+    assert json.loads(out.read_text()) == [*others[:2], *rows]
+
+
 def test_a_chart_tells_engines_apart():
     rows: list[dict[str, Any]] = [
         {"case": "fig9", "prompts": n, "beams": 4, "context": 8, "requests_per_s": n}
