@@ -9,6 +9,8 @@ import pytest
 from jax._src.array import ArrayImpl
 from jax._src.lib import guard_lib
 
+from fdjax.engine.awaited import Awaited
+from fdjax.engine.awaited_beams import AwaitedBeams
 from fdjax.engine.engine import Engine
 from fdjax.engine.results import AwaitedTokens
 from fdjax.generate.softmax_counts import SoftmaxCounts
@@ -20,16 +22,16 @@ _METHODS = ("__buffer__", "__dlpack__", "block_until_ready")
 
 
 class _Guard:
-    """Whether somebody has asked for values, and which launch is none to ask for.
+    """Whether somebody has asked for values, and which launches are none to ask for.
 
     Attributes:
         stepping: the engine is within a step.
-        newest: what this step has launched last.
+        launched: the arrays of what this step has launched.
     """
 
     def __init__(self) -> None:
         self.stepping = False
-        self.newest: AwaitedTokens | None = None
+        self.launched: list[object] = []
         self._asked = False
 
     def refuse(self, way: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -46,7 +48,9 @@ class _Guard:
 
         def asked(source: object, **options: Any) -> Any:
             assert in_step or not self.stepping, f"{reads.__name__} within a step"
-            assert source is not self.newest, "a launch is read in the step it is of"
+            arrays = source.arrays if isinstance(source, Awaited) else None
+            own = any(arrays is one for one in self.launched)
+            assert not own, "a launch is read in the step it is of"
             self._asked = True
             try:
                 found = reads(source, **options)
@@ -60,21 +64,19 @@ class _Guard:
         """`step`, in which launches are noted."""
 
         def noted(engine: Engine) -> Any:
-            self.stepping, self.newest = True, None
+            self.stepping, self.launched = True, []
             try:
                 return step(engine)
             finally:
-                self.stepping, self.newest = False, None
+                self.stepping, self.launched = False, []
 
         return noted
 
-    def start_copy(
-        self, start: Callable[[AwaitedTokens], Any]
-    ) -> Callable[[AwaitedTokens], Any]:
-        """`start`, the last of which is the newest launch."""
+    def start_copy(self, start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`start`, by which launches are known; searches rebuild the objects."""
 
-        def noted(launch: AwaitedTokens) -> Any:
-            self.newest = launch
+        def noted(launch: Awaited) -> Any:
+            self.launched.append(launch.arrays)
             return start(launch)
 
         return noted
@@ -96,8 +98,8 @@ def _copy_to_host_async(copy: Callable[[Any], None]) -> Callable[[Any], None]:
 def no_host_reads() -> Generator[None]:
     """Fails where an array becomes a host value, or is waited for, unasked.
 
-    To ask is: in a step of the engine, to read a launch, though never the one that the
-    step itself made last; between steps, to wait for a launch, or to read the counts of
+    To ask is: in a step of the engine, to read a launch, though never one that the step
+    itself has made; between steps, to wait for a launch, or to read the counts of
     the softmax. Beside that no transfer may happen that is not explicit.
     """
     guard = _Guard()
@@ -113,15 +115,10 @@ def no_host_reads() -> Generator[None]:
         copy = _copy_to_host_async(ArrayImpl.copy_to_host_async)
         patch.setattr(ArrayImpl, "copy_to_host_async", copy)
         patch.setattr(Engine, "step", guard.step(Engine.step))
-        patch.setattr(
-            AwaitedTokens, "start_copy", guard.start_copy(AwaitedTokens.start_copy)
-        )
-        patch.setattr(
-            AwaitedTokens, "read", guard.ask(AwaitedTokens.read, in_step=True)
-        )
-        patch.setattr(
-            AwaitedTokens, "wait", guard.ask(AwaitedTokens.wait, in_step=False)
-        )
+        for kind in (AwaitedTokens, AwaitedBeams):
+            patch.setattr(kind, "start_copy", guard.start_copy(kind.start_copy))
+            patch.setattr(kind, "read", guard.ask(kind.read, in_step=True))
+            patch.setattr(kind, "wait", guard.ask(kind.wait, in_step=False))
         counts = guard.ask(SoftmaxCounts.read, in_step=False)
         patch.setattr(SoftmaxCounts, "read", counts)
         yield
