@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -47,12 +47,24 @@ def test_as_many_beams_as_a_search_has_by_default_find_what_the_definition_does(
     check(engine, [(PROMPTS[1], params)])
 
 
+def test_where_fewer_tokens_may_come_than_there_are_beams_there_is_less_to_find():
+    """The other beams' sums are -1e9, and their scores a quarter of that."""
+    params = BeamSearchParams(
+        beam_width=3, max_tokens=4, ignore_eos=True, allowed_token_ids=[88]
+    )
+    engine = tiny_engine(shallow_model(), page_size=4)
+    (found,) = check(engine, [(PROMPTS[1], params)])
+    assert [one.token_ids for one in found.hypotheses] == [[88] * 4]
+
+
 @functools.cache
 def _logprobs() -> Logprobs:
     return model_logprobs(shallow_model(), room=32)
 
 
-def check(engine: Engine, asked: Sequence[tuple[list[int], BeamSearchParams]]) -> None:
+def check(
+    engine: Engine, asked: Sequence[tuple[list[int], BeamSearchParams]]
+) -> list[Found]:
     """All searches at a time find what the definition does with each alone."""
     sequences = [engine.add(engine.request(0, *one)) for one in asked]
     last: dict[EngineSequence, Found] = {}
@@ -64,8 +76,14 @@ def check(engine: Engine, asked: Sequence[tuple[list[int], BeamSearchParams]]) -
             last[sequence] = increment
     assert is_idle(engine)
     for sequence, (prompt, params) in zip(sequences, asked, strict=True):
-        expected = Search(params, prompt, _logprobs()).found()
+        expected = Search(params, prompt, _logprobs(), may=_may(params)).found()
         found = last[sequence].hypotheses
         assert [one.token_ids for one in found] == [tokens for tokens, _ in expected]
         scores = [score for _, score in expected]
         assert [one.score for one in found] == pytest.approx(scores, rel=TOLERANCE)
+    return [last[sequence] for sequence in sequences]
+
+
+def _may(params: BeamSearchParams) -> Callable[[list[int]], bool]:
+    allowed = params.allowed_token_ids
+    return lambda tokens: allowed is None or tokens[-1] in allowed

@@ -67,7 +67,8 @@ def searched(
         for place in range(params.group_width):
             parent, token = best.parents[group, place], best.tokens[group, place]
             length, score = best.lengths[group, place], best.scores[group, place]
-            if best.present[group, place] and score > OUT / 2:
+            total = score * length**params.length_penalty
+            if best.present[group, place] and total > OUT / 2:
                 tokens, _ = trace.hypothesis(int(parent), int(token), int(length))
                 found.append((tokens, float(score)))
     found.sort(key=lambda one: -one[1])
@@ -123,6 +124,23 @@ def test_banned_tokens_and_words_do_not_come(seed: int):
     found = searched(case, params, BANS)
     assert found == definition(case, params, may=may)
     assert found != definition(case, free)
+
+
+def test_what_continues_no_beam_is_not_found():
+    """With one token that may come there is one output; 3 beams continue none."""
+    case = beam_cases.cases()[0]
+    params = dataclasses.replace(
+        case.search_params,
+        beam_width=4,
+        n=4,
+        max_tokens=5,
+        length_penalty=1.0,
+        stop_token_ids=(),
+        allowed_token_ids=[7],
+    )
+    found = searched(case, params, BANS)
+    assert [tokens for tokens, _ in found] == [[7] * 5]
+    assert found == definition(case, params, may=lambda tokens: tokens[-1] == 7)
 
 
 @pytest.mark.parametrize(

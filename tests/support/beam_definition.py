@@ -9,6 +9,7 @@ is float32, in the order of transformers.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -51,18 +52,33 @@ class Search:
                 if not group.over:
                     group.step(chosen)
                     chosen += [tokens[-1] for _, tokens in group.running]
-        found = [one for group in groups for one in group.hypotheses if one[2]]
-        found.sort(key=lambda one: -one[0])
+        found = [one for group in groups for one in group.hypotheses if one.exists]
+        found.sort(key=lambda one: -one.score)
         best = found[: self.params.n]
-        return [(tokens, float(score)) for score, tokens, _ in best if score > _OUT / 2]
+        return [(one.tokens, float(one.score)) for one in best if one.total > _OUT / 2]
+
+
+class _Hypothesis(NamedTuple):
+    """What ended.
+
+    Attributes:
+        score: by which the best are kept.
+        total: the sum; of what continues no beam at all it is about `_OUT`.
+        tokens: of the output.
+        exists: it is none of those that are there before the first.
+    """
+
+    score: np.float32
+    total: np.float32
+    tokens: list[int]
+    exists: bool
 
 
 @dataclass
 class _Group:
     search: Search
     running: list[tuple[np.float32, list[int]]] = field(init=False)
-    # Scores, tokens, and whether there is one.
-    hypotheses: list[tuple[np.float32, list[int], bool]] = field(init=False)
+    hypotheses: list[_Hypothesis] = field(init=False)
     improvable: bool = True
     over: bool = False
 
@@ -71,7 +87,7 @@ class _Group:
             (np.float32(0) if beam == 0 else _OUT, list[int]())
             for beam in range(self.width)
         ]
-        self.hypotheses = [(_OUT, list[int](), False) for _ in range(self.width)]
+        self.hypotheses = [_Hypothesis(_OUT, _OUT, [], exists=False)] * self.width
 
     @property
     def width(self) -> int:
@@ -88,20 +104,22 @@ class _Group:
             beam, token = divmod(int(place), len(rows[0]))
             tokens = [*self.running[beam][1], token]
             candidates.append((sums[place], tokens, self._ends(tokens, sums[place])))
-        full = params.early_stopping is True and all(h[2] for h in self.hypotheses)
+        full = params.early_stopping is True and all(
+            one.exists for one in self.hypotheses
+        )
         by_sum = [(s + (_OUT if ends else 0), t) for s, t, ends in candidates]
         by_sum.sort(key=lambda one: -one[0])
         self.running = by_sum[: self.width]
         length = len(candidates[0][1])
-        new = list[tuple[np.float32, list[int], bool]]()
+        new: list[_Hypothesis] = []
         for place, (total, tokens, ends) in enumerate(candidates):
             score = total / self._divisor(length)
             finishes = ends and place < self.width
             for is_out in (full, not self.improvable, not finishes):
                 score = score + (_OUT if is_out else np.float32(0))
-            new.append((score, tokens, finishes))
+            new.append(_Hypothesis(score, total, tokens, finishes))
         both = [*self.hypotheses, *new]
-        both.sort(key=lambda one: -one[0])
+        both.sort(key=lambda one: -one.score)
         self.hypotheses = both[: self.width]
         self._end([ends for _, _, ends in candidates], length)
 
@@ -112,10 +130,12 @@ class _Group:
             assert params.max_tokens is not None
             at = params.max_tokens
         best = self.running[0][0] / self._divisor(at)
-        scores = [h[0] for h in self.hypotheses]
-        worst = [min(scores) if h[2] else _OUT for h in self.hypotheses]
+        lowest = min(one.score for one in self.hypotheses)
+        worst = [lowest if one.exists else _OUT for one in self.hypotheses]
         self.improvable &= any(best > one for one in worst)
-        full = params.early_stopping is True and all(h[2] for h in self.hypotheses)
+        full = params.early_stopping is True and all(
+            one.exists for one in self.hypotheses
+        )
         self.over = not self.improvable or full or all(ends)
 
     def _scores(self, tokens: list[int], chosen: Sequence[int]) -> np.ndarray:
