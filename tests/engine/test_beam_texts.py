@@ -1,7 +1,6 @@
 """Searches whose candidates are judged before they are chosen, diverse ones, scores."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from fdjax.engine.request import Found, Hypothesis, Increment, Tried
 from fdjax.engine.sequence import EngineSequence
 from fdjax.errors import RequestError
 from fdjax.generate.beam_params import BeamSearchParams
-from fdjax.generate.masks import allowed_bits
 from fdjax.generate.stopping import FinishReason
 from tests.support.beam_definition import Logprobs, Search, model_logprobs
+from tests.support.beam_grammars import Follows, Stops, follows, is_end
 from tests.support.beam_models import TOLERANCE
 from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
 from tests.support.matchers import Places
@@ -25,63 +24,6 @@ VOCAB_SIZE = shallow_model().config.embedding.vocab_size
 SEARCH = BeamSearchParams(beam_width=3, max_tokens=7, ignore_eos=True)
 PROMPT = PROMPTS[1]
 PLACES = [range(10 * place, 10 * place + 10) for place in range(1, 6)]
-
-
-class Stops:
-    """A grammar of outputs that end with a token, as one that completes a string would.
-
-    And a matcher of itself: it has no state but why it ended.
-    """
-
-    is_ready = True
-
-    def __init__(self, ends: Callable[[int], bool], reason: int = 0) -> None:
-        self.ends = ends
-        self.finish_reason = FinishReason(reason)
-
-    def matcher(self) -> "Stops":
-        return Stops(self.ends)
-
-    def fork(self) -> "Stops":
-        return Stops(self.ends, self.finish_reason)
-
-    def mask(self) -> np.ndarray:
-        return np.full(1, 2**32 - 1, np.uint32)
-
-    def advance(self, token_id: int) -> None:
-        if self.ends(token_id):
-            self.finish_reason = FinishReason.STOP
-
-
-def is_end(token: int) -> bool:
-    return token % 5 == 0
-
-
-class Follows(Stops):
-    """What may come next depends on the last token: each beam has a mask of its own."""
-
-    last = 0
-
-    def matcher(self) -> "Follows":
-        return Follows(self.ends)
-
-    def fork(self) -> "Follows":
-        other = Follows(self.ends, self.finish_reason)
-        other.last = self.last
-        return other
-
-    def mask(self) -> np.ndarray:
-        tokens = [one for one in range(VOCAB_SIZE) if may_follow(self.last, one)]
-        return allowed_bits(tokens, vocab_size=VOCAB_SIZE)
-
-    def advance(self, token_id: int) -> None:
-        assert may_follow(self.last, token_id)
-        self.last = token_id
-        super().advance(token_id)
-
-
-def may_follow(last: int, token: int) -> bool:
-    return (token - last) % 7 in (1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +90,11 @@ def test_each_beam_has_what_may_follow_itself(
     params = dataclasses.replace(
         SEARCH, beam_width=beam_width, n=beam_width, stop_token_ids=stop_token_ids
     )
-    sequence = ask(engine, params, Follows(is_end))
+    sequence = ask(engine, params, Follows(is_end, VOCAB_SIZE))
     found = hypotheses(finish(engine)[sequence])
 
-    def may(tokens: list[int]) -> bool:
-        return all(map(may_follow, [0, *tokens], tokens))
-
     definition = Search(
-        params, PROMPT, logprobs, ended=lambda t: is_end(t[-1]), may=may
+        params, PROMPT, logprobs, ended=lambda t: is_end(t[-1]), may=follows
     )
     assert_defined(found, definition)
 
