@@ -38,6 +38,8 @@ FAMILIES = (
 WIDTHS = (4, 5, 30)
 _EARLY: tuple[EarlyStopping, ...] = (False, "never", True)
 _PENALTIES = (1.0, 2.0, 0.5)
+_REPETITIONS = (1.0, 1.2)
+_MOST_TOKENS = (16, 12, 8)
 # Of the greedy continuation: its tokens end beams, so that some do.
 _END_STEPS = (4, 9, 2)
 # Of sums of a few dozen log-probabilities, in float32.
@@ -89,10 +91,14 @@ def questions() -> list[ModelCase]:
     asked = [
         _family(
             name,
-            place,
-            width=width,
-            early=_EARLY[(place + nth) % 3],
-            penalty=_PENALTIES[(place // 3 + nth) % 3],
+            {
+                "beam_width": width,
+                "early_stopping": _EARLY[(place + nth) % 3],
+                "length_penalty": _PENALTIES[(place // 3 + nth) % 3],
+                "repetition_penalty": _REPETITIONS[(place + nth) % 2],
+            },
+            row=place % 3,
+            num_ends=1 + (place + nth) % 3,
         )
         for place, name in enumerate(FAMILIES)
         for nth, width in enumerate(WIDTHS)
@@ -101,31 +107,34 @@ def questions() -> list[ModelCase]:
 
 
 def all_questions(name: str) -> list[ModelCase]:
-    """Every width, early stopping and penalty with a family, or with tales-5m."""
+    """Every width, early stopping and penalty with a family.
+
+    Of any two of these, the prompt and the number of ends, each pair of values meets
+    three times.
+    """
     return [
-        _family(name, place, width=width, early=early, penalty=penalty)
-        for place, (penalty, width, early) in enumerate(
-            itertools.product(_PENALTIES, WIDTHS, _EARLY)
+        _family(
+            name,
+            {
+                "beam_width": WIDTHS[width],
+                "early_stopping": _EARLY[early],
+                "length_penalty": _PENALTIES[penalty],
+                "repetition_penalty": _REPETITIONS[(penalty + width + early) % 2],
+            },
+            row=(penalty + width + early) % 3,
+            num_ends=1 + (penalty + 2 * width) % 3,
         )
+        for penalty, width, early in itertools.product(range(3), repeat=3)
     ]
 
 
-def _family(
-    name: str, place: int, *, width: int, early: EarlyStopping, penalty: float
-) -> ModelCase:
+def _family(name: str, params: dict[str, Any], *, row: int, num_ends: int) -> ModelCase:
     """Prompts of 1, 5 and 23 tokens, one to three ends, with penalties or without."""
     held = load_file(FIXTURES / name / "expected.safetensors")
-    row, nth = place % 3, WIDTHS.index(width)
-    steps = _END_STEPS[: 1 + (place + nth) % 3]
-    params = {
-        "beam_width": width,
-        "max_tokens": (16, 12, 8)[nth],
-        "early_stopping": early,
-        "length_penalty": penalty,
-        "repetition_penalty": (1.0, 1.2)[(place + nth) % 2],
-    }
+    most = {"max_tokens": _MOST_TOKENS[WIDTHS.index(params["beam_width"])]}
+    steps = _END_STEPS[:num_ends]
     ends = sorted({int(held["tokens"][row, step]) for step in steps})
-    return ModelCase(name, _prompt(held, row), ends, params, [], [])
+    return ModelCase(name, _prompt(held, row), ends, params | most, [], [])
 
 
 def _tales(place: int) -> ModelCase:
