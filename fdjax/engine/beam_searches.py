@@ -7,6 +7,14 @@ from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.stopping import FinishReason
 from fdjax.memory.pages import PagePool
 
+# Of so many rows, one is never a search's where the searches' share is not chosen.
+_NO_BEAM_OF = 8
+
+
+def usual_share(num_rows: int) -> int:
+    """Of so many rows, how many searches may hold in a server by default."""
+    return max(num_rows - max(num_rows // _NO_BEAM_OF, 1), 1)
+
 
 class BeamSearches:
     """Few among many, as in `FormedSequences`.

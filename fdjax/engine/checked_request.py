@@ -1,7 +1,9 @@
 """From what a caller asks for to a request that an engine can serve."""
 
+import itertools
 from collections.abc import Sequence
 
+from fdjax.engine.beam_searches import usual_share
 from fdjax.engine.matcher import Grammar
 from fdjax.engine.request import Request
 from fdjax.errors import RequestError
@@ -92,16 +94,28 @@ def check_beams(
             "each beam counts as one; lower beam_width, or raise max_num_seqs"
         )
     if beams.beam_width > max_num_beams:
+        more = _more_beams(
+            beams.beam_width, max_num_beams=max_num_beams, max_num_seqs=max_num_seqs
+        )
         raise RequestError(
             f"beam_width is {beams.beam_width}, but max_num_beams is {max_num_beams} "
             f"of max_num_seqs, {max_num_seqs}, so that searches leave room to other "
-            "requests; lower beam_width, or raise either"
+            f"requests; lower beam_width, or {more}"
         )
     if batch_invariant:
         raise RequestError(
             "beam_width asks for a beam search, which batch_invariant has none of; "
             "load the model without it"
         )
+
+
+def _more_beams(width: int, *, max_num_beams: int, max_num_seqs: int) -> str:
+    """What lets a search have so many: as many rows are there."""
+    raised = f"raise max_num_beams to {width}"
+    if max_num_beams != usual_share(max_num_seqs):
+        return raised
+    rows = next(n for n in itertools.count(width) if usual_share(n) >= width)
+    return f"{raised}, or, where that is left to its default, max_num_seqs to {rows}"
 
 
 def _check_scores(beams: BeamSearchParams, limit: int) -> None:

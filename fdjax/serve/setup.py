@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax import device
+from fdjax.engine.beam_searches import usual_share
 from fdjax.engine.buckets import SMALLEST_PREFILL
 from fdjax.engine.lent_pages import LentPages, lends
 from fdjax.engine.limits import Limit
@@ -37,8 +38,6 @@ MAX_NUM_SEQS = {"cpu": 16, "gpu": 256}
 MAX_BATCHED_TOKENS = {"cpu": 2048, "gpu": 8192}
 # A search has all of its rows at once, and others wait for them.
 MAX_BEAM_WIDTH = 64
-# Of a server's rows, one of so many is never a search's.
-_NO_BEAM_OF = 8
 # What no device has room for; integers of 32 bits count what is made of them.
 _LARGEST, _LARGEST_PAGE = 2**31 - 1, 2**16
 _MOST_ROWS, _MOST_STEP_TOKENS = 2**20, 2**24
@@ -262,7 +261,7 @@ def _num_beams(wanted: Limit, *, max_num_seqs: int) -> int | None:
     if wanted is None:
         return None
     if wanted == "auto":
-        return max(max_num_seqs - max(max_num_seqs // _NO_BEAM_OF, 1), 1)
+        return usual_share(max_num_seqs)
     if positive("max_num_beams", wanted) > max_num_seqs:
         raise ConfigError(
             f"max_num_beams is {wanted}, but max_num_seqs is {max_num_seqs} and each "

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from fdjax.engine.beam_searches import usual_share
 from fdjax.engine.engine import Engine
 from fdjax.engine.origin import Origin
 from fdjax.errors import RequestError
@@ -31,7 +32,10 @@ def test_what_never_fits_is_refused_with_the_remedy():
     ("limit", "told"),
     [
         ("max_beam_width", "max_beam_width is 2; .* raise .* 512 at most"),
-        ("max_num_beams", "max_num_beams is 2 of max_num_seqs, 4, .* raise"),
+        (
+            "max_num_beams",
+            "max_num_beams is 2 of max_num_seqs, 4, .* raise max_num_beams to 3$",
+        ),
     ],
 )
 def test_a_search_wider_than_a_limit_is_refused_with_the_remedy(limit: str, told: str):
@@ -40,6 +44,25 @@ def test_a_search_wider_than_a_limit_is_refused_with_the_remedy(limit: str, told
         engine.request(0, PROMPTS[0], SEARCH)
     pair = dataclasses.replace(SEARCH, beam_width=2, n=2)
     assert engine.request(0, PROMPTS[0], pair).num_rows == 2
+
+
+@pytest.mark.parametrize(("width", "rows"), [(15, 17), (16, 18)])
+def test_where_the_share_of_searches_is_the_usual_the_rows_are_said_that_suffice(
+    width: int, rows: int
+):
+    """They are the fewest with which the share is as large."""
+    search = dataclasses.replace(SEARCH, beam_width=width, n=1)
+
+    def engine(num_rows: int) -> Engine:
+        share = usual_share(num_rows)
+        options = {"max_num_seqs": num_rows, "max_num_beams": share}
+        return tiny_engine(shallow_model(), max_beam_width=64, **options)
+
+    told = f"or raise max_num_beams to {width}, or, .* default, max_num_seqs to {rows}$"
+    with pytest.raises(RequestError, match=told):
+        engine(16).request(0, PROMPTS[0], search)
+    assert usual_share(rows - 1) < width
+    assert engine(rows).request(0, PROMPTS[0], search).num_rows == width
 
 
 @pytest.mark.parametrize(
