@@ -126,7 +126,10 @@ def refusals(fields: Collection[str], **renamed: str) -> Generator[None]:
     except RequestError as error:
         words = (renamed.get(word, word) for word in re.findall(r"\w+", str(error)))
         param = next((word for word in words if word in fields), None)
-        raise ApiError(str(error), param=param) from error
+        message = str(error)
+        if width := renamed.get("beam_width"):  # which the client has not sent
+            message = message.replace("beam_width", width)
+        raise ApiError(message, param=param) from error
 
 
 def unavailable(message: str, *, code: str, retry: bool) -> ApiError:

@@ -150,9 +150,12 @@ class SamplingBody(AskingBody):
     @property
     def renamed(self) -> dict[str, str]:
         """Fields of `SamplingParams` that the request has another name for."""
-        if self.response_format is None:
-            return {}
-        return {"structured_outputs": "response_format"}
+        renamed: dict[str, str] = {}
+        if self.response_format is not None:
+            renamed["structured_outputs"] = "response_format"
+        if self.use_beam_search and self.beam_width is None:
+            renamed["beam_width"] = "n"
+        return renamed
 
     def sampling(self, defaults: dict[str, Any]) -> SamplingParams | BeamSearchParams:
         """The parameters, in the engine's words.

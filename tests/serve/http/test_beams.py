@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import re
 from typing import Any
 
 import jax
@@ -191,50 +190,6 @@ async def test_a_search_that_finds_nothing_is_an_error():
     assert (
         'request_failures_total{model_name="tales",reason="nothing_found"}' in metrics
     )
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        (
-            {"early_stopping": "always"},
-            "early_stopping is 'always'; use true, false or \"never\"",
-        ),
-        ({"early_stopping": 1}, 'early_stopping is 1; use true, false or "never"'),
-        ({"early_stopping": {}}, "early_stopping is {}; use true"),
-        ({"best_of": 4}, "best_of is 4; use 1, .* with use_beam_search and beam_width"),
-        ({"best_of": True}, "best_of is True; use 1"),
-        ({"best_of": "1"}, "best_of is '1'; use 1"),
-        (
-            {"length_penalty": -5, "max_tokens": 20},
-            "length_penalty is -5, but outputs may have 20 tokens",
-        ),
-    ],
-)
-async def test_a_bad_field_is_told_with_what_it_may_be(
-    fields: dict[str, Any], told: str
-):
-    engine: Any = tiny_engine(max_num_seqs=4)
-    search = {"prompt": [5], "use_beam_search": True, "beam_width": 3, "n": 1}
-    with served(engine) as server:
-        answer = await server.post("/v1/completions", search | fields)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["param"] == next(iter(fields))
-    assert re.match(told, error["message"])
-
-
-@pytest.mark.parametrize("name", ["max_beam_width", "max_num_beams"])
-async def test_wider_searches_than_the_engine_takes_are_refused(name: str):
-    widest: Any = {name: 2}
-    engine: Any = tiny_engine(max_num_seqs=4, **widest)
-    search = {"prompt": [5], "use_beam_search": True, "beam_width": 3, "n": 1}
-    with served(engine) as server:
-        answer = await server.post("/v1/completions", search)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["param"] == "beam_width"
-    assert f"beam_width is 3, but {name} is 2" in error["message"]
 
 
 async def test_searches_are_compiled_before_the_engine_has_them(
