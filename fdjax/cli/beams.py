@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fdjax.cli import progress
-from fdjax.cli.errors import FAILED, show_error
+from fdjax.cli.errors import FAILED, in_options, option, show_error
 from fdjax.cli.results import Continuation, empty_results, logprobs_by_token
 from fdjax.cli.writer import TextWriter, emit
 from fdjax.errors import RequestError
@@ -91,13 +91,13 @@ class BeamOptions:
         unknown = sorted(given.keys() - known)
         if unknown:
             raise typer.BadParameter(
-                f"{_option(unknown[0])} is for drawn texts, and --beams draws none; "
+                f"{option(unknown[0])} is for drawn texts, and --beams draws none; "
                 "leave out one"
             )
         try:
             return BeamSearchParams(**given, beam_width=self.beams, **search)
         except RequestError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(in_options(error)) from None
 
     def _given(self) -> dict[str, Any]:
         """Arguments of `BeamSearchParams` that were asked for."""
@@ -113,7 +113,7 @@ class BeamOptions:
         """Refuses what is for a search where there is none."""
         for name in (*search, *["show_best"] * self.show_best):
             raise typer.BadParameter(
-                f"{_option(name)} is for a beam search; give --beams, or leave it out"
+                f"{option(name)} is for a beam search; give --beams, or leave it out"
             )
 
 
@@ -152,10 +152,6 @@ def write_beams(
         show_error(message)
     if failures:
         raise typer.Exit(FAILED)
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def _show_best(index: int, best: "BeamSequence") -> None:

@@ -1,9 +1,11 @@
 """What goes wrong, told to the person at the terminal: one line and an exit code."""
 
 import contextlib
+import contextvars
 import logging
+import re
 import warnings
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 
 import typer
 from rich.console import Console
@@ -21,14 +23,13 @@ FAILED = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-_EXPECTED = (
-    CheckpointError,
-    ConfigError,
-    MemoryBudgetError,
-    RequestError,
-    Unsupported,
-    OSError,
-)
+_EXPECTED = (CheckpointError, Unsupported, OSError)
+# Whose messages name fields.
+_OF_FIELDS = (ConfigError, MemoryBudgetError, RequestError)
+
+_OPTIONS: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("options")
+# A name of several parts that is no part of a path or of a longer name.
+_FIELD = re.compile(r"(?<![\w./-])[a-z]+(_[a-z]+)+(?![\w/-]|\.\w)")
 
 
 @contextlib.contextmanager
@@ -63,8 +64,40 @@ def show_error(message: str) -> None:
     Console(stderr=True).print(line, soft_wrap=True)
 
 
+@contextlib.contextmanager
+def options_of(names: Collection[str]) -> Generator[None]:
+    """While a command with these options runs, `in_options` knows them."""
+    token = _OPTIONS.set({name: option(name) for name in names})
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
+
+
+def in_options(error: Exception) -> str:
+    """An error's message, with the command's options in place of fields.
+
+    Words of one part stay as they are: `stop` and `seed` are English, too.
+    """
+    options = _OPTIONS.get({})
+    if "beams" in options:
+        options = options | {"beam_width": option("beams")}
+
+    def in_place(found: re.Match[str]) -> str:
+        return options.get(found[0], found[0])
+
+    return _FIELD.sub(in_place, str(error))
+
+
+def option(name: str) -> str:
+    """The option of a field."""
+    return "--" + name.replace("_", "-")
+
+
 def _message(error: Exception) -> str | None:
     """What to say about an error; `None` where it is a fault of fdjax's own."""
+    if isinstance(error, _OF_FIELDS):
+        return in_options(error)
     if isinstance(error, _EXPECTED):
         return str(error)
     # JAX's class may not be imported yet, and has no subclasses by status.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fdjax.cli.choices import one_of
+from fdjax.cli.errors import in_options, options_of
 from fdjax.errors import RequestError
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _softmax(given: str) -> "str | UnifiedMax":
     try:
         return UnifiedMax.read(given) or given
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(in_options(error)) from None
 
 
 def _sampling(text: str, *names: str) -> Any:
@@ -209,7 +210,7 @@ class SamplingOptions:
         try:
             SamplingParams(**chosen)
         except RequestError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(in_options(error)) from None
         return chosen
 
 
@@ -222,10 +223,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def expanded(**arguments: Any) -> None:
+        options = [*arguments]
         for name, group in groups.items():
             names = [field.name for field in dataclasses.fields(group)]
             arguments[name] = group(**{n: arguments.pop(n) for n in names})
-        function(**arguments)
+        with options_of(options):
+            function(**arguments)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():

@@ -183,7 +183,7 @@ def test_every_sampling_option_arrives(invoke: Invoke, asked: list[SamplingParam
     [
         ([], "give a prompt"),
         ([STORY, "--temperature", "-1"], "temperature is -1.0"),
-        ([STORY, "--max-tokens", "0"], "max_tokens is 0"),
+        ([STORY, "--max-tokens", "0"], "--max-tokens is 0"),
         ([STORY, "--top-p", "x"], "top-p"),
         ([STORY, "--dtype", "int8"], "'int8' is none of auto, bfloat16,"),
         ([STORY, "--dtype", "fp16"], "did you mean float16?"),
@@ -225,7 +225,7 @@ def test_a_model_that_is_nowhere_is_an_error(invoke: Invoke):
 
 def test_brackets_in_an_error_are_text(invoke: Invoke, shared: LLM):
     result = invoke("generate", STORY, "--stop-token-ids", "5000")
-    assert "stop_token_ids names token 5000" in result.stderr
+    assert "--stop-token-ids names token 5000" in result.stderr
 
 
 def test_debug_shows_where_it_came_from(invoke: Invoke):

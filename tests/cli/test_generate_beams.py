@@ -53,11 +53,16 @@ def test_the_best_so_far_is_shown_where_it_is_asked_for(invoke: Invoke):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("--beams", "0"), "beam_width is 0"),
+        (("--beams", "0"), "--beams is 0"),
         (("--beams", "4", "--top-p", "0.9"), "--top-p is for drawn texts"),
         (("--beams", "4", "--seed", "3"), "--seed is for drawn texts"),
-        (("--beams", "4", "--length-penalty", "99"), "length_penalty is 99.0"),
-        (("--beams", "4", "--num-beam-groups", "3"), "num_beam_groups is 3"),
+        (("--beams", "4", "--length-penalty", "99"), "--length-penalty is 99.0"),
+        (("--beams", "600"), "--beams is 600; use"),
+        (
+            ("--beams", "4", "--diversity-penalty", "1"),
+            "--diversity-penalty is 1, but --num-beam-groups is 1",
+        ),
+        (("--beams", "4", "--num-beam-groups", "3"), "--num-beam-groups is 3"),
         (("--length-penalty", "2"), "--length-penalty is for a beam search; give"),
         (("--early-stopping", "never"), "--early-stopping is for a beam search"),
         (("--early-stopping", "false"), "--early-stopping is for a beam search"),
@@ -77,7 +82,7 @@ def test_what_cannot_be_is_said_before_anything_is_loaded(
 def test_a_search_that_could_not_tell_scores_apart_is_refused(invoke: Invoke):
     result = invoke("generate", STORY, *BEAMS, "--length-penalty", "-9")
     assert result.exit_code == 1 and not result.stdout
-    assert "length_penalty is -9, but outputs may have 8 tokens" in result.stderr
+    assert "--length-penalty is -9, but outputs may have 8 tokens" in result.stderr
 
 
 def test_a_search_that_finds_nothing_is_an_error(
@@ -98,4 +103,6 @@ def test_a_search_that_finds_nothing_is_an_error(
 def test_too_many_beams_are_refused_with_the_remedy(invoke: Invoke):
     result = invoke("generate", STORY, "--beams", "400")
     assert result.exit_code != 0
-    assert "beam_width is 400, but max_num_seqs is" in result.stderr
+    words = result.stderr
+    assert "--beams is 400, but --max-num-seqs is" in words
+    assert "lower --beams, or raise --max-num-seqs" in words

@@ -61,7 +61,7 @@ def test_one_token_has_no_time_between(invoke: Invoke):
     ("options", "message"),
     [
         (["--batch-size", "3", "--max-num-seqs", "2"], "--batch-size is 3, but"),
-        (["--output-len", "126"], "make 130 tokens, but max_model_len is 128"),
+        (["--output-len", "126"], "make 130 tokens, but --max-model-len is 128"),
         (["--json", "no-such-folder/a.json"], "no-such-folder is no folder"),
     ],
 )

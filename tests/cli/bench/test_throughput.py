@@ -39,7 +39,7 @@ def test_a_table_and_a_file(
 def test_prompts_that_do_not_fit(invoke: Invoke):
     result = invoke("bench", "throughput", "--input-len", "200")
     assert result.exit_code == 1
-    assert "make 328 tokens, but max_model_len is 128" in result.stderr
+    assert "make 328 tokens, but --max-model-len is 128" in result.stderr
 
 
 def test_wrong_usage(invoke: Invoke):
