@@ -1,8 +1,8 @@
 """Memory of keys and values with beams, stored by prompts or by beams (Fig. 4).
 
 Of "Efficient LLM inference solution on Intel GPU": the shapes of its Table 1, 4 beams,
-prompts and responses of 1,024 tokens, float16. What a search holds comes from the pages
-that the engine takes, not from the paper's equation.
+prompts and responses of 1,024 tokens, float16. What a search holds is the most pages
+that it may take, by which the engine lets requests in.
 """
 
 from collections.abc import Iterator, Sequence

@@ -36,7 +36,8 @@ def steps(rows: Sequence[Row]) -> str:
 def throughput(rows: Sequence[Row]) -> str:
     """Requests a second by prompts at a time, and another's."""
     found = _by_shape([row for row in rows if row.get("model") == "llama3-8b"], "fig9")
-    header = ("prompts x beams", "requests/s", "transformers", "more by", "commit")
+    header = ("prompts x beams", "requests/s", "spread", "transformers", "more by",
+              "commit")  # fmt: skip
     cells: list[Sequence[str]] = []
     for (engine, prompts, beams), row in found.items():
         if engine != "fdjax":
@@ -46,7 +47,8 @@ def throughput(rows: Sequence[Row]) -> str:
         if peer is not None:
             rate = peer["requests_per_s"]
             others = (f"{rate:.2f}", f"{own / rate:.1f} x")
-        cells.append((f"{prompts} x {beams}", f"{own:.2f}", *others, row["commit"]))
+        shape, spread = f"{prompts} x {beams}", f"{row['spread']:.1%}"
+        cells.append((shape, f"{own:.2f}", spread, *others, row["commit"]))
     return markdown(header, cells)
 
 

@@ -4,7 +4,15 @@ import json
 import pathlib
 from typing import Any
 
-from benchmarks import beam_attention, beam_charts, beam_memory, beams
+from benchmarks import (
+    beam_attention,
+    beam_charts,
+    beam_memory,
+    beam_pages,
+    beam_tables,
+    beams,
+)
+from fdjax import LLM
 from tests.support.hf_model import FIXTURES
 
 
@@ -18,6 +26,24 @@ def test_memory_is_that_of_the_papers_figure_4():
     assert round(row["standard_bytes"] / 1e9) == 137
     assert round(row["segment_bytes"] / 1e9) == 86
     assert beam_memory.chart(rows).count("86 GB") == 1
+
+
+def test_pages_are_counted_beside_the_papers_equation():
+    """All but the last of 24 tokens are fed: two pages of 16 for each beam."""
+    llm = LLM(max_num_seqs=4, enable_prefix_caching=False)
+    held, most = beam_pages.pages(llm, "The fox", beams=4, tokens=24)
+    assert most == 1 + 4 * 2
+    assert 1 + 4 < held <= most
+
+
+def test_the_table_of_many_searches_has_their_spreads():
+    row = {"case": "fig9", "engine": "fdjax", "model": "llama3-8b", "prompts": 2}
+    row |= {"beams": 4, "context": 1024, "tokens": 128, "requests_per_s": 6.0}
+    row |= {"spread": 0.161, "commit": "abc"}
+    peer = row | {"engine": "transformers 5.17.0", "requests_per_s": 2.0}
+    longer = row | {"context": 2048, "requests_per_s": 1.0}
+    *_, last = beam_tables.throughput([row, peer, longer]).splitlines()
+    assert last == "| 2 x 4 | 6.00 | 16.1% | 2.00 | 3.0 x | abc |"
 
 
 def test_cases_are_what_is_asked_for():
