@@ -5,6 +5,7 @@ Every combination of what may be asked of them: `test_beams_parity`.
 
 from collections.abc import Sequence
 
+import jax
 import pytest
 
 from tests.support import beam_models
@@ -39,3 +40,10 @@ def test_finds_what_transformers_finds_with_the_model_of_the_package():
     cases = beam_models.expected("tales-5m")
     assert [case.params["beam_width"] for case in cases] == [4, 5, 30, 4]
     find("tales-5m", cases, max_model_len=128)
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_what_transformers_finds_with_the_model_of_the_package():
+    """In float32, as the definition of each operation has it, or its kernel."""
+    with jax.default_matmul_precision("highest"):
+        find("tales-5m", beam_models.expected("tales-5m"), max_model_len=128)
