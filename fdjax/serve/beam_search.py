@@ -17,7 +17,8 @@ class BeamSequence:
 
     Attributes:
         token_ids: the tokens made, the one that ended them included.
-        text: their text, special tokens and a stop token left out; `None` without a
+        text: their text, special tokens left out unless `skip_special_tokens` is false,
+            and what ended it unless `include_stop_str_in_output`; `None` without a
             tokenizer.
         score: by which it was found: see `BeamSearch`.
         cum_logprob: sum of the log-probabilities of its tokens, after biases and
