@@ -103,6 +103,27 @@ def test_a_row_that_begins_before_the_queries_has_none():
     assert [tile[:4] for tile in tiles.tolist() if tile[3]] == [[1, 20, 0, 8]]
 
 
+@settings(max_examples=60, deadline=None)
+@given(start=st.integers(-400, 40), room=st.sampled_from([WHOLE, Room(4.125, 8)]))
+def test_a_row_that_stands_before_its_sequence_takes_no_others_place(
+    start: int, room: Room
+):
+    def others(start: int) -> list[list[int]]:
+        rows = [[8, 3, 40], [4, start, 5], [0, 4, 420]]
+        work = work_of(
+            *(jnp.array(each, jnp.int32) for each in rows),
+            EVERYTHING,
+            num_queries=460,
+            max_tokens=ROOM,
+            tile_tokens=32,
+            room=room,
+        )
+        return sorted(item[:6] for item in work.tolist() if item[3] and item[0] != 1)
+
+    assert others(start) == others(3)
+    assert sum(item[3] for item in others(3)) == 4 + 35
+
+
 def test_all_layers_share_one_trace():
     rows = jnp.ones(2, jnp.int32)
 
@@ -326,3 +347,30 @@ def test_the_kernel_lists_no_more_than_there_is_room_for():
         assert ((some[:, 1] >= 0) & (some[:, 1] + some[:, 3] <= 900)).all()
         assert ((some[:, 0] >= 0) & (some[:, 0] < 6)).all()
         assert (some[:, 6] < room.records).all()
+        # The first row has its place before the others have any.
+        own = some[some[:, 0] == 0]
+        assert own[:, 1].min() == 0
+        assert (own[:, 1] + own[:, 3]).max() == 900
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("start", [-300, -129, -1, 3])
+def test_the_kernel_lists_what_the_definition_does_beside_a_bad_row(start: int):
+    skip_without("prefill_plan", "gpu")
+    rows = [[8, 3, 900], [4, start, 5], [0, 4, 420]]
+    lengths, starts, firsts = (jnp.array(each, jnp.int32) for each in rows)
+    for kv_heads in (1, 8):
+        sizes: dict[str, Any] = {
+            "num_queries": 1400,
+            "max_tokens": 1024,
+            "tile_tokens": 32,
+            "room": room_of(most_tiles(1400, 3, 32), kv_heads, 132),
+        }
+        found = np.asarray(cuda.work_of(lengths, starts, firsts, 2**31 - 1, **sizes))
+        wanted = np.asarray(work_of(lengths, starts, firsts, EVERYTHING, **sizes))
+        for row in (0, 2):
+            ours, theirs = (
+                each[(each[:, 0] == row) & (each[:, 3] > 0)][:, :6]
+                for each in (found, wanted)
+            )
+            np.testing.assert_array_equal(ours, theirs)

@@ -183,6 +183,33 @@ def test_decoding_only():
     batch.check_cache(cache)
 
 
+def test_a_row_with_more_queries_than_tokens_leaves_the_others_theirs():
+    batch = Batch((8, 3, 9), (4, 3, 4))
+    for row in range(3):
+        batch.fill(row, batch.lengths[row])
+    firsts = np.array([0, 4, 204, 208], np.int32)
+    q, none = np.zeros((208, HEADS, 8), np.float32), np.zeros((208, KV_HEADS, 8))
+    for row in (0, 2):
+        q[firsts[row] : firsts[row] + 4] = batch.q[batch.firsts[row] :][:4]
+    out, _ = RUN(
+        **batch.arguments(
+            q=q,
+            k=none,
+            v=none,
+            kv_lens=np.array([8, 3, 9], np.int32),
+            cu_q_lens=firsts,
+            page_indices=batch.tables.astype(np.int32),
+            distribution=np.array([0, 0, 3], np.int32),
+        ),
+        sm_scale=SCALE,
+        update_kv_cache=False,
+    )
+    for row in (0, 2):
+        start, own = batch.lengths[row] - 4, slice(firsts[row], firsts[row] + 4)
+        expected = dense_attention(q[own], *batch.rows[row], start=start, scale=SCALE)
+        assert_close(out[own], expected, reduction=64)
+
+
 def test_what_is_written_already():
     batch = Batch(LENGTHS, COUNTS)
     for row in range(len(LENGTHS)):

@@ -118,7 +118,8 @@ def work_of(
     begin = jnp.where(tiles.tokens > 0, jnp.maximum(tiles.position - window + 1, 0), 0)
     end = jnp.where(tiles.tokens > 0, tiles.position + tiles.tokens, 0)
     begin_tile = begin // KEY_TILE
-    sizes = -(-end // KEY_TILE) - begin_tile
+    # A tile that ends before its sequence begins has no keys, and not less than none.
+    sizes = jnp.maximum(-(-end // KEY_TILE) - begin_tile, 0)
     pieces = pieces_of(sizes, room)
     ends = jnp.cumsum(pieces)
     index = jnp.arange(len(sizes) + room.records, dtype=jnp.int32)
