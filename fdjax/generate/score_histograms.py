@@ -6,7 +6,7 @@ What the softmax calibration of section III of FlashDecoding++Next is read from.
 import jax.numpy as jnp
 from jax import lax
 
-from fdjax.kernels.paged import KVCache, ScoreSpec, scores_of
+from fdjax.kernels.paged import KVCache, ScoreSpec, scores_of, tokens_within
 from fdjax.layers import Batch, SelfAttention, prefill_batch
 from fdjax.models.decoder import Decoder
 from fdjax.models.decoder_layer import Stream
@@ -101,12 +101,14 @@ def _of_layer(
         row = index // num_blocks
         positions = index % num_blocks * block + jnp.arange(block, dtype=jnp.int32)
         length = batch.pages.lengths[row]
-        keys, _ = own.gather(batch.pages.page_table[row][None])
+        table = batch.pages.page_table[row][None]
+        keys, _ = own.gather(table)
+        present = kv.present(table)
         scores = scores_of(
             queries,
             keys,
             positions[None],
-            length[None],
+            present & tokens_within(length[None], present.shape[1]),
             ScoreSpec(attention.slopes, spec.scale, spec.soft_cap, spec.window),
         )
         scores = scores.reshape(spec.num_heads, block, -1)

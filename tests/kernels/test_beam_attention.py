@@ -97,9 +97,9 @@ def test_equals_attention_over_each_beams_sequence(name: str):
             jnp.stack([pages[page, 0, half, slot] for page, slot in places])[None]
             for half in (0, 1)
         )
-        length = jnp.array([len(places)], jnp.int32)
-        query = jnp.asarray(q)[None, None, row]
-        one = attend_one(query, keys, values, length[None] - 1, length, spec)
+        query, last = jnp.asarray(q)[None, None, row], jnp.full((1, 1), len(places) - 1)
+        held = jnp.ones((1, len(places)), bool)
+        one = attend_one(query, keys, values, last, held, spec)
         assert_close(found[row], one[0, 0], reduction=SIZE * len(places))
 
 

@@ -258,8 +258,8 @@ class Simulation:
 
 def _found(call: DecodeAttention) -> AttentionState:
     """What rows find in the pages of their view."""
-    (keys, values), lengths = call.gathered(), call.pages.lengths
-    positions = (lengths - 1)[:, None]
-    scores = scores_of(call.q[:, None], keys, positions, lengths, call.scores)
-    output, log_sum = mixed(scores, values, lengths, None)
+    (keys, values), held = call.gathered(), call.held()
+    positions = (call.pages.lengths - 1)[:, None]
+    scores = scores_of(call.q[:, None], keys, positions, held, call.scores)
+    output, log_sum = mixed(scores, values, held, None)
     return AttentionState(output[:, 0], log_sum[:, 0])

@@ -21,28 +21,28 @@ def attention_states(call: Attention) -> AttentionState:
     num_queries, pages = call.q.shape[0], call.pages
     rows, slots = pages.rows(num_queries), pages.positions(num_queries)
     firsts, starts = pages.first_tokens(num_queries), pages.first_positions
-    tree = _tree(call)
+    tree, held = _tree(call), call.held()
     depth = depths(tree, slots - starts[rows])
 
     def one_query(query: tuple[Array, ...]) -> tuple[Array, Array]:
         q, row, slot, words = query
         k, v = call.kv.gather(pages.page_table[row][None])
-        length = pages.lengths[row][None]
         key = jnp.arange(k.shape[1], dtype=jnp.int32)
         new = key - starts[row]
-        seen = ancestors(words, new) & (key < length)
+        seen = ancestors(words, new)
         positions = jnp.where(
             new >= 0,
             starts[row] + depth.at[firsts[row] + new].get(mode="clip"),
             key,
         )
-        exists = (slot >= 0) & (slot < length[0])
+        exists = (slot >= 0) & (slot < pages.lengths[row])
         sees = sight(jnp.where(exists, slot, -1), seen, positions, call.scores.window)
+        own = held[row]
         if call.keys is not None:
-            inside = (key >= call.keys.first[row]) & (key < call.keys.end[row])
-            sees = sees._replace(seen=sees.seen & inside)
-        scores = scores_at(q[None, None], k, sees, length, call.scores)
-        output, log_sum = mixed(scores, v, length, call.scores.sinks)
+            own &= (key >= call.keys.first[row]) & (key < call.keys.end[row])
+        sees = sees._replace(seen=sees.seen & own)
+        scores = scores_at(q[None, None], k, sees, own[None], call.scores)
+        output, log_sum = mixed(scores, v, own[None], call.scores.sinks)
         return output[0, 0], log_sum[0, 0]
 
     operands = (call.q, rows, slots, tree)

@@ -13,14 +13,13 @@ def decode_attention(call: DecodeAttention) -> Attended:
 
     The scheme changes no mathematics, so only the count depends on `unified`.
     """
-    keys, values = call.gathered()
-    query, lengths = call.q[:, None], call.pages.lengths
-    positions = (lengths - 1)[:, None]
-    out = attend(query, keys, values, positions, lengths, call.scores)[:, 0]
+    (keys, values), held = call.gathered(), call.held()
+    query, positions = call.q[:, None], (call.pages.lengths - 1)[:, None]
+    out = attend(query, keys, values, positions, held, call.scores)[:, 0]
     if call.unified is None:
         counts = (call.q.shape[0], call.kv.cache.num_kv_heads)
         return out, jnp.zeros(counts, jnp.int32)
-    scores = scores_of(query, keys, positions, lengths, call.scores)
+    scores = scores_of(query, keys, positions, held, call.scores)
     highest = highest_of(scores, call.scores.sinks)[..., 0]
     return out, recomputed_rows(highest, call.unified)
 

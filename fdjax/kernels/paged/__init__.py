@@ -12,10 +12,10 @@ from fdjax.kernels.paged.calls import (
     handlers_array,
     handlers_table,
     handlers_window,
+    tokens_within,
 )
 from fdjax.kernels.paged.definition import (
     attend,
-    held,
     highest_of,
     scores_of,
 )
@@ -40,7 +40,7 @@ __all__ = [
     "handlers_array",
     "handlers_table",
     "handlers_window",
-    "held",
     "highest_of",
     "scores_of",
+    "tokens_within",
 ]

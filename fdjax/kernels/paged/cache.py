@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 
 from fdjax.kernels.paged.layout import PageLayout, interleaved, page_major
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
 
 
@@ -119,6 +119,19 @@ class KVCache:
             )
         return KVLayer(self, index)
 
+    def present(
+        self, table: Int32[Array, "B W"], *, by_slot: bool = False
+    ) -> Bool[Array, "B N"]:
+        """Whether each token that a table has room for has a page.
+
+        Args:
+            table: pages of each row, or slots.
+            by_slot: it has slots, `page * Z + place`.
+        """
+        ids = self.num_pages * (self.page_size if by_slot else 1)
+        exists = (table >= 0) & (table < ids)
+        return exists if by_slot else jnp.repeat(exists, self.page_size, axis=1)
+
     def with_array(self, array: Float[Array, "P ..."]) -> "KVCache":
         """The same cache after an operation has written into it."""
         return dataclasses.replace(self, array=array)
@@ -141,7 +154,7 @@ class KVLayer:
     ) -> tuple[Float[Array, "B WZ Hkv D"], Float[Array, "B WZ Hkv D"]]:
         """The keys and values of each row's pages, in order of position.
 
-        Ids past the end (absent pages) read some page; mask what they hold.
+        Absent pages read some page; mask what they hold (`KVCache.present`).
         """
         cache, layout = self.cache, self.cache.layout
         rows, width = page_table.shape

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from fdjax.kernels import ffi
 from fdjax.kernels.paged.cache import KVCache, KVLayer
 from fdjax.kernels.paged.view import NO_PAGE, PageView
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
 
 
@@ -64,11 +64,22 @@ class PagedAttention:
         """How many tokens of a row the page table has room for."""
         return self.pages.width * self.table_page_size
 
+    def held(self) -> Bool[Array, "B N"]:
+        """Where the table has a token of its row: within its length, on a page."""
+        pages = self.pages
+        present = self.kv.cache.present(pages.page_table, by_slot=pages.by_slot)
+        return present & tokens_within(pages.lengths, present.shape[1])
+
     def gathered(self) -> tuple[Float[Array, "B N Hkv D"], Float[Array, "B N Hkv D"]]:
-        """The keys and values of each row, in order; mask what is past its length."""
+        """The keys and values of each row, in order; mask what is not `held`."""
         table = self.pages.page_table
         gather = self.kv.gather_slots if self.pages.by_slot else self.kv.gather
         return gather(table)
+
+
+def tokens_within(lengths: Int32[Array, " B"], num_tokens: int) -> Bool[Array, "B N"]:
+    """Which of so many tokens of each row lie within its length."""
+    return jnp.arange(num_tokens, dtype=jnp.int32) < lengths[:, None]
 
 
 ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none

@@ -22,15 +22,14 @@ class Sight(NamedTuple):
 
 def causal(
     query_positions: Int32[Array, "B S"],
-    lengths: Int32[Array, " B"],
+    held: Bool[Array, "B T"],
     *,
-    num_keys: int,
     window: int | None,
 ) -> Sight:
-    """Each query sees the keys before it, in its row and in its window."""
-    key = jnp.arange(num_keys, dtype=jnp.int32)
+    """Each query sees the keys before it, of its row's tokens and in its window."""
+    key = jnp.arange(held.shape[1], dtype=jnp.int32)
     query = query_positions[:, :, None]
-    seen = (key <= query) & (key < lengths[:, None, None])
+    seen = (key <= query) & held[:, None]
     if window is not None:
         seen &= key > query - window
     return Sight(seen, key - query)
@@ -41,22 +40,22 @@ def attend(
     k: Float[Array, "B T Hkv D"],
     v: Float[Array, "B T Hkv D"],
     query_positions: Int32[Array, "B S"],
-    lengths: Int32[Array, " B"],
+    held: Bool[Array, "B T"],
     spec: ScoreSpec,
 ) -> Float[Array, "B S Hq D"]:
     """Softmax attention in float32; queries that see no key give zeros.
 
-    Keys and values a query does not see never reach its result, even where they are
-    NaN: a page may hold what another request left there.
+    Keys and values that are not `held`, and those a query does not see, never reach
+    its result, even where they are NaN: a page may hold what another request left.
     """
-    scores = scores_of(q, k, query_positions, lengths, spec)
-    return mixed(scores, v, lengths, spec.sinks)[0].astype(q.dtype)
+    scores = scores_of(q, k, query_positions, held, spec)
+    return mixed(scores, v, held, spec.sinks)[0].astype(q.dtype)
 
 
 def mixed(
     scores: Float[Array, "B Hkv G S T"],
     v: Float[Array, "B T Hkv D"],
-    lengths: Int32[Array, " B"],
+    held: Bool[Array, "B T"],
     sinks: Float[Array, " Hq"] | None,
 ) -> tuple[Float[Array, "B S Hq D"], Float[Array, "B S Hq"]]:
     """Values weighted by the softmax of scores, and the logarithm of its sum."""
@@ -67,7 +66,7 @@ def mixed(
     total = jnp.sum(weights, axis=-1)
     if sinks is not None:
         total += jnp.exp(_by_group(sinks, scores) - highest[..., 0])
-    value = jnp.where(held(v, lengths), v.astype(jnp.float32), 0.0)
+    value = jnp.where(held[:, :, None, None], v.astype(jnp.float32), 0.0)
     summed = _weighted(weights, value)
     log_sum = jnp.moveaxis(highest[..., 0] + jnp.log(total), -1, 1)
     total = jnp.moveaxis(total, -1, 1)[..., None]
@@ -104,20 +103,19 @@ def scores_of(
     q: Float[Array, "B S Hq D"],
     k: Float[Array, "B T Hkv D"],
     query_positions: Int32[Array, "B S"],
-    lengths: Int32[Array, " B"],
+    held: Bool[Array, "B T"],
     spec: ScoreSpec,
 ) -> Float[Array, "B Hkv G S T"]:
     """What the softmax of `attend` is taken of; -inf for keys a query does not see."""
-    num_keys, window = k.shape[1], spec.window
-    sight = causal(query_positions, lengths, num_keys=num_keys, window=window)
-    return scores_at(q, k, sight, lengths, spec)
+    sight = causal(query_positions, held, window=spec.window)
+    return scores_at(q, k, sight, held, spec)
 
 
 def scores_at(
     q: Float[Array, "B S Hq D"],
     k: Float[Array, "B T Hkv D"],
     sight: Sight,
-    lengths: Int32[Array, " B"],
+    held: Bool[Array, "B T"],
     spec: ScoreSpec,
 ) -> Float[Array, "B Hkv G S T"]:
     """The same where it is said what is seen; the window of `spec` is not asked."""
@@ -125,7 +123,7 @@ def scores_at(
     num_kv_heads = k.shape[2]
     grouped = (rows, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
     query = q.astype(jnp.float32).reshape(grouped)
-    key = jnp.where(held(k, lengths), k.astype(jnp.float32), 0.0)
+    key = jnp.where(held[:, :, None, None], k.astype(jnp.float32), 0.0)
     scores = _products(query, key) * spec.scale
     if spec.soft_cap is not None:
         scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
@@ -147,8 +145,3 @@ def _by_group(
     by_head: Float[Array, " Hq"], scores: Float[Array, "B Hkv G S T"]
 ) -> Float[Array, "Hkv G 1"]:
     return by_head.astype(jnp.float32).reshape(*scores.shape[1:3], 1)
-
-
-def held(k: Array, lengths: Int32[Array, " B"]) -> Bool[Array, "B T 1 1"]:
-    """Which slots hold a token of their row."""
-    return (jnp.arange(k.shape[1]) < lengths[:, None])[:, :, None, None]

@@ -18,7 +18,7 @@ class PageView:
     are neighbours among the `T` tokens of a call; tokens of no row are padding.
 
     Attributes:
-        page_table: pages of each row in order; ids `>= P` are absent.
+        page_table: pages of each row in order; ids below 0 or `>= P` are absent.
         lengths: tokens of each row in the cache, the new ones among them.
         starts: position of each row's first new token; `None`: 0, all are new.
         firsts: where among the call's tokens those of each row begin, in ascending

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 
 from fdjax import device
 from fdjax.kernels.op import Impl
-from fdjax.kernels.paged import held
 from fdjax.kernels.prefill_attention.arguments import Attended, PrefillAttention
 
 MAX_HEAD_DIM = 128  # 256 only on Hopper and only in some forms
@@ -15,8 +14,8 @@ def run(call: PrefillAttention) -> Attended:
     """Gathers the pages, then calls `jax.nn.dot_product_attention` with cuDNN."""
     k, v = call.kv.gather(call.pages.page_table)
     # cuDNN's masks add to scores and multiply values, so what a page holds past the
-    # row's end must not be NaN.
-    tokens, lengths = held(k, call.pages.lengths), call.pages.lengths
+    # row's end must not be NaN; and an absent page reads as another row's.
+    tokens, lengths = call.held()[:, :, None, None], call.pages.lengths
     k, v = jnp.where(tokens, k, 0), jnp.where(tokens, v, 0)
     window = call.scores.window
     out = jax.nn.dot_product_attention(

@@ -21,13 +21,14 @@ def prefill_attention(call: PrefillAttention) -> Attended:
     num_queries = call.q.shape[0]
     pages = call.pages
     rows, positions = pages.rows(num_queries), pages.positions(num_queries)
+    held = call.held()
 
     def one_query(query: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         q, row, position = query
         k, v = call.kv.gather(pages.page_table[row][None])
         length = pages.lengths[row][None]
         at = jnp.where(position < length, position, -1)  # padding sees no key
-        operands = q[None, None], k, at[None], length, call.scores
+        operands = q[None, None], k, at[None], held[row][None], call.scores
         out = attend(*operands[:2], v, *operands[2:])[0, 0]
         if call.unified is None:
             return out, jnp.int32(0)
