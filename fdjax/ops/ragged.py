@@ -5,7 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from fdjax.kernels.paged import KVCache, PageLayout, PageView
-from fdjax.notation import Array, Bool, Float, Int32
+from fdjax.notation import Array, Float, Int32
 from fdjax.ops.attention import attention
 
 type Mode = Literal["mixed", "decode"]
@@ -99,7 +99,9 @@ def ragged_paged_attention(
         soft_cap=soft_cap,
         window=sliding_window,
     )
-    return jnp.where(_stands(pages, q.shape[0]), out, 0), cache.array
+    max_tokens = table.shape[1] * cache.page_size
+    stands = pages.queries(q.shape[0], max_tokens=max_tokens).position >= 0
+    return jnp.where(stands[:, None, None], out, 0), cache.array
 
 
 def _cache(array: Array, *, num_kv_heads: int, head_dim: int) -> KVCache:
@@ -186,10 +188,3 @@ def _rows(
     starts = jnp.where(exists, lengths - (cu_q_lens[1:] - cu_q_lens[:-1]), 0)
     firsts = jnp.where(exists, cu_q_lens[:-1], cu_q_lens[count])
     return PageView(table, lengths, starts, firsts)
-
-
-def _stands(pages: PageView, num_queries: int) -> Bool[Array, "T 1 1"]:
-    """Queries that stand for a token of a row."""
-    positions = pages.positions(num_queries)
-    lengths = pages.lengths[pages.rows(num_queries)]
-    return ((positions >= 0) & (positions < lengths))[:, None, None]

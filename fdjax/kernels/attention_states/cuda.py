@@ -46,8 +46,7 @@ def run(call: Attention) -> AttentionState:
         attributes=ffi.attributes(attention_attributes(call)),
     )
     # Nobody has written what belongs to no row.
-    rows, positions = pages.rows(num_queries), pages.positions(num_queries)
-    some = (positions >= 0) & (positions < pages.lengths[rows])
+    some = call.queries().position >= 0
     return AttentionState(
         jnp.where(some[:, None, None], output, 0.0),
         jnp.where(some[:, None], log_sum, _without_keys(call)),

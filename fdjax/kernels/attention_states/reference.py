@@ -19,7 +19,7 @@ def attention_states(call: Attention) -> AttentionState:
     Every query is attended to as a row of its own.
     """
     num_queries, pages = call.q.shape[0], call.pages
-    rows, slots = pages.rows(num_queries), pages.positions(num_queries)
+    rows, slots = call.queries()
     firsts, starts = pages.first_tokens(num_queries), pages.first_positions
     tree, held = _tree(call), call.held()
     depth = depths(tree, slots - starts[rows])
@@ -35,8 +35,7 @@ def attention_states(call: Attention) -> AttentionState:
             starts[row] + depth.at[firsts[row] + new].get(mode="clip"),
             key,
         )
-        exists = (slot >= 0) & (slot < pages.lengths[row])
-        sees = sight(jnp.where(exists, slot, -1), seen, positions, call.scores.window)
+        sees = sight(slot, seen, positions, call.scores.window)
         own = held[row]
         if call.keys is not None:
             own &= (key >= call.keys.first[row]) & (key < call.keys.end[row])

@@ -14,7 +14,8 @@ def decode_attention(call: DecodeAttention) -> Attended:
     The scheme changes no mathematics, so only the count depends on `unified`.
     """
     (keys, values), held = call.gathered(), call.held()
-    query, positions = call.q[:, None], (call.pages.lengths - 1)[:, None]
+    lengths = jnp.minimum(call.pages.lengths, call.max_tokens)
+    query, positions = call.q[:, None], (lengths - 1)[:, None]
     out = attend(query, keys, values, positions, held, call.scores)[:, 0]
     if call.unified is None:
         counts = (call.q.shape[0], call.kv.cache.num_kv_heads)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fdjax.kernels import ffi
 from fdjax.kernels.paged.cache import KVCache, KVLayer
-from fdjax.kernels.paged.view import NO_PAGE, PageView
+from fdjax.kernels.paged.view import NO_PAGE, PageView, Queries
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
 
@@ -63,6 +63,10 @@ class PagedAttention:
     def max_tokens(self) -> int:
         """How many tokens of a row the page table has room for."""
         return self.pages.width * self.table_page_size
+
+    def queries(self) -> Queries:
+        """Which rows the queries belong to, and where they stand in them."""
+        return self.pages.queries(self.q.shape[0], max_tokens=self.max_tokens)
 
     def held(self) -> Bool[Array, "B N"]:
         """Where the table has a token of its row: within its length, on a page."""

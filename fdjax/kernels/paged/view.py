@@ -1,5 +1,9 @@
 """Which pages and which new tokens the rows of a call have."""
 
+import functools
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
 
 from fdjax.kernels.paged.prefixes import SharedPrefixes
@@ -8,6 +12,18 @@ from fdjax.pytree import pytree, static
 
 NO_PAGE = 2**31 - 1
 """The id of a page that is absent, whatever the number of pages."""
+
+
+class Queries(NamedTuple):
+    """The queries of a call.
+
+    Attributes:
+        row: that each belongs to; where there is none, some row.
+        position: in its row's sequence; -1: it belongs to none, and sees nothing.
+    """
+
+    row: Int32[Array, " T"]
+    position: Int32[Array, " T"]
 
 
 @pytree
@@ -138,6 +154,28 @@ class PageView:
         place = jnp.arange(num_tokens, dtype=jnp.int32)
         return place + (starts - self.firsts)[self.rows(num_tokens)]
 
+    def queries(self, num_tokens: int, *, max_tokens: int) -> "Queries":
+        """What attention serves among so many tokens, whatever numbers the rows have.
+
+        A row has no more tokens than its table has room for. A token is that of the
+        row that begins nearest before it, of those with new tokens that begin among
+        the call's; of two that begin at one place, the later. Where `firsts` is as it
+        should be, these are the tokens of `rows` and `positions` that are no padding.
+
+        Args:
+            num_tokens: `T`.
+            max_tokens: that a row's table has room for.
+        """
+        firsts = self.first_tokens(num_tokens)
+        room = self.room(num_tokens) if self.firsts is None else None
+        return _queries(
+            jnp.minimum(self.lengths, max_tokens),
+            self.first_positions,
+            firsts,
+            num_tokens=num_tokens,
+            room=room,
+        )
+
     def slots(self, num_tokens: int, *, page_size: int) -> Int32[Array, " T"]:
         """Where each token's key and value go, `page * Z + slot`.
 
@@ -150,3 +188,30 @@ class PageView:
         exists = (positions >= 0) & (positions < self.lengths[rows])
         inside = exists & (index < self.width)
         return jnp.where(inside, pages * page_size + positions % page_size, -1)
+
+
+# A function of its own: traced once for all layers of a model.
+@functools.partial(jax.jit, static_argnames=("num_tokens", "room"))
+def _queries(
+    lengths: Int32[Array, " B"],
+    starts: Int32[Array, " B"],
+    firsts: Int32[Array, " B"],
+    *,
+    num_tokens: int,
+    room: int | None,
+) -> Queries:
+    """See `PageView.queries`; `room` is that of every row, where that is known."""
+    place = jnp.arange(num_tokens, dtype=jnp.int32)
+    if room is not None:
+        row = jnp.minimum(place // max(room, 1), len(lengths) - 1)
+        begun = jnp.ones(num_tokens, bool)
+    else:
+        begins = (lengths > starts) & (firsts >= 0) & (firsts <= place[:, None])
+        nearest = jnp.max(jnp.where(begins, firsts, -1), axis=1, initial=-1)
+        index = jnp.arange(len(lengths), dtype=jnp.int32)
+        own = begins & (firsts == nearest[:, None])
+        row = jnp.max(jnp.where(own, index, 0), axis=1, initial=0)
+        begun = nearest >= 0
+    position = starts[row] + place - firsts[row]
+    exists = begun & (position >= 0) & (position < lengths[row])
+    return Queries(row, jnp.where(exists, position, -1))

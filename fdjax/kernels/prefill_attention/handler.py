@@ -61,9 +61,16 @@ class Attributes:
 
 
 def run_on_cpu(call: PrefillAttention) -> Attended:
-    """See `fdjax.kernels.prefill_attention.prefill_attention`. No keys are cut."""
-    room = Room(blocks=1, records=0)
-    return _run(call, room, work_of(**_rows(call, room)))
+    """See `fdjax.kernels.prefill_attention.prefill_attention`.
+
+    A tile is one query, and no keys are cut: its handler attends to each by itself.
+    """
+    rows, positions = call.queries()
+    place, ones = jnp.arange(len(rows), dtype=jnp.int32), jnp.ones_like(rows)
+    tokens = (positions >= 0).astype(jnp.int32)
+    ends = positions + 1
+    tile = (rows, place, positions, tokens, 0 * ones, ends, -ones, ones)
+    return _run(call, Room(blocks=1, records=0), jnp.stack(tile, axis=-1))
 
 
 def run_on_gpu(call: PrefillAttention) -> Attended:

@@ -18,23 +18,19 @@ def prefill_attention(call: PrefillAttention) -> Attended:
     Every query is attended to as a row of its own. The scheme changes no mathematics,
     so only the count depends on `unified`.
     """
-    num_queries = call.q.shape[0]
-    pages = call.pages
-    rows, positions = pages.rows(num_queries), pages.positions(num_queries)
-    held = call.held()
+    pages, held = call.pages, call.held()
+    rows, positions = call.queries()
 
     def one_query(query: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         q, row, position = query
         k, v = call.kv.gather(pages.page_table[row][None])
-        length = pages.lengths[row][None]
-        at = jnp.where(position < length, position, -1)  # padding sees no key
-        operands = q[None, None], k, at[None], held[row][None], call.scores
+        operands = q[None, None], k, position[None, None], held[row][None], call.scores
         out = attend(*operands[:2], v, *operands[2:])[0, 0]
         if call.unified is None:
             return out, jnp.int32(0)
         highest = highest_of(scores_of(*operands), call.scores.sinks)[..., 0]
         count = jnp.sum(recomputed_rows(highest, call.unified))
-        return out, jnp.where(at[0] >= 0, count, 0)
+        return out, jnp.where(position >= 0, count, 0)
 
     operands = (call.q, rows, positions)
     out, counts = lax.map(one_query, operands, batch_size=BLOCK_QUERIES)
