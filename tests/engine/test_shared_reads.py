@@ -1,5 +1,6 @@
 """What rows share is found when they come and go, and changes no token."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +21,18 @@ from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.borrowing import Poisoned, TokensBorrow
 from tests.support.engines import run, tiny_engine, tiny_model
 from tests.support.host_reads import no_host_reads
+from tests.support.read_once import reading_once
 
 SYSTEM = [7, 9, 11, 13] * 5
 PAGE = 8
 
 
 @pytest.fixture(autouse=True)
-def everything_pays(monkeypatch: pytest.MonkeyPatch):
-    """Groups of a few tokens, too."""
+def everything_pays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Groups of a few tokens, too; and they are read once, as on a GPU."""
     monkeypatch.setattr(table.PART, "find", lambda: Worth(1, 1))
+    with reading_once():
+        yield
 
 
 def engine(*, shared: bool) -> Engine:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.add_norm import add_norm
-from fdjax.kernels.attention_states import AttentionState, merge_states
+from fdjax.kernels.attention_states import AttentionState
 from fdjax.kernels.decode_attention import DecodeAttention, decode_attention
 from fdjax.kernels.embedding import embedding
 from fdjax.kernels.layer_program import launches as do
@@ -17,12 +17,12 @@ from fdjax.kernels.layer_program.call import Recomputed, Shared, Tokens
 from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import Memory
 from fdjax.kernels.layer_program.operands import Operand, Region, WeightOperand
-from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
-from fdjax.kernels.paged.definition import mixed, scores_of
+from fdjax.kernels.paged import KVCache, ScoreSpec
 from fdjax.kernels.prefill_attention import PrefillAttention, prefill_attention
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.kernels.weight import FORMATS, Dense
 from fdjax.notation import Array
+from tests.support.read_once import found_in_pages, joined
 
 FUNCTIONS = tuple(ACTIVATIONS.values())
 
@@ -207,18 +207,17 @@ class Simulation:
         out, _ = decode_attention(q, layer, call.pages, slopes, **options)
         if one.shares:
             self._apart((one.out, q.size), (one.q, q.size))
-            self.found = _found(replace(call, q=q, kv=layer))
+            self.found = found_in_pages(replace(call, q=q, kv=layer))
         self.view(one.out, *out.shape)[:] = out
 
     def share(self, one: do.Share) -> None:
         assert self.shared is not None and self.found is not None
-        call, tokens = self.decoding[0], self.shared.prefixes.tokens
-        shape = call.pages.num_rows, self.num_heads, self.kv.head_dim
+        shape = self.decoding[0].pages.num_rows, self.num_heads, self.kv.head_dim
         q, layer = self.read(one.q, *shape), self.kv.layer(one.layer)
-        pages = PageView.decoding(self.shared.page_table, tokens)
         scores = ScoreSpec(None, one.scores.scale, one.scores.soft_cap or None, None)
-        of_others = _found(DecodeAttention(q, layer, pages, scores, unified=None))
-        out = merge_states((self.found, of_others)).output
+        call = replace(self.decoding[0], q=q, kv=layer, scores=scores)
+        table, prefixes = self.shared.page_table, self.shared.prefixes
+        out = joined(call, self.found, table, prefixes).output
         self.found = None
         self.view(one.out, *shape)[:] = out
 
@@ -254,12 +253,3 @@ class Simulation:
         x = np.asarray(self.read(one.x, len(places), one.columns))
         inside = (places >= 0) & (places < one.rows)
         self.view(one.out, one.rows, one.columns)[places[inside]] = x[inside]
-
-
-def _found(call: DecodeAttention) -> AttentionState:
-    """What rows find in the pages of their view."""
-    (keys, values), held = call.gathered(), call.held()
-    positions = (call.pages.lengths - 1)[:, None]
-    scores = scores_of(call.q[:, None], keys, positions, held, call.scores)
-    output, log_sum = mixed(scores, values, held, None)
-    return AttentionState(output[:, 0], log_sum[:, 0])
