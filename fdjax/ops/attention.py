@@ -27,9 +27,9 @@ def attention(
 ) -> Float[Array, "T Hq D"]:
     """Attends from new tokens of each row to all tokens of the row up to each of them.
 
-    One function for every kind of row (FlashInfer, section 3.1): where each row has
-    room for one query, which is then that of its last token, kernels for decoding
-    serve it, else those for ragged batches.
+    One function for every kind of row (FlashInfer, section 3.1): kernels for decoding
+    serve rows that are known to have one new token, their last, which
+    `PageView.decoding` says and a table of slots; those for ragged batches the others.
 
     Args:
         q: queries of the new tokens; where each row's are, `pages` says.
@@ -47,7 +47,8 @@ def attention(
     Raises:
         ValueError: shapes or dtypes do not fit together.
     """
-    if pages.firsts is None and q.shape[0] == pages.num_rows:
+    decodes = pages.decodes or pages.by_slot
+    if decodes and pages.firsts is None and q.shape[0] == pages.num_rows:
         return _decoding(
             q, kv, pages, slopes, sinks, scale=scale, soft_cap=soft_cap, window=window
         )[0]

@@ -16,6 +16,7 @@ from jax.test_util import check_grads
 
 from fdjax import ops
 from fdjax.kernels.matmul import OP as MATMUL
+from fdjax.kernels.op import recording
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -170,6 +171,40 @@ def test_the_derivative_is_that_of_the_definition():
     with MATMUL.using("reference"):
         expected = jax.grad(loss)(x)
     same(jax.grad(loss)(x), expected)
+
+
+@pytest.mark.parametrize(
+    "starts", [None, (12, 4, 7), LENGTHS, (0, 4, 8)], ids=["whole", "last", "none", "0"]
+)
+def test_one_query_a_row_is_where_its_starts_say(starts: Any):
+    """Rows with room for one query are not rows that decode for that alone."""
+    given = None if starts is None else jnp.asarray(starts, jnp.int32)
+    pages, q = ops.PageView(TABLE, LENGTHS, given), normal(ROWS, HEADS, HEAD_DIM)
+    kv = cache()
+    state = ops.attention_states(q, kv.layer(0), pages, scale=0.3)
+    assert_close(attend(q, kv, pages), state.output, reduction=64)
+    positions = [0] * ROWS if given is None else given.tolist()
+    seen = jnp.minimum(jnp.asarray([at + 1 for at in positions]), LENGTHS)
+    last = ops.PageView.decoding(TABLE, seen)
+    stands = (jnp.asarray(positions) < LENGTHS)[:, None, None]
+    expected = jnp.where(stands, attend(q, kv, last), 0)
+    assert_close(attend(q, kv, pages), expected, reduction=64)
+
+
+def test_rows_that_are_said_to_decode_have_the_kernels_for_it():
+    q, kv = normal(ROWS, HEADS, HEAD_DIM), cache()
+    by_slot = TABLE[:, :, None] * PAGE_SIZE + jnp.arange(PAGE_SIZE)
+    by_slot = by_slot.reshape(ROWS, -1).astype(jnp.int32)
+    views = (
+        DECODING,
+        ops.PageView(by_slot, LENGTHS, by_slot=True),
+        ops.PageView(TABLE, LENGTHS, LENGTHS - 1),
+    )
+    operations = ("decode_attention", "decode_attention", "prefill_attention")
+    for view, operation in zip(views, operations, strict=True):
+        with recording() as lines:
+            attend(q, kv, view)
+        assert [line.split(":")[0] for line in lines] == [operation]
 
 
 def test_samples():

@@ -43,6 +43,8 @@ class PageView:
             for all of them; others read it for each. `None`: nothing.
         by_slot: the table has a slot for each token, `page * Z + place`, in place of
             pages; absent ones are negative or past the end. For rows that decode.
+        decodes: every row is known to have one new token, its last (`decoding`):
+            `starts` are a device's numbers, and tell nobody who chooses a kernel.
 
     Raises:
         ValueError: the arrays are not of one number of rows.
@@ -54,6 +56,7 @@ class PageView:
     firsts: Int32[Array, " B"] | None = None
     prefixes: SharedPrefixes | None = None
     by_slot: bool = static(default=False)
+    decodes: bool = static(default=False)
 
     def __post_init__(self) -> None:
         if len(self.page_table.shape) != 2:
@@ -75,7 +78,9 @@ class PageView:
         prefixes: SharedPrefixes | None = None,
     ) -> "PageView":
         """One new token a row: its last."""
-        return PageView(page_table, lengths, lengths - 1, prefixes=prefixes)
+        return PageView(
+            page_table, lengths, lengths - 1, prefixes=prefixes, decodes=True
+        )
 
     @staticmethod
     def table_of(
