@@ -11,14 +11,17 @@ def attention(rows: Sequence[Row]) -> str:
     for row in rows:
         lines.setdefault(shape(row), {})[row["scheme"]] = row
     header = (
-        "batch x context", "unified, µs", "synchronised", "FlashInfer", "GB/s",
-        "of the ceiling", "commit",
+        "batch x context", "unified, µs", "synchronised", "spread", "on the device, µs",
+        "synchronised", "FlashInfer", "GB/s", "of the ceiling", "commit",
     )  # fmt: skip
     cells = (
         (
             name,
             f"{found['unified']['us']:.1f}",
             f"{found['synchronised']['us']:.1f}",
+            f"{max(each['spread'] for each in found.values()):.0%}",
+            f"{found['unified']['device_us']:.1f}",
+            f"{found['synchronised']['device_us']:.1f}",
             f"{found['synchronised']['flashinfer_us']:.1f}",
             f"{found['synchronised']['gb_s']:,}",
             f"{found['synchronised']['fraction_of_ceiling']:.0%}",
