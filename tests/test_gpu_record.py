@@ -269,3 +269,12 @@ def test_the_page_tells_runs_and_what_is_pending(root: Path):
     assert "| 5 passed, 1 skipped; NVIDIA H200, 2026-11-23, abc1234 |" in text
     assert "**failed** (2 tests)" in text and "| not run |" in text
     assert text.endswith("* `sum_flat`: not written yet")
+
+
+def test_the_page_says_what_no_operation_has_had(root: Path):
+    never = gpu_record.table(_recorded(root, tests=RUN))
+    assert "**No operation has a recorded run of memcheck or racecheck yet**" in never
+    one = gpu_record.table(_recorded(root, tests=RUN, memcheck=RUN))
+    assert "**No operation has a recorded run of racecheck yet**" in one
+    both = gpu_record.table(_recorded(root, tests=RUN, memcheck=RUN, racecheck=RUN))
+    assert "No operation" not in both
