@@ -66,6 +66,7 @@ def ragged_paged_attention(
     Raises:
         ValueError: shapes or dtypes do not fit together.
     """
+    _check_tokens(q, k, v)
     cache = _cache(jnp.asarray(kv_cache), num_kv_heads=k.shape[1], head_dim=k.shape[2])
     num_rows = kv_lens.shape[0]
     if cu_q_lens.shape != (num_rows + 1,):
@@ -102,6 +103,21 @@ def ragged_paged_attention(
     max_tokens = table.shape[1] * cache.page_size
     stands = pages.queries(q.shape[0], max_tokens=max_tokens).position >= 0
     return jnp.where(stands[:, None, None], out, 0), cache.array
+
+
+def _check_tokens(q: Array, k: Array, v: Array) -> None:
+    """A scatter takes one key for all tokens, or keys that lie elsewhere, silently."""
+    name = "ragged_paged_attention"
+    for side, array, axes in (("q", q, "[T, Hq, D]"), ("k", k, "[T, Hkv, D]")):
+        if array.ndim != 3:
+            raise ValueError(f"{name}: {side} is {array.shape}; expected {axes}")
+    expected = (q.shape[0], k.shape[1], q.shape[2])
+    for side, array in (("k", k), ("v", v)):
+        if array.shape != expected:
+            raise ValueError(
+                f"{name}: {side} is {array.shape} and q {q.shape}; of the same tokens "
+                f"and heads as q and k, {side} must be {expected}"
+            )
 
 
 def _cache(array: Array, *, num_kv_heads: int, head_dim: int) -> KVCache:

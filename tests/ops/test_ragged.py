@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from typing import Any, Literal
 
 import jax
@@ -265,3 +266,34 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             RUN(**batch.arguments(**changed), sm_scale=SCALE, **options)
+
+
+@pytest.mark.parametrize("update", [True, False])
+@pytest.mark.parametrize(
+    ("side", "shape"),
+    [
+        ("k", (14, KV_HEADS, 8)),
+        ("k", (1, KV_HEADS, 8)),
+        ("k", (15, KV_HEADS, 4)),
+        ("v", (1, KV_HEADS, 8)),
+        ("v", (15, 1, 8)),
+    ],
+)
+def test_keys_and_values_are_of_the_tokens_of_q(
+    side: str, shape: tuple[int, ...], update: bool
+):
+    wrong = np.zeros(shape, np.float32)
+    given = Batch(LENGTHS, COUNTS).arguments(**{side: wrong})
+    if shape[0] != 15:  # both alike: a scatter would take them
+        given["k"] = given["v"] = jnp.asarray(wrong)
+        side = "k"
+    message = re.escape(f"{side} is {shape} and q (15, 4, 8)")
+    with pytest.raises(ValueError, match=message):
+        RUN(**given, sm_scale=SCALE, update_kv_cache=update)
+
+
+@pytest.mark.parametrize("side", ["q", "k"])
+def test_heads_have_an_axis(side: str):
+    given = Batch(LENGTHS, COUNTS).arguments(**{side: np.zeros((15, 32), np.float32)})
+    with pytest.raises(ValueError, match=rf"{side} is \(15, 32\); expected \[T, H"):
+        RUN(**given, sm_scale=SCALE)
