@@ -149,8 +149,8 @@ class FdjaxAttentionBackend(FlashAttention):  # pyright: ignore[reportUntypedBas
             return ragged_paged_attention(
                 *operands,
                 sm_scale=layer.scaling or layer.head_dim**-0.5,
-                sliding_window=layer.sliding_window_size,
-                soft_cap=layer.logit_cap,
+                sliding_window=layer.sliding_window_size or None,
+                soft_cap=layer.logit_cap or None,
                 sinks=sinks,
                 cu_kv_lens=cu_kv_lens,
                 # No row has more pages than all rows have: there are as few as can be

@@ -1,8 +1,10 @@
 """A call of an attention operation, and what it asks of scores."""
 
+import math
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
 
 from fdjax.kernels import ffi
 from fdjax.kernels.paged.cache import KVCache, KVLayer
@@ -176,9 +178,10 @@ def check_attention(
     """
     if call.pages.by_slot and not takes_slots:
         raise ValueError(
-            f"{operation}: the rows' table has slots; it takes pages, and "
-            "decode_attention takes both"
+            f"{operation}: the rows' table has slots, which rows of one query each may "
+            "have; give pages"
         )
+    _check_scores(operation, call.scores)
     q, cache = call.q, call.kv.cache
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = cache.num_kv_heads
@@ -193,3 +196,18 @@ def check_attention(
         )
     if q.dtype != cache.dtype:
         raise ValueError(f"{operation}: q is {q.dtype}, kv is {cache.dtype}")
+
+
+def _check_scores(operation: str, scores: ScoreSpec) -> None:
+    soft_cap, window = scores.soft_cap, scores.window
+    if soft_cap is not None and not (soft_cap > 0 and math.isfinite(soft_cap)):
+        raise ValueError(
+            f"{operation}: soft_cap is {soft_cap}; it must be positive and finite; "
+            "leave it out for none"
+        )
+    is_whole = isinstance(window, int | np.integer) and not isinstance(window, bool)
+    if window is not None and not (is_whole and window >= 1):
+        raise ValueError(
+            f"{operation}: window is {window}; it must be a whole number of tokens, 1 "
+            "or more; leave it out to see all"
+        )
