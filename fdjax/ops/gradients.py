@@ -22,23 +22,32 @@ def differentiable[**P, R](
     Args:
         op: what the function calls.
         function: its positional arguments are arrays, or pytrees of arrays or `None`;
-            keywords are static, or `None`, or arrays that it is not derived by.
+            keywords are static, or `None`, or arrays, or pytrees of arrays.
     """
 
     @functools.wraps(function)
     def derived(*args: P.args, **kwargs: P.kwargs) -> R:
-        @jax.custom_jvp
-        def run(args: Any) -> R:
-            return function(*args, **kwargs)
+        # What is traced must be an operand: a `custom_jvp` outlives the trace.
+        arrays = {name: value for name, value in kwargs.items() if _has_arrays(value)}
+        static = {name: value for name, value in kwargs.items() if name not in arrays}
 
-        def definition(args: Any) -> R:
+        @jax.custom_jvp
+        def run(args: Any, arrays: Any) -> R:
+            return function(*args, **arrays, **static)
+
+        def definition(args: Any, arrays: Any) -> R:
             with op.using(REFERENCE):
-                return function(*args, **kwargs)
+                return function(*args, **arrays, **static)
 
         @run.defjvp
         def _(primals: Any, tangents: Any) -> tuple[R, R]:  # pyright: ignore[reportUnusedFunction]  (registered)
             return run(*primals), jax.jvp(definition, primals, tangents)[1]
 
-        return run(jax.tree.map(jnp.asarray, args))
+        return run(*jax.tree.map(jnp.asarray, (args, arrays)))
 
     return derived
+
+
+def _has_arrays(value: Any) -> bool:
+    """Whether a keyword is no number: static ones may be 0-dimensional arrays."""
+    return any(getattr(leaf, "ndim", 0) for leaf in jax.tree.leaves(value))
