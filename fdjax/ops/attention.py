@@ -1,19 +1,32 @@
 """Attention over pages, for every kind of row."""
 
-from fdjax.kernels import attention_states as definition
-from fdjax.kernels.attention_states import OP as STATES
-from fdjax.kernels.attention_states import merge_states
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fdjax.kernels import attention_states as states
+from fdjax.kernels.attention_states import AttentionState, KeyRange
+from fdjax.kernels.attention_states import merge_states as _merge
 from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.decode_attention import decode_attention
-from fdjax.kernels.paged import KVLayer, PageView
+from fdjax.kernels.paged import (
+    KVLayer,
+    PagedAttention,
+    PageView,
+    ScoreSpec,
+    check_attention,
+)
 from fdjax.kernels.prefill_attention import OP as PREFILL
 from fdjax.kernels.prefill_attention import prefill_attention
-from fdjax.notation import Array, Float
+from fdjax.notation import Array, Float, UInt32
+from fdjax.ops import calls
 from fdjax.ops.gradients import differentiable
 
 __all__ = ["attention", "attention_states", "merge_states"]
 
 
+@calls.named
 def attention(
     q: Float[Array, "T Hq D"],
     kv: KVLayer,
@@ -35,18 +48,25 @@ def attention(
         q: queries of the new tokens; where each row's are, `pages` says.
         kv: a layer of a cache; the new tokens are in it already.
         pages: the rows: their pages, lengths in tokens, and new tokens.
-        slopes: see `ScoreSpec`, as for the others.
-        sinks: as above.
-        scale: as above.
-        soft_cap: as above.
-        window: as above, in tokens.
+        slopes: ALiBi slope of each query head, or `None`.
+        sinks: of each query head the score of one more token, which every query sees
+            and whose value is zero, or `None`: neither scaled nor capped.
+        scale: factor of the dot products. Static, as the next two: under `jax.jit`
+            numbers, or named in its `static_argnames`.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; above 0.
+        window: a query sees itself and the `window - 1` tokens before it; 1 or more.
 
     Returns:
         Of each query; what belongs to no row means nothing, and may be NaN.
 
     Raises:
-        ValueError: shapes or dtypes do not fit together.
+        ValueError: shapes or dtypes do not fit together, or there are no pages.
+        TypeError: an argument is of another type, or what is static is traced.
     """
+    spec = _checked("attention", slopes, sinks, scale, soft_cap, window)
+    q = _fits("attention", q, kv, pages, spec)
+    if not (len(q) and pages.num_rows):
+        return jnp.zeros_like(q)
     decodes = pages.decodes or pages.by_slot
     if decodes and pages.firsts is None and q.shape[0] == pages.num_rows:
         return _decoding(
@@ -57,6 +77,139 @@ def attention(
     )[0]
 
 
-attention_states = differentiable(STATES, definition.attention_states)
+@calls.named
+def attention_states(
+    q: Float[Array, "T Hq D"],
+    kv: KVLayer,
+    pages: PageView,
+    slopes: Float[Array, " Hq"] | None = None,
+    sinks: Float[Array, " Hq"] | None = None,
+    *,
+    scale: float,
+    soft_cap: float | None = None,
+    window: int | None = None,
+    tree: UInt32[Array, "T N"] | None = None,
+    keys: KeyRange | None = None,
+) -> AttentionState:
+    """Attends from new tokens of each row to tokens of the row, or to a part of them.
+
+    The queries are those of `PageView`: one a row that decodes, some of a row whose
+    drafts are verified, any number of a chunk of a prompt. What they find is a state
+    (FlashInfer, section 2.2), and `merge_states` joins those of several parts: of a
+    prefix that rows share and of their own tokens, say.
+
+    Args:
+        q: queries of the new tokens; where each row's are, `pages` says.
+        kv: a layer of a cache; the new tokens are in it already.
+        pages: the rows: their pages, lengths in tokens, and new tokens.
+        slopes: ALiBi slope of each query head, or `None`.
+        sinks: as in `attention`. Give them to one of the parts alone.
+        scale: factor of the dot products. Static, as the next two: under `jax.jit`
+            numbers, or named in its `static_argnames`.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; above 0.
+        window: a query sees itself and the `window - 1` tokens before it; 1 or more.
+        tree: which new tokens of its row each query sees, as bits: bit `i % 32` of word
+            `i // 32` stands for new token `i`. Those without a bit are seen as if they
+            had one that is set. `None` sets all of them. With a tree, windows and ALiBi
+            count by position in the sequence: ancestors, not slots.
+        keys: the part of each row's keys that is attended to; `None`: all of them.
+
+    Returns:
+        What each query has found; what belongs to no row has found nothing, or a sink.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit together, or there are no pages.
+        TypeError: an argument is of another type, or what is static is traced.
+    """
+    name = "attention_states"
+    spec = _checked(name, slopes, sinks, scale, soft_cap, window)
+    q = _fits(name, q, kv, pages, spec)
+    if tree is not None:
+        tree = calls.array_of(name, "tree", tree, "T", "N")
+        calls.check_kind(name, jnp.unsignedinteger, tree=tree)
+    if keys is not None:
+        ends = {f"keys.{end}": array for end, array in keys._asdict().items()}
+        ends = {end: calls.array_of(name, end, array) for end, array in ends.items()}
+        calls.check_kind(name, jnp.integer, **ends)
+        keys = KeyRange(*ends.values())
+    if not (len(q) and pages.num_rows):
+        empty = jnp.zeros_like(q, jnp.float32)
+        return AttentionState(empty, jnp.full(q.shape[:2], -jnp.inf))
+    return _states(
+        q,
+        kv,
+        pages,
+        slopes,
+        sinks,
+        scale=scale,
+        soft_cap=soft_cap,
+        window=window,
+        tree=tree,
+        keys=keys,
+    )
+
+
+@calls.named
+def merge_states(states: Sequence[AttentionState]) -> AttentionState:
+    """What queries have found among the keys of all states (FlashInfer, section 2.2).
+
+    It does not matter how keys are shared out among states, as long as each key is
+    in one of them; nor does the order, up to rounding. Sinks belong in one state
+    alone, or they count as often as there are states.
+
+    Args:
+        states: of the same queries, one or more.
+
+    Raises:
+        ValueError: there are none, or they are not of the same shapes.
+        TypeError: they are no sequence of states.
+    """
+    _check_states(states)
+    return _merge(states)
+
+
+def _check_states(states: Any) -> None:
+    name = "merge_states"
+    if not isinstance(states, Sequence):
+        raise TypeError(
+            f"{name}: states is {calls.kind(states)}; give a list of AttentionState"
+        )
+    for state in states:
+        if not isinstance(state, AttentionState):
+            raise TypeError(
+                f"{name}: one of states is {calls.kind(state)}; give AttentionState"
+            )
+
+
+def _checked(
+    operation: str,
+    slopes: Any,
+    sinks: Any,
+    scale: Any,
+    soft_cap: Any,
+    window: Any,
+) -> ScoreSpec:
+    calls.check_number(operation, "scale", scale)
+    calls.refuse_traced(operation, soft_cap=soft_cap, window=window)
+    for name, array in (("slopes", slopes), ("sinks", sinks)):
+        if array is not None:
+            calls.array_of(operation, name, array, "Hq")
+    return ScoreSpec(slopes, scale, soft_cap, window, sinks)
+
+
+def _fits(
+    operation: str, q: Any, kv: KVLayer, pages: PageView, spec: ScoreSpec
+) -> Array:
+    """The queries, as an array of JAX; a call without rows is checked, too."""
+    q = calls.array_of(operation, "q", q, "T", "Hq", "D")
+    calls.check_layer(operation, kv)
+    calls.check_rows(operation, pages)
+    takes_slots = pages.by_slot and operation == "attention"
+    call = PagedAttention(q, kv, pages, spec)
+    check_attention(operation, call, takes_slots=takes_slots)
+    return q
+
+
+_states = differentiable(states.OP, states.attention_states)
 _decoding = differentiable(DECODE, decode_attention)
 _ragged = differentiable(PREFILL, prefill_attention)

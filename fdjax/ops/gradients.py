@@ -27,17 +27,18 @@ def differentiable[**P, R](
 
     @functools.wraps(function)
     def derived(*args: P.args, **kwargs: P.kwargs) -> R:
+        plain: Callable[..., R] = function
         # What is traced must be an operand: a `custom_jvp` outlives the trace.
         arrays = {name: value for name, value in kwargs.items() if _has_arrays(value)}
         static = {name: value for name, value in kwargs.items() if name not in arrays}
 
         @jax.custom_jvp
         def run(args: Any, arrays: Any) -> R:
-            return function(*args, **arrays, **static)
+            return plain(*args, **arrays, **static)
 
         def definition(args: Any, arrays: Any) -> R:
             with op.using(REFERENCE):
-                return function(*args, **arrays, **static)
+                return plain(*args, **arrays, **static)
 
         @run.defjvp
         def _(primals: Any, tangents: Any) -> tuple[R, R]:  # pyright: ignore[reportUnusedFunction]  (registered)

@@ -1,6 +1,9 @@
 """What stands around attention in a layer, and behind the last one."""
 
 import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
 
 from fdjax.kernels.add_norm import OP as ADD_NORM
 from fdjax.kernels.add_norm import add_norm
@@ -12,9 +15,11 @@ from fdjax.kernels.rope_kv_write import OP as ROPE_KV_WRITE
 from fdjax.kernels.rope_kv_write import rope_kv_write
 from fdjax.kernels.weight import Dense
 from fdjax.notation import Array, Float, Int32, UInt32
+from fdjax.ops import calls
 from fdjax.ops.gradients import differentiable
 
 
+@calls.named
 def rope_and_write(
     qkv: Float[Array, "T H D"],
     kv: KVLayer,
@@ -39,18 +44,29 @@ def rope_and_write(
             negative ones write nothing.
         frequencies: `theta ** (-2 i / R)`, in radians a position; empty without RoPE.
         interleaved: pairs are (0, 1), (2, 3) and so on, instead of (i, i + R / 2).
+            Static.
 
     Returns:
         The rotated queries and the cache.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.
+        TypeError: an argument is of another type, or what is static is traced.
     """
+    name = "rope_and_write"
+    calls.refuse_traced(name, interleaved=interleaved)
+    calls.check_layer(name, kv)
+    qkv = calls.array_of(name, "qkv", qkv, "T", "H", "D")
+    positions = calls.array_of(name, "positions", positions, "T")
+    slots = calls.array_of(name, "slots", slots, "T")
+    frequencies = calls.array_of(name, "frequencies", frequencies, "R2")
+    calls.check_kind(name, jnp.floating, frequencies=frequencies)
     return _rope_and_write(
         qkv, kv, positions, slots, frequencies, interleaved=interleaved
     )
 
 
+@calls.named
 def flat_gemm(
     x: Float[Array, "M K"],
     weight: Float[Array, "N K"],
@@ -69,14 +85,27 @@ def flat_gemm(
         weight: a row an output, as checkpoints hold them.
         bias: of each output, or `None`.
         residual: added to the result, or `None`.
-        out_dtype: that of `x` by default.
+        out_dtype: that of `x` by default. Static.
 
     Raises:
-        ValueError: shapes do not fit together.
+        ValueError: shapes do not fit together, or a type is not floating.
+        TypeError: an argument is no array.
     """
+    name = "flat_gemm"
+    x = calls.array_of(name, "x", x, "M", "K")
+    weight = calls.array_of(name, "weight", weight, "N", "K")
+    if bias is not None:
+        bias = calls.array_of(name, "bias", bias, "N")
+    if residual is not None:
+        residual = calls.array_of(name, "residual", residual, "M", "N")
+    arrays = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    calls.check_kind(name, jnp.floating, **arrays)
+    if out_dtype is not None and not jnp.issubdtype(out_dtype, jnp.floating):
+        raise ValueError(f"flat_gemm: out_dtype is {out_dtype}; give a floating type")
     return _flat_gemm(x, Dense(weight), bias, residual, out_dtype=out_dtype)
 
 
+@calls.named
 def rms_norm(
     x: Float[Array, "*T E"],
     scale: Float[Array, " E"],
@@ -91,18 +120,29 @@ def rms_norm(
     Args:
         x: normalised over its last axis.
         scale: of each element.
-        epsilon: added to the mean.
+        epsilon: added to the mean. Static, as the next one: under `jax.jit` a number,
+            or named in its `static_argnames`.
         scale_offset: added to the scale; Gemma has 1.
 
     Raises:
-        ValueError: `scale` is not as long as the last axis.
+        ValueError: `scale` is not as long as the last axis, or a type is not floating.
+        TypeError: an argument is of another type, or what is static is traced.
     """
+    name = "rms_norm"
+    calls.check_number(name, "epsilon", epsilon)
+    calls.check_number(name, "scale_offset", scale_offset)
+    x = calls.array_of(name, "x", x)
+    scale = calls.array_of(name, "scale", scale, "E")
+    calls.check_kind(name, jnp.floating, x=x, scale=scale)
+    if not x.ndim:
+        raise ValueError("rms_norm: x is (); expected an axis or more")
     normalised, _ = _add_norm(
         x, None, scale, None, epsilon=epsilon, scale_offset=scale_offset
     )
     return normalised
 
 
+@calls.named
 def sample(
     logits: Float[Array, "B V"],
     keys: UInt32[Array, "B 2"] | None = None,
@@ -123,7 +163,8 @@ def sample(
         keys: data of a threefry key for each row; without keys, steps and temperature
             the most likely token is taken.
         steps: how many tokens the row has drawn before.
-        temperature: 0 takes the most likely token.
+        temperature: 0 takes the most likely token; what is negative is refused where
+            it is not traced, and means nothing where it is.
         top_k: draws among that many of the most likely; 0 is no limit.
         top_p: among the most likely that have this probability together; 1 is no limit.
         min_p: among those that have this part of the highest probability.
@@ -132,9 +173,39 @@ def sample(
         Token ids.
 
     Raises:
-        ValueError: an argument does not match the logits, or lacks another.
+        ValueError: an argument does not match the logits, lacks another, or is of
+            other numbers.
+        TypeError: an argument is no array, or keys are typed.
     """
-    return draw(logits, keys, steps, temperature, top_k, top_p, min_p)
+    name = "sample"
+    logits = calls.array_of(name, "logits", logits, "B", "V")
+    calls.check_kind(name, jnp.floating, logits=logits)
+    given = {
+        "keys": (keys, jnp.uint32),
+        "steps": (steps, jnp.integer),
+        "temperature": (temperature, jnp.number),
+        "top_k": (top_k, jnp.integer),
+        "top_p": (top_p, jnp.number),
+        "min_p": (min_p, jnp.number),
+    }
+    arrays: dict[str, jax.Array | None] = {}
+    for each, (value, kind) in given.items():
+        arrays[each] = None if value is None else calls.array_of(name, each, value)
+        calls.check_kind(name, kind, **{each: arrays[each]})
+    _check_temperature(arrays["temperature"])
+    return draw(logits, **arrays)
+
+
+def _check_temperature(temperature: jax.Array | None) -> None:
+    """What is traced has no values to look at yet."""
+    if temperature is None or isinstance(temperature, jax.core.Tracer):
+        return
+    lowest = np.min(np.asarray(temperature), initial=0)
+    if lowest < 0:
+        raise ValueError(
+            f"sample: temperature is {lowest} for a row; give 0, which takes the most "
+            "likely token, or more"
+        )
 
 
 _rope_and_write = differentiable(ROPE_KV_WRITE, rope_kv_write)

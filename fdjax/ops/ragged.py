@@ -1,16 +1,20 @@
 """Ragged paged attention, version 3: the surface that JAX serving stacks share."""
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 
-from fdjax.kernels.paged import KVCache, PageLayout, PageView
+from fdjax.kernels.paged import KVCache, PageLayout, PageView, check_window
 from fdjax.notation import Array, Float, Int32
+from fdjax.ops import calls
 from fdjax.ops.attention import attention
 
 type Mode = Literal["mixed", "decode"]
 
+NAME = "ragged_paged_attention"
 
+
+@calls.named
 def ragged_paged_attention(
     q: Float[Array, "T Hq D"],
     k: Float[Array, "T Hkv D"],
@@ -66,17 +70,25 @@ def ragged_paged_attention(
     Raises:
         ValueError: shapes or dtypes do not fit together.
     """
-    _check_tokens(q, k, v)
-    cache = _cache(jnp.asarray(kv_cache), num_kv_heads=k.shape[1], head_dim=k.shape[2])
-    num_rows = kv_lens.shape[0]
-    if cu_q_lens.shape != (num_rows + 1,):
-        raise ValueError(
-            f"ragged_paged_attention: cu_q_lens is {cu_q_lens.shape} for {num_rows} "
-            f"rows; expected [{num_rows + 1}]"
+    _check_static(sm_scale, sliding_window, soft_cap, pages_per_row, mode)
+    calls.refuse_traced(NAME, update_kv_cache=update_kv_cache)
+    q, k, v = _tokens(q, k, v)
+    kv_cache = calls.array_of(NAME, "kv_cache", kv_cache)
+    cache = _cache(kv_cache, num_kv_heads=k.shape[1], head_dim=k.shape[2])
+    _check_dtypes(q, k, v, kv_cache)
+    kv_lens, page_indices, cu_q_lens, distribution = (
+        _whole(name, array)
+        for name, array in (
+            ("kv_lens", kv_lens),
+            ("page_indices", page_indices),
+            ("cu_q_lens", cu_q_lens),
+            ("distribution", distribution),
         )
+    )
+    num_rows = _num_rows(kv_lens, cu_q_lens, distribution)
     if mode == "decode" and q.shape[0] != num_rows:
         raise ValueError(
-            f"ragged_paged_attention: {q.shape[0]} queries for {num_rows} rows; mode "
+            f"{NAME}: {q.shape[0]} queries for {num_rows} rows; mode "
             '"decode" has one a row, "mixed" any number'
         )
     table = _page_table(
@@ -105,19 +117,71 @@ def ragged_paged_attention(
     return jnp.where(stands[:, None, None], out, 0), cache.array
 
 
-def _check_tokens(q: Array, k: Array, v: Array) -> None:
+def _check_static(
+    sm_scale: Any, sliding_window: Any, soft_cap: Any, pages_per_row: Any, mode: Any
+) -> None:
+    calls.check_number(NAME, "sm_scale", sm_scale)
+    calls.refuse_traced(
+        NAME,
+        sliding_window=sliding_window,
+        soft_cap=soft_cap,
+        pages_per_row=pages_per_row,
+    )
+    check_window(NAME, sliding_window, "sliding_window")
+    modes = get_args(Mode.__value__)
+    if mode not in modes:
+        raise ValueError(f"{NAME}: mode is {mode!r}; it is one of {', '.join(modes)}")
+    if pages_per_row is not None and pages_per_row < 1:
+        raise ValueError(
+            f"{NAME}: pages_per_row is {pages_per_row}; it must be 1 or more"
+        )
+
+
+def _tokens(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array]:
     """A scatter takes one key for all tokens, or keys that lie elsewhere, silently."""
-    name = "ragged_paged_attention"
-    for side, array, axes in (("q", q, "[T, Hq, D]"), ("k", k, "[T, Hkv, D]")):
-        if array.ndim != 3:
-            raise ValueError(f"{name}: {side} is {array.shape}; expected {axes}")
+    q = calls.array_of(NAME, "q", q, "T", "Hq", "D")
+    k = calls.array_of(NAME, "k", k, "T", "Hkv", "D")
+    v = calls.array_of(NAME, "v", v, "T", "Hkv", "D")
     expected = (q.shape[0], k.shape[1], q.shape[2])
     for side, array in (("k", k), ("v", v)):
         if array.shape != expected:
             raise ValueError(
-                f"{name}: {side} is {array.shape} and q {q.shape}; of the same tokens "
+                f"{NAME}: {side} is {array.shape} and q {q.shape}; of the same tokens "
                 f"and heads as q and k, {side} must be {expected}"
             )
+    return q, k, v
+
+
+def _check_dtypes(q: Array, k: Array, v: Array, kv_cache: Array) -> None:
+    for side, array in (("q", q), ("k", k), ("v", v)):
+        if array.dtype != kv_cache.dtype:
+            raise ValueError(
+                f"{NAME}: {side} is {array.dtype}, kv_cache {kv_cache.dtype}; cast one "
+                "to the other's"
+            )
+
+
+def _whole(name: str, array: Any) -> Array:
+    made = calls.array_of(NAME, name, array)
+    calls.check_kind(NAME, jnp.integer, **{name: made})
+    return made
+
+
+def _num_rows(kv_lens: Array, cu_q_lens: Array, distribution: Array) -> int:
+    if kv_lens.ndim != 1:
+        raise ValueError(f"{NAME}: kv_lens is {kv_lens.shape}; expected [B]")
+    num_rows = kv_lens.shape[0]
+    if cu_q_lens.shape != (num_rows + 1,):
+        raise ValueError(
+            f"{NAME}: cu_q_lens is {cu_q_lens.shape} for {num_rows} rows; expected "
+            f"[{num_rows + 1}]"
+        )
+    if distribution.shape != (3,):
+        raise ValueError(
+            f"{NAME}: distribution is {distribution.shape}; expected (3,), of which "
+            "the last number says how many rows are there"
+        )
+    return num_rows
 
 
 def _cache(array: Array, *, num_kv_heads: int, head_dim: int) -> KVCache:
@@ -127,7 +191,7 @@ def _cache(array: Array, *, num_kv_heads: int, head_dim: int) -> KVCache:
     cache = KVCache.interleaved(array, head_dim=head_dim)
     if cache.num_kv_heads != num_kv_heads:
         raise ValueError(
-            f"ragged_paged_attention: the cache {array.shape} has {cache.num_kv_heads} "
+            f"{NAME}: the cache {array.shape} has {cache.num_kv_heads} "
             f"key/value heads, k has {num_kv_heads}"
         )
     return cache
@@ -154,7 +218,7 @@ def _beside(array: Array, num_kv_heads: int, head_dim: int) -> PageLayout:
     page_size, width = array.shape[1], array.shape[-1]
     if width != 2 * head_dim:
         raise ValueError(
-            f"ragged_paged_attention: the cache {array.shape} has keys beside values "
+            f"{NAME}: the cache {array.shape} has keys beside values "
             f"in {width} elements, and heads have {head_dim}; expected {2 * head_dim}"
         )
     token = num_kv_heads * width
@@ -178,16 +242,27 @@ def _page_table(
     cu_kv_lens: Array | None,
     pages_per_row: int | None,
 ) -> Int32[Array, "B W"]:
-    name = "ragged_paged_attention"
     if cu_kv_lens is not None:
         if pages_per_row is None:
-            raise ValueError(f"{name}: cu_kv_lens needs pages_per_row")
+            raise ValueError(f"{NAME}: cu_kv_lens needs pages_per_row")
+        cu_kv_lens = _whole("cu_kv_lens", cu_kv_lens)
+        if cu_kv_lens.shape != (num_rows + 1,) or indices.ndim != 1:
+            raise ValueError(
+                f"{NAME}: cu_kv_lens is {cu_kv_lens.shape} and page_indices "
+                f"{indices.shape} for {num_rows} rows; expected [{num_rows + 1}], and "
+                "pages behind one another, [N]"
+            )
         offsets = -(-cu_kv_lens // page_size)
         return PageView.table_of(indices, offsets, width=pages_per_row)
+    if indices.ndim not in (1, 2) or (indices.ndim == 2 and len(indices) != num_rows):
+        raise ValueError(
+            f"{NAME}: page_indices are {indices.shape} for {num_rows} rows; expected "
+            f"[{num_rows}, pages_per_row], or the same flat"
+        )
     width = pages_per_row or indices.size // max(num_rows, 1)
     if indices.size != num_rows * width:
         raise ValueError(
-            f"{name}: page_indices {indices.shape} are not {width} for each of "
+            f"{NAME}: page_indices {indices.shape} are not {width} for each of "
             f"{num_rows} rows; give a whole number a row"
         )
     return indices.reshape(num_rows, width)

@@ -1,4 +1,4 @@
-"""Derivatives of public operations whose keywords are arrays, wherever they are taken."""
+"""Derivatives where keywords of operations are arrays, wherever they are taken."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,9 @@ def of_tree(q: jax.Array, ends: jax.Array) -> jax.Array:
 def under_scan(loss: Loss) -> Loss:
     def scanned(q: jax.Array, ends: jax.Array) -> jax.Array:
         both = jnp.stack([ends, ends])
-        return jax.lax.scan(lambda sum, one: (sum + loss(q, one), None), 0.0, both)[0]
+        return jax.lax.scan(
+            lambda sum, one: (sum + loss(q, one), None), q.sum() * 0, both
+        )[0]
 
     return scanned
 

@@ -183,8 +183,21 @@ def check_attention(
         )
     _check_scores(operation, call.scores)
     q, cache = call.q, call.kv.cache
+    if len(q.shape) != 3:
+        raise ValueError(f"{operation}: q is {q.shape}; expected [T, Hq, D]")
+    if not cache.num_pages:
+        raise ValueError(f"{operation}: kv has 0 pages; give it one or more")
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = cache.num_kv_heads
+    if not num_heads:
+        raise ValueError(f"{operation}: q has 0 heads; give it one or more")
+    for name in ("slopes", "sinks"):
+        by_head = getattr(call.scores, name)
+        if by_head is not None and by_head.shape != (num_heads,):
+            raise ValueError(
+                f"{operation}: {name} has shape {by_head.shape}, q {num_heads} heads; "
+                f"expected [{num_heads}]"
+            )
     if num_heads % num_kv_heads:
         raise ValueError(
             f"{operation}: {num_heads} query heads over {num_kv_heads} key/value "
@@ -205,9 +218,14 @@ def _check_scores(operation: str, scores: ScoreSpec) -> None:
             f"{operation}: soft_cap is {soft_cap}; it must be positive and finite; "
             "leave it out for none"
         )
+    check_window(operation, window)
+
+
+def check_window(operation: str, window: int | None, name: str = "window") -> None:
+    """Raises `ValueError` where a window, called `name`, is no number of tokens."""
     is_whole = isinstance(window, int | np.integer) and not isinstance(window, bool)
     if window is not None and not (is_whole and window >= 1):
         raise ValueError(
-            f"{operation}: window is {window}; it must be a whole number of tokens, 1 "
+            f"{operation}: {name} is {window}; it must be a whole number of tokens, 1 "
             "or more; leave it out to see all"
         )

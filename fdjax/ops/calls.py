@@ -1,0 +1,141 @@
+"""What the public operations say of wrong arguments: their names, numbers, remedies."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.kernels.paged import KVCache, KVLayer, PageView
+from fdjax.notation import Array
+
+_OPERATIONS = re.compile(
+    "^(add_norm|attention|attention_states|decode_attention|draw|matmul"
+    "|prefill_attention|rope_kv_write): "
+)
+"""How messages of what serves public operations begin."""
+
+
+def named[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """The same function, whose errors name it in place of the operation behind it."""
+
+    @functools.wraps(function)
+    def renamed(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            text = str(error.args[0]) if len(error.args) == 1 else ""
+            if _OPERATIONS.match(text):
+                error.args = (_OPERATIONS.sub(f"{function.__name__}: ", text),)
+            raise
+
+    return renamed
+
+
+def array_of(operation: str, name: str, value: Any, *axes: str) -> Array:
+    """An argument as an array of JAX.
+
+    Args:
+        operation: its name.
+        name: of the argument.
+        value: what the caller gave.
+        axes: how messages write the axes that it must have; none: any.
+
+    Raises:
+        TypeError: it is no array, or one of typed keys.
+        ValueError: it has another number of axes.
+    """
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        raise TypeError(
+            f"{operation}: {name} is {kind(value)}; give an array, by jnp.asarray"
+        )
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            f"{operation}: {name} is an array of typed keys; give their data, "
+            "jax.random.key_data of it"
+        )
+    if axes and value.ndim != len(axes):
+        raise ValueError(
+            f"{operation}: {name} is {value.shape}; expected [{', '.join(axes)}]"
+        )
+    return jnp.asarray(value)
+
+
+def refuse_traced(operation: str, **values: Any) -> None:
+    """Raises `TypeError` where a number that a program is compiled for is traced."""
+    for name, value in values.items():
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(
+                f"{operation}: {name} is traced; it must be static: jax.jit has "
+                f'static_argnames=("{name}",) for it, or give a number'
+            )
+        if value is not None and getattr(value, "ndim", 0):
+            raise TypeError(
+                f"{operation}: {name} is an array of {value.shape}; give a number"
+            )
+
+
+def check_number(operation: str, name: str, value: Any) -> None:
+    """Raises `TypeError` where a static argument is no number, or is traced."""
+    refuse_traced(operation, **{name: value})
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{operation}: {name} is {kind(value)}; give a number"
+        ) from None
+
+
+def check_kind(operation: str, wanted: Any, **arrays: Array | None) -> None:
+    """Raises `ValueError` where an array's dtype is not of a kind of numbers.
+
+    Args:
+        operation: its name.
+        wanted: `jnp.floating`, `jnp.integer` or `jnp.number`.
+        arrays: by name; `None` is of any kind.
+    """
+    for name, array in arrays.items():
+        if array is not None and not jnp.issubdtype(array.dtype, wanted):
+            raise ValueError(
+                f"{operation}: {name} is {array.dtype}; cast it to a type that is "
+                f"{wanted.__name__}"
+            )
+
+
+def check_layer(operation: str, kv: Any) -> None:
+    """Raises `TypeError` where a layer of a cache is something else."""
+    if isinstance(kv, KVLayer):
+        return
+    remedy = (
+        "one of its layers, kv.layer(0)"
+        if isinstance(kv, KVCache)
+        else "a layer of a cache, such as KVCache.page_major(array).layer(0)"
+    )
+    raise TypeError(f"{operation}: kv is {kind(kv)}; give {remedy}")
+
+
+def check_rows(operation: str, pages: Any) -> None:
+    """Raises where the rows are no `PageView`, or its arrays no whole numbers."""
+    if not isinstance(pages, PageView):
+        raise TypeError(
+            f"{operation}: pages is {kind(pages)}; give a PageView, such as "
+            "PageView.decoding(page_table, lengths)"
+        )
+    for name in ("page_table", "lengths", "starts", "firsts"):
+        array = getattr(pages, name)
+        if array is not None:
+            made = array_of(operation, f"pages.{name}", array)
+            check_kind(operation, jnp.integer, **{f"pages.{name}": made})
+
+
+def kind(value: Any) -> str:
+    """What a value is, with an article."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return "an array"
+    name = type(value).__name__
+    article = "an" if name[0] in "AEIOUaeiou" else "a"
+    return "None" if value is None else f"{article} {name}"
