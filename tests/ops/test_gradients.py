@@ -85,3 +85,42 @@ def test_the_derivative_by_a_keyword():
     actual = jax.grad(jax.jit(lambda sinks: loss(sinks, by_name=True)))(SINKS)
     assert_close(actual, expected, reduction=64)
     assert float(jnp.abs(expected).min()) > 0
+
+
+def of_chunks(q: jax.Array, array: jax.Array) -> jax.Array:
+    """Rows of 1, 5 and 2 new tokens; what stands behind them is padding."""
+    kv = ops.KVCache.page_major(array).layer(0)
+    pages = ops.PageView.packed(TABLE, LENGTHS, LENGTHS - jnp.asarray([1, 5, 2]))
+    return ops.attention(q, kv, pages, scale=0.3)[:8].sum()
+
+
+def of_ragged(q: jax.Array, array: jax.Array) -> jax.Array:
+    k = array[:, 0, 0, 0]
+    out, _ = ops.ragged_paged_attention(
+        q,
+        k,
+        k,
+        array.transpose(0, 1, 3, 2, 4, 5).reshape(12, 4, 4, 8),
+        LENGTHS,
+        TABLE,
+        jnp.asarray([0, 1, 6, 8], jnp.int32),
+        jnp.asarray([1, 1, 3], jnp.int32),
+        sm_scale=0.3,
+    )
+    return out[:8].sum()
+
+
+def of_states(q: jax.Array, array: jax.Array) -> jax.Array:
+    kv = ops.KVCache.page_major(array).layer(0)
+    pages = ops.PageView.packed(TABLE, LENGTHS, LENGTHS - jnp.asarray([1, 5, 2]))
+    return ops.attention_states(q, kv, pages, scale=0.3).output[:8].sum()
+
+
+@pytest.mark.parametrize("loss", [of_chunks, of_ragged, of_states])
+def test_padding_that_is_nan_reaches_no_derivative(loss: Loss):
+    q = normal(12, 4, 8)
+    padded = q.at[8:].set(jnp.nan)
+    expected = jax.grad(loss, argnums=(0, 1))(q, KV.cache.array)
+    actual = jax.grad(loss, argnums=(0, 1))(padded, KV.cache.array)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -122,7 +122,9 @@ def scores_at(
     rows, num_queries, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[2]
     grouped = (rows, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    query = q.astype(jnp.float32).reshape(grouped)
+    # Padding may be NaN, which a derivative by a key would get from its product with 0.
+    sees = jnp.any(sight.seen, axis=-1)[:, :, None, None]
+    query = jnp.where(sees, q.astype(jnp.float32), 0.0).reshape(grouped)
     key = jnp.where(held[:, :, None, None], k.astype(jnp.float32), 0.0)
     scores = _products(query, key) * spec.scale
     if spec.soft_cap is not None:
