@@ -98,6 +98,11 @@ def ragged_paged_attention(
         cu_kv_lens=cu_kv_lens,
         pages_per_row=pages_per_row,
     )
+    if not (q.shape[0] and num_rows):
+        pages = PageView.decoding(table, kv_lens)
+        spec = {"scale": sm_scale, "soft_cap": soft_cap, "window": sliding_window}
+        attention(q[:0], cache.layer(0), pages, None, sinks, **spec)  # its checks
+        return jnp.zeros_like(q), kv_cache
     pages = _rows(table, kv_lens, cu_q_lens, distribution[2], mode=mode)
     if update_kv_cache:
         slots = pages.slots(q.shape[0], page_size=cache.page_size)

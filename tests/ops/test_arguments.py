@@ -272,3 +272,51 @@ def test_numpy_arrays_are_taken():
     out, _ = ragged(**given)
     expected, _ = ragged(**{name: jnp.asarray(array) for name, array in given.items()})
     np.testing.assert_array_equal(out, expected)
+
+
+NO_ROWS = {
+    "decoding": ops.PageView.decoding(TABLE[:0], LENGTHS[:0]),
+    "chunks": ops.PageView.packed(TABLE[:0], LENGTHS[:0], LENGTHS[:0]),
+}
+
+
+@pytest.mark.parametrize("tokens", [0, 3])
+@pytest.mark.parametrize("rows", NO_ROWS)
+def test_no_rows(rows: str, tokens: int):
+    q = normal(tokens, HEADS, HEAD_DIM)
+    pages = NO_ROWS[rows]
+    assert (ops.attention(q, KV, pages, scale=0.3) == jnp.zeros_like(q)).all()
+    state = ops.attention_states(q, KV, pages, scale=0.3)
+    assert (state.output == jnp.zeros_like(q)).all()
+    assert (state.log_sum == jnp.full((tokens, HEADS), -jnp.inf)).all()
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(0, 0), (0, 3), (3, 0)])
+@pytest.mark.parametrize("update", [False, True])
+def test_ragged_without_rows_or_tokens(rows: int, tokens: int, update: bool):
+    kv_cache = normal(12, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
+    given: dict[str, Any] = {
+        "q": normal(tokens, HEADS, HEAD_DIM),
+        "k": normal(tokens, KV_HEADS, HEAD_DIM),
+        "v": normal(tokens, KV_HEADS, HEAD_DIM),
+        "kv_cache": kv_cache,
+        "kv_lens": LENGTHS[:rows],
+        "page_indices": TABLE[:rows],
+        "cu_q_lens": jnp.zeros(rows + 1, jnp.int32),
+        "distribution": jnp.zeros(3, jnp.int32),
+        "update_kv_cache": update,
+    }
+    out, cache = ragged(**given)
+    assert out.shape == given["q"].shape
+    assert (out == 0).all()
+    np.testing.assert_array_equal(cache, kv_cache)
+    with pytest.raises(ValueError, match="ragged_paged_attention: sinks has shape"):
+        ragged(**given, sinks=SHORT)
+
+
+def test_a_cache_of_no_pages():
+    empty = ops.KVCache.page_major(PAGES[:0]).layer(0)
+    with pytest.raises(ValueError, match="attention: kv has 0 pages; give it one"):
+        ops.attention(CALL[0], empty, DECODING, scale=1.0)
+    with pytest.raises(ValueError, match="ragged_paged_attention: kv has 0 pages"):
+        ragged(kv_cache=normal(0, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM))
