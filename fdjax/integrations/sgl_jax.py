@@ -157,6 +157,7 @@ class FdjaxAttentionBackend(FlashAttention):  # pyright: ignore[reportUntypedBas
                 # of the buckets that the engine compiles for.
                 pages_per_row=min(self.max_pages, operands[5].shape[0]),
                 mode="decode" if is_decoding else "mixed",
+                layout="interleaved",
             )
 
         sharded = jax.shard_map(

@@ -33,4 +33,4 @@ __all__ = [
     "sample",
 ]
 
-VERSION = "1.0"
+VERSION = "1.1"

@@ -4,14 +4,13 @@ from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 
-from fdjax.kernels.paged import KVCache, PageLayout, PageView, check_window
+from fdjax.kernels.paged import PageView, check_window
 from fdjax.notation import Array, Float, Int32
-from fdjax.ops import calls
+from fdjax.ops import calls, ragged_cache
 from fdjax.ops.attention import attention
+from fdjax.ops.ragged_cache import NAME, Layout
 
 type Mode = Literal["mixed", "decode"]
-
-NAME = "ragged_paged_attention"
 
 
 @calls.named
@@ -33,6 +32,7 @@ def ragged_paged_attention(
     pages_per_row: int | None = None,
     update_kv_cache: bool = True,
     mode: Mode = "mixed",
+    layout: Layout | None = None,
 ) -> tuple[Float[Array, "T Hq D"], Float[Array, "P Z ..."]]:
     """Writes new keys and values into their pages, and attends to each row's tokens.
 
@@ -46,8 +46,9 @@ def ragged_paged_attention(
         k: keys of the same tokens.
         v: values of the same tokens.
         kv_cache: of one layer: `[P, Z, 2 Hkv / n, n, W]` or `[P, Z, 2 Hkv, W]`, heads
-            padded from `D` to `W`; or `[P, Z, Hkv / n, n, 2 D]`, keys beside values.
-            Donate it under `jax.jit`, and it is updated in place.
+            padded from `D` to `W`; or `[P, Z, Hkv / n, n, 2 D]`, keys beside values,
+            `Hkv` padded to a multiple of `n`. Donate it under `jax.jit`, and it is
+            updated in place.
         kv_lens: tokens of each row, the new ones among them.
         page_indices: pages of each row: `[B, pages_per_row]`; the same flat; or, with
             `cu_kv_lens`, one row's behind the other's.
@@ -63,6 +64,9 @@ def ragged_paged_attention(
         pages_per_row: pages that a row may have; needed with `cu_kv_lens`.
         update_kv_cache: else the keys and values are in the cache already.
         mode: "decode" promises one query a row, in a row's own place of `q`.
+        layout: "interleaved" or "beside", as `kv_cache` has keys and values; `None`
+            goes by its shape, and refuses what may be either: `[P, Z, 1, 2, 128]` of
+            one head of 64.
 
     Returns:
         Of each query, zeros for those of no row; and the cache.
@@ -74,7 +78,9 @@ def ragged_paged_attention(
     calls.refuse_traced(NAME, update_kv_cache=update_kv_cache)
     q, k, v = _tokens(q, k, v)
     kv_cache = calls.array_of(NAME, "kv_cache", kv_cache)
-    cache = _cache(kv_cache, num_kv_heads=k.shape[1], head_dim=k.shape[2])
+    cache = ragged_cache.cache_of(
+        kv_cache, num_kv_heads=k.shape[1], head_dim=k.shape[2], layout=layout
+    )
     _check_dtypes(q, k, v, kv_cache)
     kv_lens, page_indices, cu_q_lens, distribution = (
         _whole(name, array)
@@ -99,14 +105,13 @@ def ragged_paged_attention(
         pages_per_row=pages_per_row,
     )
     if not (q.shape[0] and num_rows):
-        pages = PageView.decoding(table, kv_lens)
-        spec = {"scale": sm_scale, "soft_cap": soft_cap, "window": sliding_window}
-        attention(q[:0], cache.layer(0), pages, None, sinks, **spec)  # its checks
-        return jnp.zeros_like(q), kv_cache
-    pages = _rows(table, kv_lens, cu_q_lens, distribution[2], mode=mode)
-    if update_kv_cache:
-        slots = pages.slots(q.shape[0], page_size=cache.page_size)
-        cache = cache.with_array(_written(cache, slots, k, v))
+        # `attention` looks at the other arguments, and has no rows either.
+        pages = PageView.decoding(table[:0], kv_lens[:0])
+    else:
+        pages = _rows(table, kv_lens, cu_q_lens, distribution[2], mode=mode)
+        if update_kv_cache:
+            slots = pages.slots(q.shape[0], page_size=cache.page_size)
+            cache = cache.with_array(ragged_cache.written(cache, slots, k, v))
     out = attention(
         q,
         cache.layer(0),
@@ -117,9 +122,11 @@ def ragged_paged_attention(
         soft_cap=soft_cap,
         window=sliding_window,
     )
-    max_tokens = table.shape[1] * cache.page_size
-    stands = pages.queries(q.shape[0], max_tokens=max_tokens).position >= 0
-    return jnp.where(stands[:, None, None], out, 0), cache.array
+    if pages.num_rows:
+        max_tokens = table.shape[1] * cache.page_size
+        stands = pages.queries(q.shape[0], max_tokens=max_tokens).position >= 0
+        out = jnp.where(stands[:, None, None], out, 0)
+    return out, cache.array
 
 
 def _check_static(
@@ -187,56 +194,6 @@ def _num_rows(kv_lens: Array, cu_q_lens: Array, distribution: Array) -> int:
             "the last number says how many rows are there"
         )
     return num_rows
-
-
-def _cache(array: Array, *, num_kv_heads: int, head_dim: int) -> KVCache:
-    heads = [*array.shape[2:-1]]
-    if len(heads) == 2 and heads[0] * heads[1] == num_kv_heads:
-        return KVCache(array, _beside(array, num_kv_heads, head_dim))
-    cache = KVCache.interleaved(array, head_dim=head_dim)
-    if cache.num_kv_heads != num_kv_heads:
-        raise ValueError(
-            f"{NAME}: the cache {array.shape} has {cache.num_kv_heads} "
-            f"key/value heads, k has {num_kv_heads}"
-        )
-    return cache
-
-
-def _written(cache: KVCache, slots: Array, k: Array, v: Array) -> Array:
-    """As `KVLayer.write`, in the array's own axes.
-
-    Where one of them is 1 (a packing of float32), XLA copies a cache that is given
-    other axes before the write, on a CPU.
-    """
-    array, page_size = cache.array, cache.page_size
-    is_beside = cache.layout.value_stride < cache.layout.head_stride == array.shape[-1]
-    new = jnp.concatenate([k, v], axis=-1) if is_beside else jnp.stack([k, v], axis=2)
-    new = new.reshape(len(slots), *array.shape[2:-1], -1).astype(array.dtype)
-    # A negative slot becomes a page past the end, which "drop" does not write.
-    page = jnp.where(slots < 0, cache.num_pages, slots // page_size)
-    place = array.at[page, slots % page_size, ..., : new.shape[-1]]
-    return place.set(new, mode="drop")
-
-
-def _beside(array: Array, num_kv_heads: int, head_dim: int) -> PageLayout:
-    """Each head's value in the same 2 D elements as its key."""
-    page_size, width = array.shape[1], array.shape[-1]
-    if width != 2 * head_dim:
-        raise ValueError(
-            f"{NAME}: the cache {array.shape} has keys beside values "
-            f"in {width} elements, and heads have {head_dim}; expected {2 * head_dim}"
-        )
-    token = num_kv_heads * width
-    return PageLayout(
-        1,
-        page_size,
-        num_kv_heads,
-        head_dim,
-        page_stride=page_size * token,
-        token_stride=token,
-        head_stride=width,
-        value_stride=head_dim,
-    )
 
 
 def _page_table(

@@ -24,6 +24,7 @@ RUN = jax.jit(
         "pages_per_row",
         "update_kv_cache",
         "mode",
+        "layout",
     ),
 )
 type Form = Literal["5-D", "4-D", "head-64"]
@@ -297,3 +298,67 @@ def test_heads_have_an_axis(side: str):
     given = Batch(LENGTHS, COUNTS).arguments(**{side: np.zeros((15, 32), np.float32)})
     with pytest.raises(ValueError, match=rf"{side} is \(15, 32\); expected \[T, H"):
         RUN(**given, sm_scale=SCALE)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "beside"])
+def test_a_head_of_64_may_lie_in_either_layout(
+    layout: Literal["interleaved", "beside"],
+):
+    """One head padded to two, its value beside its key; or a key, and then a value."""
+    random = np.random.default_rng(1)
+    q, k, v = (random.normal(size=(5, 1, 64)).astype(np.float32) for _ in "qkv")
+    cache = np.zeros((2, 8, 1, 2, 128), np.float32)
+    cache[1, :4, 0, 0, :64] = k[:4, 0]
+    if layout == "beside":
+        cache[1, :4, 0, 0, 64:] = v[:4, 0]
+    else:
+        cache[1, :4, 0, 1, :64] = v[:4, 0]
+    given = {
+        "q": q[4:],
+        "k": k[4:],
+        "v": v[4:],
+        "kv_cache": cache,
+        "kv_lens": np.array([5], np.int32),
+        "page_indices": np.array([[1]], np.int32),
+        "cu_q_lens": np.array([0, 1], np.int32),
+        "distribution": np.array([0, 0, 1], np.int32),
+    }
+    out, after = RUN(**given, sm_scale=0.125, layout=layout)
+    expected = dense_attention(q[4:], k, v, start=4, scale=0.125)
+    assert_close(out, expected, reduction=64)
+    pair = [k[4, 0], v[4, 0]]
+    where = np.asarray(after)[1, 4, 0]
+    found = where[0] if layout == "beside" else where[:, :64].reshape(-1)
+    np.testing.assert_array_equal(found, np.concatenate(pair))
+    with pytest.raises(ValueError, match=r'may be interleaved.*say layout="interl'):
+        RUN(**given, sm_scale=0.125)
+
+
+def test_heads_beside_values_may_be_padded():
+    """Three heads in places of four: no array of three interleaved has that shape."""
+    random = np.random.default_rng(1)
+    q, k, v = (random.normal(size=(3, 3, 64)).astype(np.float32) for _ in "qkv")
+    given = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "kv_cache": np.zeros((2, 8, 2, 2, 128), np.float32),
+        "kv_lens": np.array([3], np.int32),
+        "page_indices": np.array([[1]], np.int32),
+        "cu_q_lens": np.array([0, 3], np.int32),
+        "distribution": np.array([0, 0, 1], np.int32),
+    }
+    out, after = RUN(**given, sm_scale=0.125)
+    assert_close(out, dense_attention(q, k, v, start=0, scale=0.125), reduction=64)
+    found = np.asarray(after)[1, :3].reshape(3, 4, 128)
+    np.testing.assert_array_equal(found[:, :3], np.concatenate([k, v], axis=-1))
+
+
+def test_layouts_that_there_are():
+    batch = Batch(LENGTHS, COUNTS)
+    for layout, message in (
+        ("across", "layout is 'across'; it is one of"),
+        ("beside", "has 4 heads, k has 2, padded 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RUN(**batch.arguments(), sm_scale=SCALE, layout=layout)

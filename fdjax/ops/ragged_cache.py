@@ -1,0 +1,113 @@
+"""Caches of ragged paged attention: how their axes are read, and written."""
+
+import math
+from typing import Literal, get_args
+
+import jax.numpy as jnp
+
+from fdjax.kernels.paged import KVCache, PageLayout
+from fdjax.notation import Array
+
+type Layout = Literal["interleaved", "beside"]
+
+NAME = "ragged_paged_attention"
+
+
+def cache_of(
+    array: Array, *, num_kv_heads: int, head_dim: int, layout: Layout | None
+) -> KVCache:
+    """The cache over an array in one of the layouts.
+
+    Raises:
+        ValueError: it has another number of heads, or may have either layout.
+    """
+    _check_layout(array, num_kv_heads, head_dim, layout)
+    heads = [*array.shape[2:-1]]
+    is_beside = layout == "beside" or (
+        layout is None
+        and len(heads) == 2
+        and math.prod(heads) == _padded(num_kv_heads, heads[1])
+        and math.prod(heads) != 2 * num_kv_heads
+    )
+    if is_beside:
+        return KVCache(array, _beside(array, num_kv_heads, head_dim))
+    cache = KVCache.interleaved(array, head_dim=head_dim)
+    if cache.num_kv_heads != num_kv_heads:
+        raise ValueError(
+            f"{NAME}: the cache {array.shape} has {cache.num_kv_heads} "
+            f"key/value heads, k has {num_kv_heads}"
+        )
+    return cache
+
+
+def _check_layout(
+    array: Array, num_kv_heads: int, head_dim: int, layout: Layout | None
+) -> None:
+    known = get_args(Layout.__value__)
+    if layout is not None and layout not in known:
+        raise ValueError(f"{NAME}: layout is {layout!r}; it is one of {known}")
+    heads = [*array.shape[2:-1]]
+    if len(heads) != 2:
+        if layout == "beside":
+            raise ValueError(
+                f"{NAME}: the cache is {array.shape}; with keys beside values it is "
+                "[P, Z, Hkv / n, n, 2 D]"
+            )
+        return
+    held, padded = math.prod(heads), _padded(num_kv_heads, heads[1])
+    if layout == "beside" and held != padded:
+        raise ValueError(
+            f"{NAME}: the cache {array.shape} has {held} heads, k has {num_kv_heads}, "
+            f"padded {padded}"
+        )
+    is_either = held == padded == 2 * num_kv_heads and array.shape[-1] == 2 * head_dim
+    if layout is None and is_either:
+        raise ValueError(
+            f"{NAME}: the cache {array.shape} of {num_kv_heads} key/value heads of "
+            f"{head_dim} may be interleaved, or have keys beside values; say layout="
+            '"interleaved" or "beside"'
+        )
+
+
+def _padded(num_kv_heads: int, packing: int) -> int:
+    return -(-num_kv_heads // max(packing, 1)) * packing
+
+
+def written(cache: KVCache, slots: Array, k: Array, v: Array) -> Array:
+    """As `KVLayer.write`, in the array's own axes.
+
+    Where one of them is 1 (a packing of float32), XLA copies a cache that is given
+    other axes before the write, on a CPU.
+    """
+    array, page_size = cache.array, cache.page_size
+    is_beside = cache.layout.value_stride < cache.layout.head_stride == array.shape[-1]
+    new = jnp.concatenate([k, v], axis=-1) if is_beside else jnp.stack([k, v], axis=2)
+    if is_beside:
+        padding = math.prod(array.shape[2:-1]) - new.shape[1]
+        new = jnp.pad(new, ((0, 0), (0, padding), (0, 0)))
+    new = new.reshape(len(slots), *array.shape[2:-1], -1).astype(array.dtype)
+    # A negative slot becomes a page past the end, which "drop" does not write.
+    page = jnp.where(slots < 0, cache.num_pages, slots // page_size)
+    place = array.at[page, slots % page_size, ..., : new.shape[-1]]
+    return place.set(new, mode="drop")
+
+
+def _beside(array: Array, num_kv_heads: int, head_dim: int) -> PageLayout:
+    """Each head's value in the same 2 D elements as its key."""
+    page_size, width = array.shape[1], array.shape[-1]
+    if width != 2 * head_dim:
+        raise ValueError(
+            f"{NAME}: the cache {array.shape} has keys beside values "
+            f"in {width} elements, and heads have {head_dim}; expected {2 * head_dim}"
+        )
+    token = math.prod(array.shape[2:])
+    return PageLayout(
+        1,
+        page_size,
+        num_kv_heads,
+        head_dim,
+        page_stride=page_size * token,
+        token_stride=token,
+        head_stride=width,
+        value_stride=head_dim,
+    )
