@@ -11,7 +11,9 @@ from fdjax.kernels.op import REFERENCE, Op
 
 
 def differentiable[**P, R](
-    op: Op[Any, Any], function: Callable[P, R]
+    op: Op[Any, Any],
+    function: Callable[P, R],
+    derived_by: Callable[..., R] | None = None,
 ) -> Callable[P, R]:
     """The same function, with derivatives in forward and in reverse mode.
 
@@ -23,11 +25,13 @@ def differentiable[**P, R](
         op: what the function calls.
         function: its positional arguments are arrays, or pytrees of arrays or `None`;
             keywords are static, or `None`, or arrays, or pytrees of arrays.
+        derived_by: what the derivative is taken of; `None`: the same function.
     """
 
     @functools.wraps(function)
     def derived(*args: P.args, **kwargs: P.kwargs) -> R:
         plain: Callable[..., R] = function
+        defined = derived_by or plain
         # What is traced must be an operand: a `custom_jvp` outlives the trace.
         arrays = {name: value for name, value in kwargs.items() if _has_arrays(value)}
         static = {name: value for name, value in kwargs.items() if name not in arrays}
@@ -38,7 +42,7 @@ def differentiable[**P, R](
 
         def definition(args: Any, arrays: Any) -> R:
             with op.using(REFERENCE):
-                return plain(*args, **arrays, **static)
+                return defined(*args, **arrays, **static)
 
         @run.defjvp
         def _(primals: Any, tangents: Any) -> tuple[R, R]:  # pyright: ignore[reportUnusedFunction]  (registered)

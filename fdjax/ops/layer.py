@@ -1,7 +1,10 @@
 """What stands around attention in a layer, and behind the last one."""
 
+from typing import Any
+
 import jax
 import jax.core
+import jax.custom_batching
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,8 +35,8 @@ def rope_and_write(
     """Rotates queries and keys, and writes keys and values into their pages.
 
     One of the nine operations of a layer in the Intel paper (section 3.1). Under
-    `jax.vmap` kernels refuse it: a batch of caches would be copied. Share one cache
-    among rows, whose pages differ.
+    `jax.vmap` it is refused: the cache would be copied for each element. Give all
+    tokens to one call instead: rows share one cache, and have pages of their own.
 
     Args:
         qkv: heads in the order q, k, v, as one linear map makes them.
@@ -52,6 +55,7 @@ def rope_and_write(
     Raises:
         ValueError: shapes or dtypes do not fit together.
         TypeError: an argument is of another type, or what is static is traced.
+        NotImplementedError: it is under `jax.vmap`.
     """
     name = "rope_and_write"
     calls.refuse_traced(name, interleaved=interleaved)
@@ -208,6 +212,31 @@ def _check_temperature(temperature: jax.Array | None) -> None:
         )
 
 
-_rope_and_write = differentiable(ROPE_KV_WRITE, rope_kv_write)
+def _written(
+    qkv: jax.Array,
+    kv: KVLayer,
+    positions: jax.Array,
+    slots: jax.Array,
+    frequencies: jax.Array,
+    *,
+    interleaved: bool,
+) -> tuple[jax.Array, KVCache]:
+    """As `rope_kv_write`, which under `jax.vmap` would copy the cache for each."""
+
+    @jax.custom_batching.custom_vmap
+    def write(*arrays: Any) -> tuple[jax.Array, KVCache]:
+        return rope_kv_write(*arrays, interleaved=interleaved)
+
+    @write.def_vmap
+    def _(*_: Any) -> Any:  # pyright: ignore[reportUnusedFunction]  (registered)
+        raise NotImplementedError(
+            "rope_and_write: not under jax.vmap, which would copy the cache for each "
+            "element; give all tokens to one call, with slots of their rows' own pages"
+        )
+
+    return write(qkv, kv, positions, slots, frequencies)
+
+
+_rope_and_write = differentiable(ROPE_KV_WRITE, _written, rope_kv_write)
 _flat_gemm = differentiable(MATMUL, matmul)
 _add_norm = differentiable(ADD_NORM, add_norm)

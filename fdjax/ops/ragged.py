@@ -40,6 +40,8 @@ def ragged_paged_attention(
     ejkernel; heads of a cache lie K0, V0, K1, V1 and so on. Its cache is read where
     it lies, page by page: blocks of one sparse matrix (FlashInfer, section 3.1). Scales
     of quantised caches, custom masks and attention that is not causal are not taken.
+    `jax.vmap` with one cache for all elements copies it for each, into which each
+    writes its own keys: give all rows to one call instead.
 
     Args:
         q: queries, those of row 0 first, then those of row 1, and so on.
@@ -55,9 +57,11 @@ def ragged_paged_attention(
         cu_q_lens: where the queries of each row begin, `[B + 1]`.
         distribution: the last of its three numbers says how many of the rows are
             there; the others are not needed.
-        sm_scale: factor of the dot products.
+        sm_scale: factor of the dot products; where it is not positive, no GPU kernel
+            serves the call. Numbers, strings and booleans are static: under `jax.jit`
+            constants, or named in its `static_argnames`.
         sliding_window: a query sees itself and the `sliding_window - 1` tokens before.
-        soft_cap: as in `ScoreSpec`.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; above 0.
         sinks: of each query head the score of one more token without a value.
         cu_kv_lens: where each row's tokens would begin if all rows' pages followed
             one another, `[B + 1]`, multiples of the page size.
@@ -72,7 +76,9 @@ def ragged_paged_attention(
         Of each query, zeros for those of no row; and the cache.
 
     Raises:
-        ValueError: shapes or dtypes do not fit together.
+        ValueError: shapes do not fit together, or the dtypes of `q`, `k`, `v` and
+            `kv_cache` are not the same.
+        TypeError: an argument is of another type, or what is static is traced.
     """
     _check_static(sm_scale, sliding_window, soft_cap, pages_per_row, mode)
     calls.refuse_traced(NAME, update_kv_cache=update_kv_cache)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from jax.test_util import check_grads
 from fdjax import ops
 from fdjax.kernels.matmul import OP as MATMUL
 from fdjax.kernels.op import recording
+from fdjax.kernels.rope_kv_write import OP as ROPE_KV_WRITE
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
 
@@ -117,14 +119,25 @@ def same(actual: Any, expected: Any) -> None:
         assert_close(one, other, reduction=64)
 
 
+def described(value: Any) -> Any:
+    """A signature, or a type's with its members'; modules are our own affair."""
+    if not callable(value):
+        return type(value).__name__
+    signature = re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", str(inspect.signature(value)))
+    if not inspect.isclass(value):
+        return signature
+    members = {"made by": signature}
+    for name, member in vars(value).items():
+        if isinstance(member, property):
+            members[name] = f"property{described(member.fget)}"
+        elif not name.startswith("_") and callable(getattr(value, name)):
+            members[name] = described(getattr(value, name))
+    return members
+
+
 def test_names_and_signatures_are_those_of_the_version():
     """After a change that is meant, raise `VERSION` and write the file anew."""
-    public = {
-        name: str(inspect.signature(getattr(ops, name)))
-        if inspect.isfunction(getattr(ops, name))
-        else type(getattr(ops, name)).__name__
-        for name in ops.__all__
-    }
+    public = {name: described(getattr(ops, name)) for name in ops.__all__}
     recorded = json.loads(PUBLIC.read_text())
     assert {"VERSION": ops.VERSION, "public": public} == recorded
 
@@ -147,12 +160,31 @@ def test_under_vmap(name: str):
     same(mapped, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each))
 
 
-def test_a_batch_of_caches_is_not_copied_silently():
+@pytest.mark.parametrize("implementation", ["cpu", "reference"])
+def test_a_batch_of_caches_is_not_copied_silently(implementation: str):
     function, arguments = CALLS["rope_and_write"]
-    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), arguments())
-    skip_without("rope_kv_write", "cpu")
-    with pytest.raises(NotImplementedError, match="vmap"):
-        jax.vmap(function)(*stacked)
+    qkv, kv = arguments()
+    if implementation == "cpu":
+        skip_without("rope_kv_write", "cpu")
+    mapped = {
+        "all": lambda: jax.vmap(function)(one(qkv), jax.tree.map(one, kv)),
+        "tokens": lambda: jax.vmap(function, in_axes=(0, None))(one(qkv), kv),
+        "jit inside": lambda: jax.vmap(jax.jit(lambda x: function(x, kv)))(one(qkv)),
+        "derivative": lambda: jax.vmap(jax.grad(lambda x: function(x, kv)[0].sum()))(
+            one(qkv)
+        ),
+    }
+    for call in mapped.values():
+        message = "^rope_and_write: not under jax.vmap.*give all tokens to one call"
+        with (
+            ROPE_KV_WRITE.using(implementation),
+            pytest.raises(NotImplementedError, match=message),
+        ):
+            call()
+
+
+def one(leaf: jax.Array) -> jax.Array:
+    return leaf[None]
 
 
 @pytest.mark.parametrize("name", CALLS)
