@@ -1,9 +1,10 @@
 """Operations for people who bring their own model: pure functions with stable names.
 
 Each works under `jax.jit`, `jax.shard_map` and `jax.vmap` (but for `rope_and_write`
-under the last), and has the derivatives of its definition. A call is served by the
-fastest implementation that takes it, and elsewhere by the definition:
-`fdjax.kernels.op` says how.
+under the last), and has the derivatives of its definition. Numbers, strings and
+booleans are static: `jax.jit` of a function itself needs them in `static_argnames`. A
+call is served by the fastest implementation that takes it, and elsewhere by the
+definition: `fdjax.kernels.op` says how.
 
 Names and signatures are those of `VERSION`: what would break a call changes its first
 number, what is added the second.
