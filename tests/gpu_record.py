@@ -178,24 +178,16 @@ def table(record: Record) -> str:
         for name, entry in sorted(record["operations"].items())
     ]
     pending = [f"* `{name}`: {why}" for name, why in sorted(record["pending"].items())]
-    parts = ["\n".join([head, *rows]), *_never(record)]
-    if not rows:
-        parts = ["No run is recorded yet."]
+    parts = ["\n".join([head, *rows]) if rows else "No run is recorded yet."]
+    ran = {kind for entry in record["operations"].values() for kind in entry["runs"]}
+    if rows and (never := " or ".join(kind for kind in KINDS[1:] if kind not in ran)):
+        parts.append(
+            f"**No operation has a recorded run of {never} yet**, nor does `check` ask "
+            "for one: that it passes says nothing of what they would find."
+        )
     if pending:
         parts += ["Pending, whatever stands above:", "\n".join(pending)]
     return "\n\n".join(parts)
-
-
-def _never(record: Record) -> list[str]:
-    """Which tools have no recorded run over any operation, in a sentence if any."""
-    ran = {kind for entry in record["operations"].values() for kind in entry["runs"]}
-    tools = [kind for kind in KINDS[1:] if kind not in ran]
-    if not tools:
-        return []
-    return [
-        f"**No operation has a recorded run of {' or '.join(tools)} yet**, nor does "
-        "`check` ask for one: that it passes says nothing of what they would find."
-    ]
 
 
 def _cell(run: Run | None) -> str:
