@@ -128,6 +128,7 @@ def attention_states(
         tree = calls.array_of(name, "tree", tree, "T", "N")
         calls.check_kind(name, jnp.unsignedinteger, tree=tree)
     if keys is not None:
+        calls.check_range(name, keys)
         ends = {f"keys.{end}": array for end, array in keys._asdict().items()}
         ends = {end: calls.array_of(name, end, array) for end, array in ends.items()}
         calls.check_kind(name, jnp.integer, **ends)

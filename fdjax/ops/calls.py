@@ -10,6 +10,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from fdjax.kernels.attention_states import KeyRange
 from fdjax.kernels.paged import KVCache, KVLayer, PageView
 from fdjax.notation import Array
 
@@ -116,6 +117,14 @@ def check_layer(operation: str, kv: Any) -> None:
         else "a layer of a cache, such as KVCache.page_major(array).layer(0)"
     )
     raise TypeError(f"{operation}: kv is {kind(kv)}; give {remedy}")
+
+
+def check_range(operation: str, keys: Any) -> None:
+    """Raises `TypeError` where a part of the keys is something else."""
+    if not isinstance(keys, KeyRange):
+        raise TypeError(
+            f"{operation}: keys is {kind(keys)}; give a KeyRange(first, end)"
+        )
 
 
 def check_rows(operation: str, pages: Any) -> None:

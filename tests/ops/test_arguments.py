@@ -235,6 +235,9 @@ MISTAKEN: dict[str, Callable[[], Any]] = {
     "attention: scale is None; give a number": lambda: UNTYPED.attention(
         *CALL, scale=None
     ),
+    "attention_states: keys is a tuple; give": lambda: UNTYPED.attention_states(
+        *CALL, scale=1.0, keys=(LENGTHS, LENGTHS)
+    ),
     "rope_and_write: kv is an array": lambda: UNTYPED.rope_and_write(
         QKV, PAGES, PLACES, PLACES, TURNS
     ),
