@@ -19,7 +19,7 @@ class Values:
 
     kind: type | UnionType
     allowed: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[Any], bool] = dataclasses.field(repr=False)
 
     @property
     def or_none(self) -> "Values":
