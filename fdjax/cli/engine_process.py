@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fdjax.cli.errors import reported
+from fdjax.cli.errors import options_of, reported
 from fdjax.cli.served_model import ServedOptions, begin_device, load_served
 from fdjax.cli.start_times import StartTimes
 from fdjax.garbage import seldom_collected
@@ -56,7 +56,11 @@ def _load(options: ServedOptions) -> "Served":
     from fdjax.serve.http.logs import log_config
 
     times = StartTimes()
-    with reported(debug=options.debug), seldom_collected():
+    with (
+        options_of(options.option_names),
+        reported(debug=options.debug),
+        seldom_collected(),
+    ):
         logging.config.dictConfig(log_config(options.log_format))
         loaded, counts = load_served(options, times)
     facts = {

@@ -74,6 +74,11 @@ def options_of(names: Collection[str]) -> Generator[None]:
         _OPTIONS.reset(token)
 
 
+def option_names() -> tuple[str, ...]:
+    """Names of the options of the command that runs."""
+    return tuple(_OPTIONS.get({}))
+
+
 def in_options(error: Exception) -> str:
     """An error's message, with the command's options in place of fields.
 

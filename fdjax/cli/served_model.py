@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from fdjax.cli.errors import option_names
 from fdjax.cli.loading import keep_programs, load, load_ready
 from fdjax.cli.options import ModelOptions
 from fdjax.cli.progress import OnPrograms
@@ -35,6 +36,7 @@ class ServedOptions:
         programs_folder: for them; the user's by default.
         log_format: of the log.
         debug: see `reported`.
+        option_names: of the command, as errors of another process name them.
     """
 
     model: ModelOptions
@@ -44,6 +46,7 @@ class ServedOptions:
     programs_folder: pathlib.Path | None
     log_format: LogFormat
     debug: bool
+    option_names: tuple[str, ...] = dataclasses.field(default_factory=option_names)
 
     def told(self) -> dict[str, Any]:
         """As JSON has it, for another process."""
