@@ -26,7 +26,7 @@ from fdjax.kernels.matmul.params import (
 )
 from fdjax.kernels.paged import KVCache
 from fdjax.models.families import FAMILIES
-from fdjax.models.program import OP, LayerProgram, cuda, lower
+from fdjax.models.program import OP, LayerProgram, cuda, gemms
 from fdjax.models.program import instructions as do
 from fdjax.models.program.run import run_body
 from fdjax.models.program.views import refuse_views
@@ -62,7 +62,7 @@ def test_launches_do_what_the_instructions_say(
 ):
     """Regions hold NaN at first; what a kernel writes is apart from what it reads."""
     told = _simulate(monkeypatch)
-    monkeypatch.setattr(lower, "SLICE_ROWS", 64)
+    monkeypatch.setattr(gemms, "SLICE_ROWS", 64)
     call = call_of(config_of(name), kind, rows)
     actual = cuda.run(call)
     assert_agree(actual, run_body(call))
@@ -180,7 +180,7 @@ def test_the_chain_agrees_with_the_definition(
     name: str, kind: str, rows: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ):
     skip_without("layer_program", "gpu")
-    monkeypatch.setattr(lower, "SLICE_ROWS", 64)  # several
+    monkeypatch.setattr(gemms, "SLICE_ROWS", 64)  # several
     call = call_of(config_of(name), kind, rows, dtype=dtype)
 
     @jax.jit

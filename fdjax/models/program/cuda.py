@@ -12,16 +12,17 @@ from fdjax.kernels.add_norm.cuda import MAX_ROW_BYTES, UNIT_BYTES
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.layer_program import call as layer_program
-from fdjax.kernels.layer_program.launches import Linear
 from fdjax.kernels.layer_program.memory import ALIGNMENT, Memory, blocks_of
 from fdjax.kernels.matmul.params import GATED_UNIT, UNIT, MatmulConfig
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView, ScoreSpec, by_head
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.prefill_attention import handler as prefill_handler
+from fdjax.kernels.weight import Weight
 from fdjax.layers import Batch
 from fdjax.models.program import instructions as do
 from fdjax.models.program.arguments import LayerProgram, Ran
+from fdjax.models.program.gemms import Gemms
 from fdjax.models.program.kept import check_kept
 from fdjax.models.program.lower import Lowering, turns_in_attention, windows_of
 from fdjax.models.program.views import (
@@ -110,12 +111,12 @@ def _by_row(
 
 
 def _lowering(call: LayerProgram, views: Views) -> Lowering:
-    return Lowering(
-        call.program,
-        _rows(call, views),
-        dict(zip(call.program.body_parameters, call.parameters, strict=True)),
-        windows_of(call.program),
-    )
+    windows = windows_of(call.program)
+    return Lowering(call.program, _rows(call, views), _by_path(call), windows)
+
+
+def _by_path(call: LayerProgram) -> dict[str, Array | Weight]:
+    return dict(zip(call.program.body_parameters, call.parameters, strict=True))
 
 
 def gemm_configs(call: LayerProgram) -> tuple[MatmulConfig, ...]:
@@ -123,8 +124,9 @@ def gemm_configs(call: LayerProgram) -> tuple[MatmulConfig, ...]:
 
     The call's arrays may be stand-ins.
     """
-    launches = _lowering(call, view_shapes(call)).launches()
-    return tuple(one.config for one in launches if isinstance(one, Linear))
+    gemms = Gemms(_rows(call, view_shapes(call)), _by_path(call))
+    linear = (one for one in call.program.instructions if isinstance(one, do.Linear))
+    return tuple(map(gemms.config, linear))
 
 
 def refuse(call: LayerProgram) -> str | None:

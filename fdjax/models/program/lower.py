@@ -1,8 +1,7 @@
 """From a program to launches: each instruction as the kernels that compute it."""
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -10,22 +9,18 @@ import jax
 from fdjax.kernels.activations import place as activation_place
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.embedding.cuda import handlers_scale
-from fdjax.kernels.layer_program import config
 from fdjax.kernels.layer_program import launches as do
 from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import Memory
 from fdjax.kernels.layer_program.operands import Operand, Region, WeightOperand
-from fdjax.kernels.matmul.params import LibraryConfig, MatmulConfig
 from fdjax.kernels.paged import ScoreAttributes
 from fdjax.kernels.weight import FORMATS, Weight, format_of
 from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
+from fdjax.models.program.gemms import Gemms
 from fdjax.models.program.instructions import Program, Value
 from fdjax.models.program.views import Rows
 from fdjax.notation import Array
-
-SLICE_ROWS = 2048
-"""Rows of which the library writes gate and up at a time, before they become one."""
 
 _SCRATCH = Operand(Region.SCRATCH)
 """What an instruction's launches have to themselves: see `_scratch_size`."""
@@ -48,7 +43,7 @@ class Lowering:
     windows: Sequence[int]
     _buffers: Buffers = field(init=False)
     _arrays: dict[str, tuple[Operand, ...]] = field(init=False)
-    _choose: Callable[..., MatmulConfig] = field(init=False)
+    _gemms: Gemms = field(init=False)
 
     def __post_init__(self) -> None:
         self._buffers = assign(self.program)
@@ -57,8 +52,7 @@ class Lowering:
             path: tuple(Operand(next(regions)) for _ in jax.tree.leaves(each))
             for path, each in self.parameters.items()
         }
-        # Layers have GEMMs of the same few shapes, and a choice looks for a file.
-        self._choose = functools.cache(config.choose)
+        self._gemms = Gemms(self.rows, self.parameters)
 
     def launches(self) -> tuple[Launch, ...]:
         """All of them, in order."""
@@ -87,12 +81,12 @@ class Lowering:
                 yield from self._attention(one)
             case instructions.Sum():
                 x, delta = one.reads
-                size = self._rows(x) * x.columns
+                size = self.rows.of(x) * x.columns
                 yield do.Sum(size, self._at(x), self._at(delta), self._out(one))
             case instructions.Select():
                 (x,) = one.reads
                 yield do.Gather(
-                    False, x.columns, self._rows(x), self._at(x), self._out(one)
+                    False, x.columns, self.rows.of(x), self._at(x), self._out(one)
                 )
             case _:
                 raise AssertionError(one)
@@ -100,7 +94,7 @@ class Lowering:
     def _embed(self, one: instructions.Embed) -> Launch:
         (x,), table = one.writes, one.position_table
         return do.Embed(
-            rows=self._rows(x),
+            rows=self.rows.of(x),
             columns=x.columns,
             scale=float(handlers_scale(one.factor)),
             num_vectors=self.parameters[one.weight].shape[0],
@@ -115,7 +109,7 @@ class Lowering:
         x, *delta = one.reads
         out, *total = one.writes
         return do.Norm(
-            rows=self._rows(x),
+            rows=self.rows.of(x),
             columns=x.columns,
             epsilon=float(one.epsilon),
             scale_offset=float(one.scale_offset),
@@ -132,7 +126,7 @@ class Lowering:
         (x,) = one.reads
         heads = one.num_heads + 2 * one.num_kv_heads
         return do.HeadNorm(
-            rows=self._rows(x),
+            rows=self.rows.of(x),
             num_heads=one.num_heads,
             num_kv_heads=one.num_kv_heads,
             head_dim=x.columns // heads,
@@ -148,16 +142,16 @@ class Lowering:
 
     def _linear(self, one: instructions.Linear) -> Iterator[Launch]:
         x, *residual = one.reads
-        m, (n, k) = self._rows(x), self.parameters[one.weight].shape
+        m, (n, k) = self.rows.of(x), self.parameters[one.weight].shape
         gate, epilogue = one.gate, one.epilogue
-        slice_rows = self._slice_rows(one)
+        slice_rows = self._gemms.slice_rows(one)
         yield do.Linear(
             m=m,
             n=n,
             k=k,
             gated=gate is not None,
             activation=0 if gate is None else activation_place(gate),
-            config=self._config(one),
+            config=self._gemms.config(one),
             x=self._at(x),
             weight=self._weight(one.weight),
             bias=self._optional(one.bias),
@@ -170,28 +164,11 @@ class Lowering:
             place = activation_place(epilogue.activation)
             yield do.Activate(m * n, place, self._out(one))
 
-    def _config(self, one: instructions.Linear) -> MatmulConfig:
-        n, k = self.parameters[one.weight].shape
-        return self._choose(
-            self._rows(one.reads[0]),
-            n,
-            k,
-            gate=one.gate,
-            bias=one.bias is not None,
-            beside_attention=one.writes[0].name == "qkv" and not self.rows.prompts,
-        )
-
-    def _slice_rows(self, one: instructions.Linear) -> int:
-        """Rows of which the library writes gate and up at a time; 0: it does not."""
-        if one.gate is None or not isinstance(self._config(one), LibraryConfig):
-            return 0
-        return min(self._rows(one.reads[0]), SLICE_ROWS)
-
     def _scratch_size(self, one: instructions.Instruction) -> int:
         """Elements that an instruction's launches have to themselves."""
         match one:
             case instructions.Linear():
-                return self._slice_rows(one) * self.parameters[one.weight].shape[0]
+                return self._gemms.scratch(one)
             case instructions.Attention():
                 # Of all queries, or of those that lie among others'.
                 apart = self.rows.decoding if self.rows.prompts else 0
@@ -267,9 +244,6 @@ class Lowering:
             q=q,
             out=out,
         )
-
-    def _rows(self, value: Value) -> int:
-        return self.rows.tokens if value.rows == "tokens" else self.rows.wanted
 
     def _at(self, value: Value) -> Operand:
         if value == self.program.result:

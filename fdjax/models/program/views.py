@@ -10,7 +10,7 @@ from fdjax.kernels.paged import KVCache, PageView
 from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, own_pages
 from fdjax.layers import Batch
 from fdjax.models.program.arguments import LayerProgram
-from fdjax.models.program.instructions import Attention
+from fdjax.models.program.instructions import Attention, Value
 
 
 class Views(NamedTuple):
@@ -45,6 +45,10 @@ class Rows:
     decoding: int
     prompts: bool
     shares: bool = False
+
+    def of(self, value: Value) -> int:
+        """How many a value of the program has."""
+        return self.tokens if value.rows == "tokens" else self.wanted
 
 
 def views_of(call: LayerProgram) -> Views:
