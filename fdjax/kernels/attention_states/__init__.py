@@ -32,18 +32,10 @@ def attention_states(
     tree: UInt32[Array, "T N"] | None = None,
     keys: KeyRange | None = None,
 ) -> AttentionState:
-    """Attends from new tokens of each row to tokens of the row, or to a part of them.
+    """What new tokens of each row find among the row's tokens, or a part of them.
 
-    The queries are those of `PageView`: one a row that decodes, some of a row whose
-    drafts are verified, any number of a chunk of a prompt. What they find is a state
-    (FlashInfer, section 2.2), and `merge_states` joins those of several parts: of a
-    prefix that rows share and of their own tokens, say.
-
-    The arguments are the fields of `Attention` and its `ScoreSpec`. With a `tree`,
-    windows and ALiBi count by position in the sequence: ancestors, not slots.
-
-    Returns:
-        What each query has found; what belongs to no row has found nothing, or a sink.
+    `fdjax.ops.attention_states` tells of each argument; they are the fields of
+    `Attention` and its `ScoreSpec`.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.

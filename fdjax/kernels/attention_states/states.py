@@ -26,12 +26,7 @@ class AttentionState:
 def merge_states(states: Sequence[AttentionState]) -> AttentionState:
     """What queries have found among the keys of all states (FlashInfer, section 2.2).
 
-    It does not matter how keys are shared out among states, as long as each key is
-    in one of them; nor does the order, up to rounding. Sinks belong in one state
-    alone, or they count as often as there are states.
-
-    Args:
-        states: of the same queries, one or more.
+    `fdjax.ops.merge_states` tells what they may be.
 
     Raises:
         ValueError: there are none, or they are not of the same shapes.
