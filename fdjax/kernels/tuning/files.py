@@ -21,8 +21,8 @@ FORMAT = 1
 ROWS = "shapes"
 """The part of `matmul`: a list, which is written a row a line."""
 
-_MOVED_BY = ("XDG_CONFIG_HOME", "HOME")
-"""The variables of the environment that say where the user's folder is."""
+_CONFIG_HOME = "XDG_CONFIG_HOME"
+"""The variable of the environment that moves the user's folder from HOME."""
 
 SHIPPED = pathlib.Path(__file__).parent / "tables"
 
@@ -34,7 +34,7 @@ def places(kind: str) -> Sequence[tuple[pathlib.Path, str]]:
         kind: the device's name, as JAX has it.
     """
     # Asked some twenty times in every trace, and paths take as long as to trace an add.
-    return _places(kind, *map(os.environ.get, _MOVED_BY))
+    return _places(kind, *map(os.environ.get, (_CONFIG_HOME, "HOME")))
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def user_path(kind: str) -> pathlib.Path:
     Raises:
         NoHomeError: the user has none.
     """
-    return user_folder("XDG_CONFIG_HOME", ".config") / "tuned" / _name(kind)
+    return user_folder(_CONFIG_HOME, ".config") / "tuned" / _name(kind)
 
 
 def _name(kind: str) -> str:
