@@ -81,8 +81,10 @@ def run(tool: str, tests: Sequence[str], selection: str) -> tuple[int, Counter[s
         report = Path(folder) / "tests.xml"
         line = [*command(tool, tests, selection), f"--junitxml={report}"]
         print(*line, flush=True)
-        # The run is recorded here: the tool's findings are not known to the tests.
-        environment = {**os.environ, **ENVIRONMENT, "FDJAX_GPU_RECORD": ""}
+        # The run is recorded here: the tool's findings are not known to the tests. They
+        # record where nobody reads: compute-sanitizer drops a variable that is empty.
+        unread = {"FDJAX_GPU_RECORD": str(Path(folder) / "unread.json")}
+        environment = {**os.environ, **ENVIRONMENT, **unread}
         status = subprocess.call(line, env=environment)
         counts = counted(report)
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:

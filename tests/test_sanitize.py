@@ -25,8 +25,8 @@ def recorded_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
 
     def run(status: int, suite: str, *options: str) -> tuple[int, dict[str, Run]]:
         def call(line: list[str], env: dict[str, str]) -> int:
-            assert env["FDJAX_GPU_RECORD"] == ""
             report = Path(line[-1].partition("=")[2])
+            assert Path(env["FDJAX_GPU_RECORD"]).parent == report.parent  # soon gone
             if suite:
                 report.write_text(f"<testsuites><testsuite {suite}/></testsuites>")
             return status
