@@ -43,6 +43,11 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
     return _invariant(wanted)
 
 
+def is_batch_invariant() -> bool:
+    """Whether this is such a block: a kernel may have to be launched in another way."""
+    return _invariant.value
+
+
 def as_here() -> Callable[[], AbstractContextManager[Any]]:
     """Makes contexts in which another thread chooses as this one does now.
 

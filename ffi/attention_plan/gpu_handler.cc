@@ -10,6 +10,7 @@ struct Attributes {
   int64_t window;  // paged::kAllTokens: none
   int64_t slots, heads, max_items, max_pieces;
   int64_t item_tokens;
+  int64_t piece_tokens;  // 0: as is best for all rows
 };
 
 }  // namespace fdjax::attention_plan
@@ -19,7 +20,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     StructMember<int64_t>("room"), StructMember<int64_t>("window"),
     StructMember<int64_t>("slots"), StructMember<int64_t>("heads"),
     StructMember<int64_t>("max_items"), StructMember<int64_t>("max_pieces"),
-    StructMember<int64_t>("item_tokens"));
+    StructMember<int64_t>("item_tokens"), StructMember<int64_t>("piece_tokens"));
 
 namespace fdjax::attention_plan {
 namespace {
@@ -40,7 +41,18 @@ ffi::Error check(const Attributes& a, int64_t rows) {
   FDJAX_RETURN_IF_ERROR(
       check_range("max_items", a.max_items, rows * a.kv_heads / a.heads, kMaxItems));
   FDJAX_RETURN_IF_ERROR(check_range("item_tokens", a.item_tokens, 0, kMaxItemTokens));
-  return check_range("max_pieces", a.max_pieces, 0, kMaxPieces);
+  if (a.piece_tokens == 0) {
+    return check_range("max_pieces", a.max_pieces, 0, kMaxPieces);
+  }
+  FDJAX_RETURN_IF_ERROR(
+      check_range("piece_tokens", a.piece_tokens, kTileTokens, paged::kMaxTokens));
+  // Rows are cut whatever others there are, so there is room for all that they may be.
+  const int64_t piece_tiles = a.piece_tokens / kTileTokens;
+  const int64_t pieces =
+      std::min<int64_t>(kMaxRowPieces, a.room / (piece_tiles * kTileTokens) + 1);
+  const int64_t needed = rows * a.kv_heads * pieces;
+  FDJAX_RETURN_IF_ERROR(check_range("max_items", a.max_items, needed, kMaxItems));
+  return check_range("max_pieces", a.max_pieces, needed, kMaxItems);
 }
 
 ffi::Error handle(gpu_stream stream, const Attributes& a, ffi::Buffer<ffi::S32> lengths,
@@ -60,7 +72,8 @@ ffi::Error handle(gpu_stream stream, const Attributes& a, ffi::Buffer<ffi::S32> 
                            .max_pieces = static_cast<int>(a.max_pieces)},
                  .item_tokens = static_cast<int>(a.item_tokens),
                  .room = static_cast<int>(a.room),
-                 .window = static_cast<int>(a.window)};
+                 .window = static_cast<int>(a.window),
+                 .piece_tiles = static_cast<int>(a.piece_tokens / kTileTokens)};
   const gpu_error error = launch_plan(stream, p);
   if (error == kGpuSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("attention_plan: ") +

@@ -48,8 +48,12 @@ __device__ inline int tiles_of(const Params& p, int row) {
   return (end + kTileTokens - 1) / kTileTokens - begin / kTileTokens;
 }
 
-__device__ inline Cut cut_row(const Params& p, uint32_t tiles, const Limit& limit) {
+__device__ inline Cut cut_row(const Params& p, uint32_t tiles, Limit limit) {
   const int kv_heads = p.shape.kv_heads;
+  if (p.piece_tiles > 0) {
+    const int least = static_cast<int>((tiles + kMaxRowPieces - 1) / kMaxRowPieces);
+    limit.tiles = max(limit.tiles, least);
+  }
   if (tiles > limit.tiles) {
     const uint32_t pieces = (tiles + limit.tiles - 1) / limit.tiles;
     const int most = (tiles + pieces - 1) / pieces;
@@ -63,7 +67,9 @@ __device__ inline Cut cut_row(const Params& p, uint32_t tiles, const Limit& limi
           static_cast<int>(heads * tiles) * kTileTokens + p.item_tokens};
 }
 
-__device__ inline Limit limit_of(const Shape& s, int64_t tiles, int candidate) {
+__device__ inline Limit limit_of(const Params& p, int64_t tiles, int candidate) {
+  const Shape& s = p.shape;
+  if (p.piece_tiles > 0) return {p.piece_tiles, s.heads};  // the candidates are one
   if (candidate == 0) return {INT_MAX, s.heads};
   const int64_t whole = tiles * s.kv_heads * kShares[candidate];
   const int64_t per = int64_t{s.slots} * 1024;
@@ -270,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   int64_t total = 0;
   for (int i = 0; i < kCandidates; ++i) total += all_tiles[i];
-  const Limit own = limit_of(s, total, warp);
+  const Limit own = limit_of(p, total, warp);
   const Estimate mine = judge(p, shared.tiles, own, shared.ends[warp]);
   if (lane == 0) {
     shared.limits[warp] = own;

@@ -14,6 +14,9 @@ struct Params {
   int item_tokens;  // what an item costs beside its tokens, in tokens of a head
   int room;         // tokens of a row in its pages
   int window;       // tokens a query sees; paged::kAllTokens: all
+  // 0: pieces are what is best for all rows. Else each row is cut by itself, into
+  // pieces of so many tiles, or kMaxRowPieces larger ones.
+  int piece_tiles;
 };
 
 }  // namespace fdjax::attention_plan

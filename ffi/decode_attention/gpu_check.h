@@ -77,7 +77,7 @@ inline ffi::Error check_config(const LaunchAttributes& config, const Dims& d,
                    " and Hkv = " + std::to_string(*d.kv_heads));
   }
   FDJAX_RETURN_IF_ERROR(
-      check_range("max_pieces", config.max_pieces, 0, attention_plan::kMaxPieces));
+      check_range("max_pieces", config.max_pieces, 0, attention_plan::kMaxItems));
   const int64_t whole = *d.rows * *d.kv_heads / config.heads;
   FDJAX_RETURN_IF_ERROR(check_range("max_items", config.max_items,
                                     std::max(whole, config.slots),

@@ -57,7 +57,7 @@ struct Params : paged::View {
   float phi;       // the unified maximum
   // A row keeps its result where phi + low < its largest score < phi + high.
   float low, high;
-  Newest newest;
+  Newest newest = {};
   // Who does what (attention_plan/plan.h). Its counters are zero before and after.
   int32_t* plan = nullptr;
   // What the pieces of cut rows leave for merge.cuh to add, aligned to 16 bytes:
@@ -66,7 +66,7 @@ struct Params : paged::View {
   KernelConfig block = {};
   // On a CPU only, [rows]: the row of the page table that each row reads; nullptr: its
   // own.
-  const int32_t* table_rows;
+  const int32_t* table_rows = nullptr;
 };
 
 inline constexpr float kLog2E = 1.44269504f;

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdjax.kernels.attention_plan import Plan, PlanShape, cuda, make_plan, plan_shape
-from fdjax.kernels.attention_plan.shape import MAX_ROWS
+from fdjax.kernels.attention_plan import (
+    Plan,
+    PlanShape,
+    cuda,
+    invariant_shape,
+    make_plan,
+    plan_shape,
+)
+from fdjax.kernels.attention_plan.shape import MAX_ROW_PIECES, MAX_ROWS
 from tests.support.handlers import skip_without
 
 SLOTS = (1, 3, 8, 66, 78, 132, 256)
@@ -29,6 +36,18 @@ def _drawn(draw: st.DrawFn) -> tuple[list[int], PlanShape, int, int | None]:
     kv_heads = draw(st.sampled_from([1, 2, 3, 8, 12]))
     heads = draw(st.sampled_from([h for h in (1, 2, 4, 8) if kv_heads % h == 0]))
     slots = draw(st.sampled_from(SLOTS))
+    room = draw(st.sampled_from([0, 100, 1 << 16]))
+    window = draw(st.sampled_from([None, 1, 17, 1000]))
+    if piece := draw(st.sampled_from([0, 0, 16, 512])):
+        shape = invariant_shape(
+            len(lengths),
+            kv_heads,
+            slots=slots,
+            heads=heads,
+            piece_tokens=piece,
+            room=room,
+        )
+        return lengths, shape, room, window
     shape = plan_shape(
         len(lengths),
         kv_heads,
@@ -36,8 +55,7 @@ def _drawn(draw: st.DrawFn) -> tuple[list[int], PlanShape, int, int | None]:
         heads=heads,
         item_tokens=draw(st.sampled_from([0, 64, 1000, 4096])),
     )
-    room = draw(st.sampled_from([0, 100, 1 << 16]))
-    return lengths, shape, room, draw(st.sampled_from([None, 1, 17, 1000]))
+    return lengths, shape, room, window
 
 
 def _tokens(plan: Plan) -> dict[tuple[int, int], list[int]]:
@@ -80,6 +98,35 @@ def test_a_plan_fits_its_room(drawn: tuple[list[int], PlanShape, int, int | None
     assert sorted(records) == list(range(plan.num_pieces))
     assert plan.num_pieces <= shape.max_pieces
     assert plan == make_plan(lengths, shape, room=room, window=window)
+
+
+def _of_row(plan: Plan, row: int) -> set[tuple[int, ...]]:
+    """What is done for a row, whoever does it and wherever it leaves its results."""
+    return {item.integers()[1:-1] for item in plan.items if item.row == row}
+
+
+@settings(deadline=None, max_examples=60)
+@given(_drawn(), st.sampled_from(SLOTS), st.sampled_from([16, 512]))
+def test_what_is_done_for_a_row_that_is_cut_by_itself_follows_from_it(
+    drawn: tuple[list[int], PlanShape, int, int | None], slots: int, piece: int
+):
+    lengths, shape, room, window = drawn
+
+    def planned(lengths: list[int], slots: int) -> Plan:
+        of_rows = invariant_shape(
+            len(lengths),
+            shape.num_kv_heads,
+            slots=slots,
+            heads=shape.heads,
+            piece_tokens=piece,
+            room=room,
+        )
+        return make_plan(lengths, of_rows, room=room, window=window)
+
+    plan = planned(lengths, shape.slots)
+    for row, length in enumerate(lengths):
+        assert _of_row(plan, row) == _of_row(planned([length], slots), 0)
+    assert max(item.pieces for item in plan.items) <= MAX_ROW_PIECES
 
 
 def _busiest(plan: Plan) -> float:
@@ -146,12 +193,27 @@ def _written(
 @pytest.mark.parametrize("rows", [1, 2, 31, 64, 255, 1025, MAX_ROWS])
 @pytest.mark.parametrize("window", [None, 700])
 @pytest.mark.parametrize(("kv_heads", "heads", "slots"), [(8, 8, 256), (3, 1, 78)])
+@pytest.mark.parametrize("piece_tokens", [0, 512])
 def test_the_kernel_makes_the_same_plan(
-    rows: int, window: int | None, kv_heads: int, heads: int, slots: int
+    rows: int,
+    window: int | None,
+    kv_heads: int,
+    heads: int,
+    slots: int,
+    piece_tokens: int,
 ):
     skip_without(cuda.NAME, "gpu")
     random = np.random.default_rng(rows)
     shape = plan_shape(rows, kv_heads, slots=slots, heads=heads)
+    if piece_tokens:
+        shape = invariant_shape(
+            rows,
+            kv_heads,
+            slots=slots,
+            heads=heads,
+            piece_tokens=piece_tokens,
+            room=16_384,
+        )
     for scale in (1, 300, 20_000):
         lengths = random.integers(0, scale, rows)
         lengths[random.integers(rows)] = 30_000

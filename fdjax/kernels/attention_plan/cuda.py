@@ -24,6 +24,7 @@ class Attributes:
     max_items: int
     max_pieces: int
     item_tokens: int
+    piece_tokens: int
 
 
 def make_plan(
@@ -50,6 +51,7 @@ def make_plan(
                 max_items=shape.max_items,
                 max_pieces=shape.max_pieces,
                 item_tokens=shape.item_tokens,
+                piece_tokens=shape.piece_tokens,
             )
         ),
     )

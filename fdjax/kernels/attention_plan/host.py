@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from fdjax.kernels.attention_plan.shape import TILE_TOKENS, PlanShape
+from fdjax.kernels.attention_plan.shape import (
+    MAX_ROW_PIECES,
+    TILE_TOKENS,
+    PlanShape,
+)
 
 LEAST_TOKENS = 256
 """Of an item, where its row has more."""
@@ -122,6 +126,9 @@ class _Limit:
 
 
 def _cut(shape: PlanShape, tiles: int, limit: _Limit) -> _Cut:
+    if shape.piece_tokens and limit.tiles is not None:
+        least = -(-tiles // MAX_ROW_PIECES)
+        limit = _Limit(max(limit.tiles, least), limit.heads)
     if limit.tiles is not None and tiles > limit.tiles:
         pieces = -(-tiles // limit.tiles)
         cost = -(-tiles // pieces) * TILE_TOKENS + shape.item_tokens
@@ -134,6 +141,8 @@ def _cut(shape: PlanShape, tiles: int, limit: _Limit) -> _Cut:
 
 
 def _limit(shape: PlanShape, tiles: int, candidate: int) -> _Limit:
+    if shape.piece_tokens:  # the candidates are one
+        return _Limit(shape.piece_tokens // TILE_TOKENS, shape.heads)
     if candidate == 0:
         return _Limit(None, shape.heads)
     whole = tiles * shape.num_kv_heads * SHARES[candidate]

@@ -89,4 +89,4 @@ def refuse_arguments(call: Attention) -> str | None:
     return prefill.refuse_arguments(_prompts(call), prefill.CUDA_LIMITS)
 
 
-CUDA = Impl(run, refuse)
+CUDA = Impl(run, refuse, batch_invariant=True)

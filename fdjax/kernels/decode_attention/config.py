@@ -12,9 +12,11 @@ from collections.abc import Iterator
 
 from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan.shape import (
+    INVARIANT_PIECE_TOKENS,
     ITEM_TOKENS,
     TILE_TOKENS,
     PlanShape,
+    invariant_shape,
     plan_shape,
 )
 from fdjax.kernels.chip import chip
@@ -47,6 +49,8 @@ class LaunchConfig:
         slots: clusters of the grid, to which the plan deals out the items.
         in_runs: see `Sizes`.
         item_tokens: what an item costs beside its tokens (`PlanShape`).
+        piece_tokens: each row is cut by itself (`PlanShape`); 0: it is not.
+        room: with these, tokens that a row's pages have room for.
     """
 
     splits: int
@@ -55,9 +59,20 @@ class LaunchConfig:
     slots: int
     in_runs: bool = False
     item_tokens: int = ITEM_TOKENS
+    piece_tokens: int = 0
+    room: int = 0
 
     def plan_shape(self, rows: int, num_kv_heads: int) -> PlanShape:
         """The shape of the plan that the kernel needs with this launch config."""
+        if self.piece_tokens:
+            return invariant_shape(
+                rows,
+                num_kv_heads,
+                slots=self.slots,
+                heads=self.heads,
+                piece_tokens=self.piece_tokens,
+                room=self.room,
+            )
         return plan_shape(
             rows,
             num_kv_heads,
@@ -107,6 +122,7 @@ class Sizes:
             tokens lie scattered over other beams' pages, and plain loads are 3 to 8 %
             faster (16 to 64 prompts of 4 beams with the heads of Llama-2-13B).
         alone: a block fills an SM (`fills_sm`).
+        invariant: a row's result must not depend on other rows by a single bit.
     """
 
     rows: int
@@ -115,6 +131,7 @@ class Sizes:
     max_warps: int = WARPS[-1]
     in_runs: bool = False
     alone: bool = False
+    invariant: bool = False
 
     @staticmethod
     def of(
@@ -196,6 +213,8 @@ def heuristic(sizes: Sizes) -> LaunchConfig:
     blocks of a cluster run in one group of some 16 SMs, so larger clusters leave more
     SMs idle (8 x 32768: 246 us with 2 splits, 258 with 3, 277 with 8).
     """
+    if sizes.invariant:
+        return _invariant(sizes)
     measured = table.PART.find()
     if sizes.pairs >= measured.blocks_two_an_sm:
         # Several heads in a block read whole slots: 256 x 1024 takes 246.9 us with 8,
@@ -210,6 +229,18 @@ def heuristic(sizes: Sizes) -> LaunchConfig:
         return _alone(sizes, useful)
     wanted = -(-192 // sizes.pairs)  # 8 x 1024: 14.3 us with 3 splits, 15.2 with 2
     return _config(sizes, min(wanted, useful, MAX_SPLITS), 1, 8)
+
+
+def _invariant(sizes: Sizes) -> LaunchConfig:
+    """The one launch config whose items follow from their row alone.
+
+    How many clusters there are changes only who does an item.
+    """
+    heads = max(h for h in HEADS if sizes.num_kv_heads % h == 0)
+    config = _config(sizes, 1, heads, 8)
+    return dataclasses.replace(
+        config, piece_tokens=INVARIANT_PIECE_TOKENS, room=sizes.max_tokens
+    )
 
 
 def _alone(sizes: Sizes, useful: int) -> LaunchConfig:

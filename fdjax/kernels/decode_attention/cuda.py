@@ -12,7 +12,7 @@ from fdjax.kernels.decode_attention import config, handler
 from fdjax.kernels.decode_attention.arguments import Attended, DecodeAttention
 from fdjax.kernels.decode_attention.unified import SchemeAttributes, UnifiedMax
 from fdjax.kernels.limits import Limits, refuse_sizes
-from fdjax.kernels.op import Impl
+from fdjax.kernels.op import Impl, is_batch_invariant
 from fdjax.kernels.paged import (
     AttentionAttributes,
     attention_attributes,
@@ -62,7 +62,12 @@ def run(call: DecodeAttention) -> Attended:
 
 
 def reads_prefixes_once(call: DecodeAttention) -> bool:
-    """Whether positions do not matter: then a row may begin behind its prefix."""
+    """Whether positions do not matter: then a row may begin behind its prefix.
+
+    Nor may it matter who shares the prefix (`op.batch_invariant`).
+    """
+    if is_batch_invariant():
+        return False
     scores, page_size = call.scores, call.kv.cache.page_size
     if call.pages.by_slot or page_size < LEAST_SHARED_PAGE:
         return False
@@ -115,7 +120,7 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
     in_runs = call.pages.by_slot and not shares
-    return config.Sizes.of(
+    sizes = config.Sizes.of(
         rows,
         cache.num_kv_heads,
         call.max_tokens,
@@ -124,6 +129,7 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
         page_size=call.table_page_size,
         in_runs=in_runs,
     )
+    return dataclasses.replace(sizes, invariant=is_batch_invariant())
 
 
 def plan_for(call: DecodeAttention, shape: PlanShape) -> Int32[Array, " _"]:
@@ -153,4 +159,4 @@ def refuse(call: DecodeAttention) -> str | None:
     return ffi.refuse(handler.NAME, platform="gpu") or refuse_arguments(call)
 
 
-IMPL = Impl(run, refuse)
+IMPL = Impl(run, refuse, batch_invariant=True)

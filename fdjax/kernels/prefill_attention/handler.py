@@ -10,7 +10,7 @@ from fdjax.kernels import ffi
 from fdjax.kernels.chip import chip
 from fdjax.kernels.decode_attention.unified import SchemeAttributes, UnifiedMax
 from fdjax.kernels.limits import ANY, Limits, refuse_sizes
-from fdjax.kernels.op import Impl
+from fdjax.kernels.op import Impl, is_batch_invariant
 from fdjax.kernels.paged import (
     AttentionAttributes,
     attention_attributes,
@@ -79,8 +79,14 @@ def run_on_gpu(call: PrefillAttention) -> Attended:
 
 
 def room_on_gpu(call: PrefillAttention) -> Room:
-    """What the blocks of a GPU have room for."""
+    """What the blocks of a GPU have room for.
+
+    Inside `op.batch_invariant()` no keys are cut: into how many pieces would depend on
+    all rows of the call. A tile of queries is of one row in any case.
+    """
     num_kv_heads = call.kv.cache.num_kv_heads
+    if is_batch_invariant():
+        return Room(chip().num_sms / num_kv_heads, records=0)
     return room_of(_most_tiles(call), num_kv_heads, chip().num_sms)
 
 
@@ -182,4 +188,4 @@ def _refuse_on_gpu(call: PrefillAttention) -> str | None:
 
 
 CPU = Impl(run_on_cpu, _refuse_on_cpu, batch_invariant=True)
-CUDA = Impl(run_on_gpu, _refuse_on_gpu)
+CUDA = Impl(run_on_gpu, _refuse_on_gpu, batch_invariant=True)
