@@ -8,7 +8,7 @@ MAX_ROWS = ffi.limit("attention_plan", "max_rows")
 """Of a batch: what the block that makes the plan has room for."""
 MAX_ROW_PIECES = ffi.limit("attention_plan", "max_row_pieces")
 """Of a row and head that is cut by itself."""
-INVARIANT_PIECE_TOKENS = 512
+INVARIANT_PIECE_TOKENS = 1024
 """Of a piece, where each row is cut by itself."""
 ITEM_TOKENS = 64
 """What an item costs beside its tokens where another block of its SM hides the most."""
