@@ -25,7 +25,7 @@ def steps(rows: Sequence[Row]) -> str:
                 f"{own:.2f}",
                 "" if plain is None else f"{plain['ms_per_step']:.2f}",
                 "" if plain is None else f"{own / plain['ms_per_step']:.2f}",
-                f"{row['spread']:.1%}",
+                _spread(row),
                 *(_beside(peer, own) for peer in peers),
                 row["commit"],
             )
@@ -47,9 +47,13 @@ def throughput(rows: Sequence[Row]) -> str:
         if peer is not None:
             rate = peer["requests_per_s"]
             others = (f"{rate:.2f}", f"{own / rate:.1f} x")
-        shape, spread = f"{prompts} x {beams}", f"{row['spread']:.1%}"
+        shape, spread = f"{prompts} x {beams}", _spread(row)
         cells.append((shape, f"{own:.2f}", spread, *others, row["commit"]))
     return markdown(header, cells)
+
+
+def _spread(row: Row) -> str:
+    return "one run" if row["spread"] is None else f"{row['spread']:.1%}"
 
 
 def attention(rows: Sequence[Row]) -> str:

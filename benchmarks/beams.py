@@ -83,7 +83,7 @@ def measure(run: Run, search: Search, *, repeats: int) -> dict[str, Any]:
         "first_ms": round(first * 1e3, 3),
         "ms_per_step": round(step * 1e3, 4),
         "requests_per_s": round(search.prompts / whole, 4),
-        "spread": round(spread / whole, 4),
+        "spread": round(spread / whole, 4) if repeats > 1 else None,
         **results.provenance(),
     }
 

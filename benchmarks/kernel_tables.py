@@ -32,6 +32,29 @@ def attention(rows: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
+def in_turns(rows: Sequence[Row]) -> str:
+    """One layer's decode attention beside that of another checkout, by scheme."""
+    lines: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        name = row["case"].removeprefix("llama3_8b_")
+        lines.setdefault(_shape(name), {})[row["scheme"]] = row
+    other = rows[0]["other_commit"]
+    header = ("batch x context", "unified, µs", other, "synchronised", other, "commit")
+    cells = (
+        (
+            name,
+            *(
+                f"{found[scheme][way]:.1f}"
+                for scheme in ("unified", "synchronised")
+                for way in ("us", "other_us")
+            ),
+            found["unified"]["commit"],
+        )
+        for name, found in lines.items()
+    )
+    return markdown(header, cells)
+
+
 def gemms(rows: Sequence[Row]) -> str:
     """One GEMM alone: ours, cuBLAS's, and the time of its bytes."""
     sizes = sorted({row["m"] for row in rows})
@@ -93,6 +116,25 @@ def unequal(rows: Sequence[Row]) -> str:
         )
         for row in rows
         if "tflop_s" not in row
+    )
+    return markdown(header, cells)
+
+
+def invariant(rows: Sequence[Row]) -> str:
+    """One layer's attention with bits that depend on a row alone, and without."""
+    header = ("rows x tokens, or prompts", "µs", "batch-invariant", "of it", "spread",
+              "commit")  # fmt: skip
+    cells = (
+        (
+            (_rows if case[0].isdigit() and "@" not in case else _prompts)(case),
+            f"{row['us']:,.1f}",
+            f"{row['invariant_us']:,.1f}",
+            f"{row['ratio']:.2f}",
+            f"{row['spread']:.0%}",
+            row["commit"],
+        )
+        for row in rows
+        for case in (row["case"],)
     )
     return markdown(header, cells)
 

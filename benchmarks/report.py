@@ -74,6 +74,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         *map(of, ("serving", "start", "trace_decode", "peers"))
     ),
     "online": lambda: _shown(tables.online(of("serving_online")), ONLINE),
+    "online_alone": lambda: tables.online_alone(of("serving_online_alone")),
     "over_http": lambda: tables.over_http(of("serving_http")),
     "models": lambda: tables.by_batch(of("decode_models"), "model"),
     "ablation": lambda: tables.by_batch(of("ablation"), "variant"),
@@ -85,6 +86,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
         of("decode_attention_pallas")
     ),
     "attention": lambda: kernel_tables.unequal(of("attention")),
+    "invariant": lambda: kernel_tables.invariant(of("attention_invariance")),
+    "decode_in_turns": lambda: kernel_tables.in_turns(of("decode_in_turns")),
     "shared_steps": lambda: kernel_tables.shared_steps(of("shared_steps")),
     "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
     "ragged_attention": lambda: stack_tables.peers(of("ragged_attention")),
@@ -120,6 +123,7 @@ PAGES = {
         "beside",
         "whole",
         "online",
+        "online_alone",
         "over_http",
         "models",
         "ablation",
@@ -129,10 +133,11 @@ PAGES = {
     ),
     "docs/stacks.md": ("ragged_attention", "sgl_jax", "tunix"),
     "docs/beam-search.md": ("beams", "beams_many"),
-    "docs/kernels/attention.md": ("attention", "shared_steps"),
+    "docs/kernels/attention.md": ("attention", "shared_steps", "invariant"),
     "docs/kernels/prefill_attention.md": ("prefill_attention",),
     "docs/kernels/decode_attention.md": (
         "decode_attention",
+        "decode_in_turns",
         "decode_attention_pallas",
     ),
     "docs/kernels/beam_attention.md": ("beam_attention",),

@@ -141,7 +141,8 @@ def whole(
 
 def _range(rows: Sequence[Row], name: str, form: str) -> str:
     values = sorted(row[name] for row in rows)
-    return f"{values[0]:{form}} to {values[-1]:{form}}"
+    ends = (f"{values[0]:{form}}", f"{values[-1]:{form}}")
+    return " to ".join(dict.fromkeys(ends))
 
 
 LOADS = {
@@ -177,6 +178,26 @@ def online(rows: Sequence[Row]) -> str:
             row["commit"],
         )
         for load, (row, other) in pairs.items()
+    )
+    return markdown(header, cells)
+
+
+def online_alone(rows: Sequence[Row]) -> str:
+    """First tokens and those after them under loads, of fdjax alone."""
+    header = ("load", "requests", "p50 / p90 / p99 of the first token, ms",
+              "each after it, ms", "requests/s", "commit")  # fmt: skip
+    cells = (
+        (
+            LOADS[row["load"]],
+            str(row["requests"]),
+            *(
+                " / ".join(f"{value:,.{1 if value < 100 else 0}f}" for value in row[of])
+                for of in ("ttft_ms", "tpot_ms")
+            ),
+            f"{row['requests_per_s']:.2f}",
+            row["commit"],
+        )
+        for row in rows
     )
     return markdown(header, cells)
 

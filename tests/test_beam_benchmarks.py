@@ -44,6 +44,8 @@ def test_the_table_of_many_searches_has_their_spreads():
     longer = row | {"context": 2048, "requests_per_s": 1.0}
     *_, last = beam_tables.throughput([row, peer, longer]).splitlines()
     assert last == "| 2 x 4 | 6.00 | 16.1% | 2.00 | 3.0 x | abc |"
+    *_, last = beam_tables.throughput([row | {"spread": None}, peer]).splitlines()
+    assert last == "| 2 x 4 | 6.00 | one run | 2.00 | 3.0 x | abc |"
 
 
 def test_cases_are_what_is_asked_for():

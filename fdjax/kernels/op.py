@@ -35,7 +35,12 @@ _recorded: ContextVar[list[str] | None] = ContextVar("recorded", default=None)
 
 
 def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
-    """Inside a `with` block: only implementations with `Impl.batch_invariant` serve.
+    """Inside a `with` block: a row's result has bits that other rows do not change.
+
+    Nor does their number, nor the width of their page tables. Only implementations of
+    which that holds serve (`Impl.batch_invariant`), and they take no choice by the
+    batch; an operation that has none here raises `fdjax.errors.Unsupported`. `jax.jit`
+    keeps what it traces here apart from what it traces elsewhere.
 
     Args:
         wanted: `False` lets all of them serve, as outside.

@@ -11,6 +11,7 @@ number, what is added the second.
 """
 
 from fdjax.kernels.attention_states import AttentionState, KeyRange
+from fdjax.kernels.op import batch_invariant
 from fdjax.kernels.paged import KVCache, KVLayer, PageLayout, PageView
 from fdjax.ops.attention import attention, attention_states, merge_states
 from fdjax.ops.layer import flat_gemm, rms_norm, rope_and_write, sample
@@ -26,6 +27,7 @@ __all__ = [
     "PageView",
     "attention",
     "attention_states",
+    "batch_invariant",
     "flat_gemm",
     "merge_states",
     "ragged_paged_attention",
@@ -34,4 +36,4 @@ __all__ = [
     "sample",
 ]
 
-VERSION = "1.1"
+VERSION = "1.2"
