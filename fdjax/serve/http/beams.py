@@ -13,6 +13,8 @@ from fdjax.serve.http.errors import ApiError
 _ASKED_BESIDE = ("logprobs", "prompt_logprobs", "structured_outputs")
 _OF_BEAMS = tuple(one.name for one in dataclasses.fields(BeamSearch))
 _TAKEN = (*COMMON, "temperature", *_OF_BEAMS)
+# The temperature of clients that always send one: it is what a request without one has.
+UNSAID = 1.0
 
 
 def given_fields(body: object) -> dict[str, Any]:
@@ -49,6 +51,8 @@ def beam_params(
     width = {"n": n} if "beam_width" in fields else {"beam_width": n}
     limit = {k: v for k, v in defaults.items() if k == "max_tokens"}
     given = {k: v for k, v in fields.items() if k in _TAKEN}
+    if given.get("temperature") == UNSAID:
+        del given["temperature"]
     return BeamSearchParams(**(limit | width | given), stream_best=stream_best)
 
 

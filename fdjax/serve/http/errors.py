@@ -128,7 +128,7 @@ def refusals(fields: Collection[str], **renamed: str) -> Generator[None]:
         param = next((word for word in words if word in fields), None)
         message = str(error)
         if width := renamed.get("beam_width"):  # which the client has not sent
-            message = message.replace("beam_width", width)
+            message = re.sub(r"\bbeam_width\b", width, message)
         raise ApiError(message, param=param) from error
 
 

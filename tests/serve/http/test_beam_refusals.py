@@ -56,14 +56,26 @@ async def test_wider_searches_than_the_engine_takes_are_refused(name: str):
 
 
 @pytest.mark.parametrize(
-    ("n", "told"),
+    ("widest", "n", "told"),
     [
-        (3, r"n is 3, but max_num_beams is 2 .* lower n, or raise max_num_beams"),
-        (513, "n is 513; use an integer from 1 to 512"),
+        (
+            "max_num_beams",
+            3,
+            r"n is 3, but \w+ is 2 .* lower n, or raise max_num_beams",
+        ),
+        (
+            "max_beam_width",
+            3,
+            r"n is 3, but \w+ is 2; lower n, or raise max_beam_width",
+        ),
+        ("max_num_beams", 513, "n is 513; use an integer from 1 to 512"),
     ],
 )
-async def test_an_n_that_is_the_width_is_named_where_it_is_too_large(n: int, told: str):
-    engine: Any = tiny_engine(max_num_seqs=4, max_num_beams=2)
+async def test_an_n_that_is_the_width_is_named_where_it_is_too_large(
+    widest: str, n: int, told: str
+):
+    limits: Any = {widest: 2}
+    engine: Any = tiny_engine(max_num_seqs=4, **limits)
     search = {"use_beam_search": True, "n": n}
     chat = {"messages": [{"role": "user", "content": "Once"}]}
     with served(engine) as server:

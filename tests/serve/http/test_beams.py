@@ -170,6 +170,7 @@ def test_more_outputs_than_beams_are_refused():
         params_of(use_beam_search=True, beam_width=4, n=5)
     with pytest.raises(RequestError, match=r"temperature is 0\.5, but a beam search"):
         params_of(use_beam_search=True, temperature=0.5)
+    assert params_of(use_beam_search=True, temperature=1).temperature == 0
 
 
 async def test_a_search_that_finds_nothing_is_an_error():
