@@ -10,7 +10,7 @@ import pytest
 from fdjax import PoolingParams, RequestError, SamplingParams
 from fdjax.engine.borrowing import NOTHING_BORROWED, Borrowing, BorrowingCall
 from fdjax.engine.engine import Engine
-from fdjax.engine.kv_calls import MOVE_SIZES
+from fdjax.engine.kv_calls import MOVE_SIZES, KVCalls
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.request import Embedded
 from fdjax.engine.runs import Runs
@@ -208,6 +208,21 @@ def test_pooled_and_scored_prompts_borrow_too(undisturbed: Engine):
         assert is_idle(engine)
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, MOVE_SIZES[0] + 1, 2 * MOVE_SIZES[-1] + 12])
+def test_as_many_pages_are_moved_as_there_are(count: int):
+    """Of more than a launch takes, several launches move all."""
+    engine = engine_of(3 * count)
+    calls = KVCalls(engine.executor.programs, engine.plan.layout, engine.buckets)
+    cache = engine.executor.kv
+    filled = np.random.default_rng(0).normal(size=cache.array.shape)
+    kv = cache.with_array(jax.numpy.asarray(filled, cache.dtype))
+    before = np.array(kv.array)
+    moves = dict(zip(range(2 * count, 3 * count), range(count)[::-1], strict=True))
+    after = np.array(calls.move(kv, moves).array)
+    np.testing.assert_array_equal(after[[*moves.values()]], before[[*moves]])
+    np.testing.assert_array_equal(after[count:], before[count:])
 
 
 def test_no_move_is_compiled_after_the_start():
