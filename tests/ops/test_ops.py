@@ -16,6 +16,7 @@ import pytest
 from jax.test_util import check_grads
 
 from fdjax import ops
+from fdjax.errors import Unsupported
 from fdjax.kernels.matmul import OP as MATMUL
 from fdjax.kernels.op import recording
 from fdjax.kernels.rope_kv_write import OP as ROPE_KV_WRITE
@@ -252,6 +253,24 @@ def test_samples():
     assert mapped[:, 0].tolist() == expected
 
 
+def test_of_rows_whose_bits_are_their_own():
+    """What has no such implementation here says so, under `jit` as elsewhere."""
+    q, held = normal(ROWS, HEADS, HEAD_DIM), cache()
+
+    @jax.jit
+    def of_rows(q: jax.Array, table: jax.Array, lengths: jax.Array) -> jax.Array:
+        return attend(q, held, ops.PageView.decoding(table, lengths))
+
+    with ops.batch_invariant():
+        together = of_rows(q, TABLE, LENGTHS)
+        for row in range(ROWS):
+            alone = of_rows(*(one[row : row + 1] for one in (q, TABLE, LENGTHS)))
+            np.testing.assert_array_equal(alone[0], together[row])
+        with pytest.raises(Unsupported, match="no batch-invariant implementation"):
+            jax.jit(found)(q, held)
+    jax.jit(found)(q, held)
+
+
 def test_on_several_devices():
     """A process of its own: how many devices there are is fixed at the start."""
     program = HERE / "sharded.py"
@@ -262,6 +281,5 @@ def test_on_several_devices():
     found = [line.partition(": ") for line in done.stdout.splitlines()]
     assert {result for _, _, result in found} == {"equal on 2 devices"}
     named = {part.split(" ")[0] for name, _, _ in found for part in name.split(", ")}
-    assert named == {
-        name for name in ops.__all__ if inspect.isfunction(vars(ops)[name])
-    }
+    functions = {name for name in ops.__all__ if inspect.isfunction(vars(ops)[name])}
+    assert named == functions - {"batch_invariant"}  # a context, which computes nothing
