@@ -1,7 +1,7 @@
 """`fdjax tune`: times GEMM kernels, one GEMM at a time, and writes what is chosen by.
 
 The head and single calls choose by its inflection points; the one call of all layers
-takes no more than the launch configs of `flat`.
+takes the launch configs of `flat`, and chooses by what `--chain` measures in steps.
 """
 
 import pathlib
@@ -26,6 +26,7 @@ from fdjax.version import __version__
 
 if TYPE_CHECKING:
     from fdjax.kernels.matmul.tuning import Profile, WeightSpec
+    from fdjax.serve.setup import Settings
 
 _MEASURED_WITH = (
     "microseconds of one GEMM in a graph, each after the end of the one before"
@@ -68,6 +69,14 @@ def tune(
         pathlib.Path | None,
         typer.Option(help="Where to draw times and choices; needs matplotlib."),
     ] = None,
+    chain: Annotated[
+        bool,
+        typer.Option(
+            "--chain",
+            help="Measure steps of the first model, too: up to how many rows each "
+            "kernel serves in the one call of all layers.",
+        ),
+    ] = False,
     dtype: DtypeOption = "auto",
     revision: RevisionOption = None,
     json_report: JsonOption = False,
@@ -81,9 +90,10 @@ def tune(
 
     M1 and M2 hold for the head, and for GEMMs that are calls of their own. The
     one call of all layers on Hopper GPUs (layer_program) takes the launch configs
-    of the flat GEMM from this table, and no more: how many rows each kernel
-    serves there is the same for all GEMMs, and stands in the part layer_program
-    of the device's table, which is not measured here.
+    of the flat GEMM from this table. How many rows each kernel serves there is
+    the same for all GEMMs, as kernels of one kind begin beside the end of each
+    other, and stands in the part layer_program of the table: --chain measures it,
+    by steps of four layers of the first model, with 1,024 tokens a row.
     """
     ms = _parse_ms(m)
     with reported(debug=debug):
@@ -100,6 +110,11 @@ def tune(
             weights = [one for one in weights if (one.n, one.k) not in known]
         profiles = _measure(_tunable(weights, ms), ms, path, limit=limit)
         progress.note(f"{len(profiles)} shapes written to {path}")
+        if chain:
+            from fdjax.cli.tune_chain import measure
+
+            settings = _settings((model or [SHIPPED])[0], revision, dtype=dtype)
+            measure(settings.config, settings.dtype, path, quiet=json_report)
         _show(profiles, path, plot=plot, json_report=json_report)
 
 
@@ -110,17 +125,22 @@ def _parse_ms(text: str) -> list[int]:
     return sorted(set(map(int, parts)))
 
 
+def _settings(model: str, revision: str | None, *, dtype: str) -> "Settings":
+    from fdjax.serve.setup import Settings
+
+    place = configuration(model, revision)
+    return Settings.of(place, dtype=dtype, softmax="synchronised")
+
+
 def _weights(
     models: Sequence[str], revision: str | None, *, dtype: str
 ) -> "list[WeightSpec]":
     """The weights of all models, each shape once."""
     from fdjax.models.linears import linears
-    from fdjax.serve.setup import Settings
 
     found: dict[tuple[int, int], WeightSpec] = {}
     for model in models:
-        place = configuration(model, revision)
-        settings = Settings.of(place, dtype=dtype, softmax="synchronised")
+        settings = _settings(model, revision, dtype=dtype)
         for weight in linears(settings.config, dtype=settings.dtype):
             shape = weight.n, weight.k
             # Tiles for a gate serve a plain GEMM too, and not the other way round.

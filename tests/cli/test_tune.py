@@ -5,7 +5,11 @@ import pathlib
 
 import pytest
 
+from fdjax.generate import chain_times
+from fdjax.kernels.layer_program.table import PART, ChainRows
 from fdjax.kernels.matmul import OP, cases, table, timing
+from fdjax.kernels.tuning.chain import serving
+from fdjax.models.config import ModelConfig
 from tests.cli.conftest import Invoke
 from tests.support import h200
 from tests.support.matmul_times import MadeUpTimes
@@ -112,6 +116,42 @@ def test_what_a_table_has_of_other_operations_stays(invoke: Invoke, user: pathli
     document = json.loads(user.read_text())
     assert document["layer_program"] == part
     assert document["format"] == 1
+
+
+class MadeUpSteps:
+    """`gemv` is fastest for two rows, `flat` up to 32, and cuBLASLt from then on."""
+
+    def __init__(self, config: ModelConfig, dtype: str, *, most_rows: int) -> None:
+        assert (config.num_layers, dtype, most_rows) == (32, "bfloat16", 256)
+
+    def microseconds(self, rows: ChainRows, m: int) -> float:
+        up_to = (rows.gemv_up_to, rows.flat_up_to, rows.gemm_up_to)
+        start, slope = {"gemv": (80, 10), "flat": (99, 1), "gemm": (140, 1)}.get(
+            serving(m, up_to), (131, 0)
+        )
+        return start + slope * m
+
+
+def test_steps_say_who_serves_in_the_one_call_of_all_layers(
+    invoke: Invoke, user: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(chain_times, "ChainTimes", MadeUpSteps)
+    before = PART.find()
+    assert before.candidates, "those of the package's table stay"
+    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--chain")
+    assert result.exit_code == 0, result.stderr
+    for text in (
+        "gemv up to M = 2, flat up to M = 32, gemm up to M = 32, library above",
+        "microseconds of a layer",
+        "XLA's dot",
+    ):
+        assert text in result.stdout.replace("\n", " ")
+    part = json.loads(user.read_text())["layer_program"]
+    assert part["measured_with"].startswith("fdjax tune --chain ")
+    assert len(_shapes(user)) == 5
+    assert PART.find() == ChainRows(2, 32, 32, before.candidates)
+    again = invoke("tune", "-m", LLAMA3, "--m", "8", "--missing", "--chain", "--json")
+    assert again.stdout == user.read_text()
 
 
 def test_what_a_kernel_cannot_serve_is_said(

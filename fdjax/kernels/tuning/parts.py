@@ -5,7 +5,9 @@ GEMM shapes have a reader of their own.
 
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from fdjax import device
@@ -33,10 +35,11 @@ class Part[T]:
         parse: Callable[[Mapping[str, Any]], T],
         default: T,
     ) -> None:
-        self._name = name
+        self.name = name
         self._fields = fields | {MEASURED_WITH}
         self._parse = parse
         self._default = default
+        self._forced = ContextVar[T | None](f"fdjax_part_{name}", default=None)
         self.load = functools.cache(self._loaded)
 
     def find(self) -> T:
@@ -45,10 +48,25 @@ class Part[T]:
         Raises:
             ConfigError: a file of the device cannot be read.
         """
+        if (forced := self._forced.get()) is not None:
+            return forced
         for path, _ in places(device.kind()):
             if (part := self.load(path)) is not None:
                 return part
         return self._default
+
+    @contextmanager
+    def using(self, value: T) -> Generator[None]:
+        """Inside a `with` block: `value` is found, whatever stands in files.
+
+        It is no part of jit's cache key: to trace a function there that has been
+        traced elsewhere finds what was.
+        """
+        before = self._forced.set(value)
+        try:
+            yield
+        finally:
+            self._forced.reset(before)
 
     def _loaded(self, path: pathlib.Path) -> T | None:
         """This part of a file; `None` where the file or the part is missing.
@@ -56,15 +74,15 @@ class Part[T]:
         Raises:
             ConfigError: the file cannot be read, or a field is missing or wrong.
         """
-        part = read(path).get(self._name)
+        part = read(path).get(self.name)
         if part is None:
             return None
         try:
             return self._parse(self._checked(part))
         except KeyError as error:
-            raise unreadable(path, f"{self._name} has no {error}") from error
+            raise unreadable(path, f"{self.name} has no {error}") from error
         except (TypeError, ValueError) as error:
-            raise unreadable(path, f"{self._name}: {error}") from error
+            raise unreadable(path, f"{self.name}: {error}") from error
 
     def _checked(self, part: Any) -> Mapping[str, Any]:
         if not isinstance(part, dict):

@@ -1,0 +1,82 @@
+"""`fdjax tune --chain`: times steps, and writes who serves how many rows in a chain."""
+
+import datetime
+import pathlib
+from dataclasses import asdict
+from typing import Any
+
+import jax
+from rich.table import Table
+
+from fdjax import device
+from fdjax.cli import progress
+from fdjax.cli.tables import print_all, titled
+from fdjax.generate import chain_times
+from fdjax.kernels.layer_program.table import PART, ChainRows
+from fdjax.kernels.matmul import table
+from fdjax.kernels.tuning import files
+from fdjax.kernels.tuning.chain import LIBRARY, MOST, Points, chosen, profile, serving
+from fdjax.kernels.tuning.parts import MEASURED_WITH
+from fdjax.models.config import ModelConfig
+from fdjax.version import __version__
+
+ROWS = (1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+
+
+def measure(
+    config: ModelConfig,
+    dtype: jax.typing.DTypeLike,
+    path: pathlib.Path,
+    *,
+    quiet: bool,
+) -> None:
+    """Times steps of a model, adds what was found to a device's table, and shows it.
+
+    Args:
+        config: the model.
+        dtype: of its weights.
+        path: of the table.
+        quiet: nothing is shown.
+
+    Raises:
+        Unsupported: the model has no such call here.
+        ConfigError: the table cannot be read.
+    """
+    before = PART.find()
+    times = chain_times.ChainTimes(config, dtype, most_rows=ROWS[-1])
+    with progress.stepping(len(ROWS), "measuring steps") as advance:
+        points = profile(times, ROWS, before, on_point=advance)
+    found = chosen(points, before)
+    document = table.updated(path, device.kind(), []) | {PART.name: _part(found)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(files.to_json(document))
+    PART.load.cache_clear()  # it has been read, as it was
+    if not quiet:
+        print_all(_shown(points, found))
+
+
+def _part(found: ChainRows) -> dict[str, Any]:
+    fields = asdict(found)
+    candidates = fields.pop("candidates")
+    library = [
+        {"m": m, "n": n, "k": k, "candidate": one}
+        for (m, n, k), one in candidates.items()
+    ]
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    how = f"fdjax tune --chain {__version__}, {today}: steps of four layers"
+    return {**fields, "library": library, MEASURED_WITH: how}
+
+
+def _shown(points: Points, found: ChainRows) -> Table:
+    up_to = (found.gemv_up_to, found.flat_up_to, found.gemm_up_to)
+    told = ", ".join(
+        f"{name} up to M = {most}" for name, most in zip(MOST, up_to, strict=True)
+    )
+    shown = titled(f"\nall layers: {told}, {LIBRARY} above; microseconds of a layer")
+    names = (*MOST, LIBRARY)
+    for name in ("M", *names, "serves"):
+        shown.add_column(name, justify="right")
+    for m, us in points.items():
+        cells = [f"{us[name]:.1f}" if name in us else "" for name in names]
+        shown.add_row(str(m), *cells, serving(m, up_to))
+    return shown
