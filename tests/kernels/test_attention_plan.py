@@ -124,8 +124,8 @@ def test_what_is_done_for_a_row_that_is_cut_by_itself_follows_from_it(
         return make_plan(lengths, of_rows, room=room, window=window)
 
     plan = planned(lengths, shape.slots)
-    for row, length in enumerate(lengths):
-        assert _of_row(plan, row) == _of_row(planned([length], slots), 0)
+    for row in {0, len(lengths) // 2, len(lengths) - 1}:
+        assert _of_row(plan, row) == _of_row(planned([lengths[row]], slots), 0)
     assert max(item.pieces for item in plan.items) <= MAX_ROW_PIECES
 
 
