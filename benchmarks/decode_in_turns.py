@@ -1,8 +1,8 @@
 """Decode attention of one layer, of this checkout and of another, in turns.
 
-`python -m benchmarks.decode_in_turns FOLDER` has both in processes of their own on one
-GPU, and asks one and then the other for the time of a case: what the card and its clock
-do meets both alike. FOLDER is a checkout with its extension in place.
+`python -m benchmarks.decode_in_turns FOLDER --commit NAME` has both in processes of
+their own on one GPU, and asks one and then the other for the time of a case: what the
+card and its clock do meets both alike. FOLDER is a checkout with its extension in it.
 """
 
 import argparse
@@ -124,8 +124,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.serve:
         return serve()
-    if options.folder is None:
-        parser.error("the folder of the other checkout is missing")
+    if options.folder is None or options.commit is None:
+        parser.error("the folder and --commit of the other checkout are missing")
     checkouts = [Checkout(HERE), Checkout(options.folder.resolve())]
     names, others = (checkout.names() for checkout in checkouts)
     if names != others:

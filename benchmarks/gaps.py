@@ -24,6 +24,8 @@ from fdjax.cli.bench.trace import read_trace
 from fdjax.engine.policy import StepPolicy
 
 LONG_US = (20.0, 100.0, 1000.0)
+NAMED = ("load", "model", "max_num_seqs", "memory_fraction")
+"""Fields in which rows of the same agree."""
 
 
 def waits(kernels: Sequence[Kernel]) -> list[float]:
@@ -62,21 +64,28 @@ def summary(kernels: Sequence[Kernel]) -> dict[str, Any]:
 
 async def traced(
     started: Started, load: Load, *, after: float, seconds: float
-) -> list[Kernel]:
-    """The kernels of some seconds of a load, which is given up then."""
+) -> tuple[list[Kernel], int]:
+    """The kernels of some seconds of a load, which is given up then.
+
+    Returns:
+        They, and how many sequences were put back in these seconds.
+    """
+    preemptions = started.preemptions or (lambda: 0)
     asked = measured(started.generate, load, vocab_size=started.vocab_size)
     running = asyncio.ensure_future(asked)
     await asyncio.sleep(after)
     with tempfile.TemporaryDirectory() as folder:
+        before = preemptions()
         with jax.profiler.trace(folder):
             await asyncio.sleep(seconds)
+        put_back = preemptions() - before
         if running.done():
             running.result()
             raise SystemExit(
                 f"{load.name} was over in {after + seconds:g} s: trace less"
             )
         running.cancel()
-        return kernels_of(folder)
+        return kernels_of(folder), put_back
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,25 +114,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
             mixed_steps=True,
         )
     )
-    preemptions = started.preemptions or (lambda: 0)
-    before = preemptions()
     try:
-        kernels = asyncio.run(
+        kernels, put_back = asyncio.run(
             traced(started, load, after=given.after, seconds=given.seconds)
         )
     finally:
         started.close()
     row = {
         "load": load.name,
+        "model": pathlib.Path(given.model).stem,
+        "max_num_seqs": given.max_num_seqs,
         "memory_fraction": given.memory_fraction,
         **summary(kernels),
-        "preemptions": preemptions() - before,
+        "preemptions": put_back,
         "kv_tokens": started.about["kv_tokens"],
         **results.provenance(),
     }
     print(row)
     out = given.out or results.RESULTS / results.device_slug() / "gaps.json"
-    results.keep(out, [row], named=("load", "memory_fraction"))
+    results.keep(out, [row], named=NAMED)
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -47,7 +47,8 @@ async def answer(prompt: list[int], count: int) -> AsyncIterator[int]:
 def asked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A command line, of an engine that needs no model."""
     about = {"kv_tokens": 64}
-    started = Started(answer, about, 100, preemptions=lambda: 3, close=lambda: None)
+    told = iter([3, 5])  # before the seconds that are traced, and after them
+    started = Started(answer, about, 100, lambda: next(told), close=lambda: None)
     monkeypatch.setattr(gaps, "start_fdjax", lambda _: started)
     monkeypatch.setattr(gaps, "kernels_of", lambda _: KERNELS)
     trace, out = tmp_path / "trace.csv", tmp_path / "out.json"
@@ -59,7 +60,7 @@ def asked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_some_of_a_load_is_traced(asked: list[str]):
     gaps.main([*asked, "--after", "0.1", "--seconds", "0.1"])
     (row,) = json.loads(pathlib.Path(asked[2]).read_text())
-    assert (row["load"], row["kernels"], row["preemptions"]) == ("conv-512", 5, 0)
+    assert (row["load"], row["kernels"], row["preemptions"]) == ("conv-512", 5, 2)
 
 
 def test_a_load_that_ends_too_soon_is_refused(asked: list[str]):

@@ -74,7 +74,8 @@ def tune(
         typer.Option(
             "--chain",
             help="Measure steps of the first model, too: up to how many rows each "
-            "kernel serves in the one call of all layers.",
+            "kernel serves in the one call of all layers. Not within --limit; "
+            "--missing does not leave it out.",
         ),
     ] = False,
     dtype: DtypeOption = "auto",
@@ -108,13 +109,17 @@ def tune(
         if missing:
             known = table.parse(files.read(path), path)
             weights = [one for one in weights if (one.n, one.k) not in known]
+        first = _settings((model or [SHIPPED])[0], revision, dtype=dtype)
+        if chain:  # refused before minutes of measuring, if at all
+            from fdjax.cli import tune_chain
+
+            tune_chain.check(first.config, first.dtype, path)
         profiles = _measure(_tunable(weights, ms), ms, path, limit=limit)
         progress.note(f"{len(profiles)} shapes written to {path}")
         if chain:
-            from fdjax.cli.tune_chain import measure
+            from fdjax.cli import tune_chain
 
-            settings = _settings((model or [SHIPPED])[0], revision, dtype=dtype)
-            measure(settings.config, settings.dtype, path, quiet=json_report)
+            tune_chain.measure(first.config, first.dtype, path, quiet=json_report)
         _show(profiles, path, plot=plot, json_report=json_report)
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from fdjax import device
 from fdjax.cli import progress
 from fdjax.cli.tables import print_all, titled
+from fdjax.errors import ConfigError, Unsupported
 from fdjax.generate import chain_times
 from fdjax.kernels.layer_program.table import PART, ChainRows
 from fdjax.kernels.matmul import table
@@ -21,6 +22,26 @@ from fdjax.models.config import ModelConfig
 from fdjax.version import __version__
 
 ROWS = (1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+
+
+def check(config: ModelConfig, dtype: jax.typing.DTypeLike, path: pathlib.Path) -> None:
+    """Says before anything is measured what `measure` would refuse.
+
+    Args:
+        config: the model.
+        dtype: of its weights.
+        path: of the table.
+
+    Raises:
+        ConfigError: the model has no such call here, or the table cannot be read.
+    """
+    PART.load(path)
+    try:
+        chain_times.ChainTimes.check(config, dtype)
+    except Unsupported as error:
+        raise ConfigError(
+            f"--chain has nothing to measure: {error}; leave it out"
+        ) from error
 
 
 def measure(
@@ -39,10 +60,10 @@ def measure(
         quiet: nothing is shown.
 
     Raises:
-        Unsupported: the model has no such call here.
-        ConfigError: the table cannot be read.
+        Unsupported: see `check`.
+        ConfigError: likewise.
     """
-    before = PART.find()
+    before = PART.load(path) or PART.find()
     times = chain_times.ChainTimes(config, dtype, most_rows=ROWS[-1])
     with progress.stepping(len(ROWS), "measuring steps") as advance:
         points = profile(times, ROWS, before, on_point=advance)

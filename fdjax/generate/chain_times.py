@@ -2,7 +2,9 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from fdjax.kernels.layer_program.table import ChainRows
 from fdjax.kernels.op import recording
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import decode_batch
+from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.models.random_init import random_weights
@@ -23,12 +26,13 @@ NUM_LAYERS = 4
 CONTEXT = 1024
 """Tokens that each row has."""
 PAGE_SIZE = 16
+PAGES = CONTEXT // PAGE_SIZE
 REPEATS, SAMPLE_S = 5, 0.03
 _CALL = "layer_program: "
 
 
 class ChainTimes:
-    """Steps of the first layers of a model, with made-up weights and no head.
+    """Steps of the first layers of a model, with made-up weights; the head is left out.
 
     Args:
         config: the model.
@@ -39,61 +43,91 @@ class ChainTimes:
     def __init__(
         self, config: ModelConfig, dtype: jax.typing.DTypeLike, *, most_rows: int
     ) -> None:
-        cut = replace(config, layers=config.layers[:NUM_LAYERS])
-        pages = CONTEXT // PAGE_SIZE
-        layout = cut.kv_layout(
-            num_pages=most_rows * pages, page_size=PAGE_SIZE, dtype=dtype
-        )
+        cut = _cut(config)
         self._model = random_weights(cut, dtype=dtype, seed=0)
-        self._table = jnp.arange(layout.num_pages, dtype=jnp.int32).reshape(-1, pages)
-        self._kv = layout.allocate()
+        self._kv = _layout(cut, dtype, most_rows).allocate()
+
+    @staticmethod
+    def check(config: ModelConfig, dtype: jax.typing.DTypeLike) -> None:
+        """Traces a step, and allocates nothing.
+
+        Raises:
+            Unsupported: layers run one by one here, and choose no kernels by rows.
+        """
+        cut = _cut(config)
+        shape: Any = jax.ShapeDtypeStruct(_layout(cut, dtype, 1).shape, dtype)
+        lowered(Decoder(cut, dtype), KVCache.page_major(shape), ChainRows(), 1)
 
     def microseconds(self, rows: ChainRows, m: int) -> float:
         """The median of a layer in a step of M rows, where `rows` chooses kernels.
 
         Raises:
-            Unsupported: layers run one by one here, and choose no kernels by it.
+            Unsupported: see `check`.
         """
-        operands = self._operands(m)
-        run = self.lowered(rows, m).compile()
+        # A model of modules takes the host longer than small layers take the device.
+        leaves = jax.tree.leaves(self._model)
+        operands = _operands(m)
+        run = lowered(self._model, self._kv, rows, m).compile()
         launches = 2  # loaded, then captured in a graph
         found: list[float] = []
         for _ in range(REPEATS + 2):
             start = time.perf_counter()
             for _ in range(launches):
-                _, self._kv = run(self._model, self._kv, *operands)
+                _, self._kv = run(leaves, self._kv, *operands)
             jax.block_until_ready(self._kv)
             found.append((time.perf_counter() - start) / launches)
             launches = int(SAMPLE_S / found[-1]) + 1
         return statistics.median(found[2:]) / self._kv.num_layers * 1e6
 
-    def lowered(self, rows: ChainRows, m: int) -> jax.stages.Lowered:
-        """The program of such a step.
 
-        Raises:
-            Unsupported: see `microseconds`.
-        """
+def lowered(model: Decoder, kv: KVCache, rows: ChainRows, m: int) -> jax.stages.Lowered:
+    """The program of one more token for each row, of a model's leaves.
 
-        # Of its own: what jit has traced of another function it would find again.
-        def step(
-            model: Decoder,
-            kv: KVCache,
-            tokens: Int32[Array, " B"],
-            lengths: Int32[Array, " B"],
-            page_table: Int32[Array, "B W"],
-        ) -> tuple[Float[Array, "B E"], KVCache]:
-            batch = decode_batch(tokens, lengths, page_table, page_size=kv.page_size)
-            hidden, kv, _ = model(kv, batch)
-            return hidden, kv
+    Args:
+        model: shapes of its weights are enough.
+        kv: likewise.
+        rows: by which it chooses kernels.
+        m: rows, each with `CONTEXT` tokens.
 
-        call = jax.jit(step, donate_argnums=1)
-        with table.PART.using(rows), recording() as lines:
-            found = call.lower(self._model, self._kv, *self._operands(m))
-        (line,) = (line for line in lines if line.startswith(_CALL))
-        if not line.startswith(f"{_CALL}cuda"):
-            raise Unsupported(line)
-        return found
+    Raises:
+        Unsupported: see `ChainTimes.check`.
+    """
+    leaves, structure = jax.tree.flatten(model)
 
-    def _operands(self, m: int) -> tuple[Array, Array, Array]:
-        lengths = jnp.full(m, CONTEXT - 1, jnp.int32)
-        return jnp.ones(m, jnp.int32), lengths, self._table[:m]
+    # Of its own: what jit has traced of another function it would find again.
+    def step(
+        leaves: Sequence[Array],
+        kv: KVCache,
+        tokens: Int32[Array, " B"],
+        lengths: Int32[Array, " B"],
+        page_table: Int32[Array, "B W"],
+    ) -> tuple[Float[Array, "B E"], KVCache]:
+        batch = decode_batch(tokens, lengths, page_table, page_size=kv.page_size)
+        hidden, kv, _ = jax.tree.unflatten(structure, leaves)(kv, batch)
+        return hidden, kv
+
+    call = jax.jit(step, donate_argnums=1)
+    with table.PART.using(rows), recording() as lines:
+        found = call.lower(leaves, kv, *_operands(m))
+    (line,) = (line for line in lines if line.startswith(_CALL))
+    if not line.startswith(f"{_CALL}cuda"):
+        raise Unsupported(line)
+    return found
+
+
+def _cut(config: ModelConfig) -> ModelConfig:
+    return replace(config, layers=config.layers[:NUM_LAYERS])
+
+
+def _layout(
+    config: ModelConfig, dtype: jax.typing.DTypeLike, num_rows: int
+) -> KVLayout:
+    return config.kv_layout(
+        num_pages=num_rows * PAGES, page_size=PAGE_SIZE, dtype=dtype
+    )
+
+
+def _operands(m: int) -> tuple[Array, Array, Array]:
+    """Tokens, lengths, and the page table."""
+    pages = jnp.arange(m * PAGES, dtype=jnp.int32).reshape(m, PAGES)
+    return jnp.ones(m, jnp.int32), jnp.full(m, CONTEXT - 1), pages

@@ -39,8 +39,11 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
 
     Nor does their number, nor the width of their page tables. Only implementations of
     which that holds serve (`Impl.batch_invariant`), and they take no choice by the
-    batch; an operation that has none here raises `fdjax.errors.Unsupported`. `jax.jit`
-    keeps what it traces here apart from what it traces elsewhere.
+    batch; an operation that has none here raises `fdjax.errors.Unsupported`. That holds
+    within one kind of call: a row with one token may have other bits among rows of
+    which some have more (`PageView.packed`) than among rows that all decode.
+    Derivatives are those of the definition, and not invariant. `jax.jit` keeps what it
+    traces here apart from what it traces elsewhere; another thread is outside.
 
     Args:
         wanted: `False` lets all of them serve, as outside.

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fdjax.kernels.op import REFERENCE, Op
+from fdjax.kernels.op import REFERENCE, Op, batch_invariant, is_batch_invariant
 
 
 def differentiable[**P, R](
@@ -35,13 +35,16 @@ def differentiable[**P, R](
         # What is traced must be an operand: a `custom_jvp` outlives the trace.
         arrays = {name: value for name, value in kwargs.items() if _has_arrays(value)}
         static = {name: value for name, value in kwargs.items() if name not in arrays}
+        # Nor is the block that the call stands in there any more.
+        invariant = is_batch_invariant()
 
         @jax.custom_jvp
         def run(args: Any, arrays: Any) -> R:
-            return plain(*args, **arrays, **static)
+            with batch_invariant(invariant):
+                return plain(*args, **arrays, **static)
 
         def definition(args: Any, arrays: Any) -> R:
-            with op.using(REFERENCE):
+            with batch_invariant(False), op.using(REFERENCE):
                 return defined(*args, **arrays, **static)
 
         @run.defjvp

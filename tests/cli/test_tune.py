@@ -1,5 +1,6 @@
 """`fdjax tune`: from a model's shapes to a table that the kernels are chosen by."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -9,6 +10,7 @@ from fdjax.generate import chain_times
 from fdjax.kernels.layer_program.table import PART, ChainRows
 from fdjax.kernels.matmul import OP, cases, table, timing
 from fdjax.kernels.tuning.chain import serving
+from fdjax.models import program
 from fdjax.models.config import ModelConfig
 from tests.cli.conftest import Invoke
 from tests.support import h200
@@ -121,6 +123,8 @@ def test_what_a_table_has_of_other_operations_stays(invoke: Invoke, user: pathli
 class MadeUpSteps:
     """`gemv` is fastest for two rows, `flat` up to 32, and cuBLASLt from then on."""
 
+    check = staticmethod(chain_times.ChainTimes.check)
+
     def __init__(self, config: ModelConfig, dtype: str, *, most_rows: int) -> None:
         assert (config.num_layers, dtype, most_rows) == (32, "bfloat16", 256)
 
@@ -152,6 +156,39 @@ def test_steps_say_who_serves_in_the_one_call_of_all_layers(
     assert PART.find() == ChainRows(2, 32, 32, before.candidates)
     again = invoke("tune", "-m", LLAMA3, "--m", "8", "--missing", "--chain", "--json")
     assert again.stdout == user.read_text()
+
+
+def test_candidates_of_the_file_that_is_written_stay(
+    invoke: Invoke,
+    user: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+):
+    monkeypatch.setattr(chain_times, "ChainTimes", MadeUpSteps)
+    library = [{"m": 512, "n": 112, "k": 224, "candidate": 3}]
+    part = {"gemv_up_to": 0, "flat_up_to": 32, "gemm_up_to": 96, "library": library}
+    out = tmp_path / "table.json"
+    out.write_text(json.dumps({"layer_program": part, "shapes": []}))
+    arguments = ("tune", "-m", LLAMA3, "--m", "8", "--chain", "--out", str(out))
+    assert invoke(*arguments).exit_code == 0
+    assert json.loads(out.read_text())["layer_program"]["library"] == library
+
+
+@pytest.mark.parametrize("broken", ["model", "table"])
+def test_a_chain_that_cannot_be_measured_is_refused_before_anything_is(
+    invoke: Invoke, user: pathlib.Path, monkeypatch: pytest.MonkeyPatch, broken: str
+):
+    monkeypatch.setattr(timing, "Stopwatch", None)
+    user.parent.mkdir(parents=True)
+    part = {"layer_program": {"gemv_up_to": "x"}} if broken == "table" else {}
+    user.write_text(json.dumps(part | {"shapes": []}))
+    if broken == "model":
+        odd = dataclasses.replace(program.OP._impls["cuda"], refuse=lambda _: "it is")
+        monkeypatch.setattr(program.OP, "_impls", {"cuda": odd})
+    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--chain")
+    assert result.exit_code == 1
+    assert ("--chain has nothing to measure" in result.stderr) == (broken == "model")
+    assert json.loads(user.read_text()) == part | {"shapes": []}
 
 
 def test_what_a_kernel_cannot_serve_is_said(

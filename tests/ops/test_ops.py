@@ -17,8 +17,12 @@ from jax.test_util import check_grads
 
 from fdjax import ops
 from fdjax.errors import Unsupported
+from fdjax.kernels.decode_attention import OP as DECODE
+from fdjax.kernels.decode_attention import DecodeAttention
+from fdjax.kernels.decode_attention import cpu as decode_cpu
+from fdjax.kernels.decode_attention import reference as decode_reference
 from fdjax.kernels.matmul import OP as MATMUL
-from fdjax.kernels.op import recording
+from fdjax.kernels.op import Impl, recording
 from fdjax.kernels.rope_kv_write import OP as ROPE_KV_WRITE
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
@@ -269,6 +273,31 @@ def test_of_rows_whose_bits_are_their_own():
         with pytest.raises(Unsupported, match="no batch-invariant implementation"):
             jax.jit(found)(q, held)
     jax.jit(found)(q, held)
+
+
+def test_derivatives_know_the_block_that_the_call_stood_in(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The result stays that of the block; the derivative is the definition's."""
+
+    def another(call: DecodeAttention) -> Any:
+        out, recomputed = decode_reference.decode_attention(call)
+        return out + 1000, recomputed
+
+    quick = Impl(another, lambda _: None)
+    impls = {"quick": quick, "cpu": decode_cpu.IMPL}
+    monkeypatch.setattr(DECODE, "_impls", impls)
+    q, held = normal(ROWS, HEADS, HEAD_DIM), cache()
+
+    @jax.jit
+    def within(q: jax.Array) -> jax.Array:
+        with ops.batch_invariant():
+            return attend(q, held, DECODING).mean()
+
+    value, derivative = jax.value_and_grad(within)(q)
+    assert abs(value) < 100 < abs(attend(q, held, DECODING).mean())
+    expected = jax.grad(lambda q: attend(q, held, DECODING).mean())(q)
+    same(derivative, expected)
 
 
 def test_on_several_devices():
