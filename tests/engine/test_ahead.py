@@ -6,7 +6,7 @@ import pathlib
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -110,15 +110,21 @@ def test_threads_leave_half_of_the_cores(
     assert default_threads() == cores[1]
 
 
+@contextlib.contextmanager
+def _on_a_device_and_precisely() -> Generator[None]:
+    device = jax.default_device(jax.devices()[0])
+    with device, jax.default_matmul_precision("highest"):
+        yield
+
+
 @pytest.mark.parametrize(
     "context",
     [
         contextlib.nullcontext,
         batch_invariant,
-        lambda: jax.default_device(jax.devices()[0]),
-        lambda: jax.default_matmul_precision("highest"),
+        _on_a_device_and_precisely,
     ],
-    ids=["none", "invariant", "device", "precision"],
+    ids=["none", "invariant", "device and precision"],
 )
 def test_an_engine_warms_up_by_as_many_programs_either_way(
     compilations: list[str], context: Callable[[], AbstractContextManager[Any]]
