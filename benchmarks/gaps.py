@@ -18,10 +18,8 @@ import jax
 
 from benchmarks import results
 from benchmarks.online_engines import EngineSettings, Started, start_fdjax
-from benchmarks.serving_online import SKIPPED, Load, measured
+from benchmarks.serving_online import SKIPPED, Load, fitting_of, measured
 from benchmarks.timeline import Kernel, kernels_of
-from fdjax.cli.bench.trace import read_trace
-from fdjax.engine.policy import StepPolicy
 
 LONG_US = (20.0, 100.0, 1000.0)
 NAMED = ("load", "model", "max_num_seqs", "memory_fraction")
@@ -95,12 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line.
     """
     given = _parsed(arguments)
-    trace = [
-        one
-        for one in read_trace(given.trace)[given.skip :]
-        if one.input_tokens + one.output_tokens <= given.max_model_len
-    ]
-    load = Load.of(given.load, trace, seconds=60.0)
+    load = Load.of(given.load, fitting_of(given), seconds=60.0)
     started = start_fdjax(
         EngineSettings(
             model=given.model,
@@ -108,10 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             max_model_len=given.max_model_len,
             max_num_seqs=given.max_num_seqs,
             memory_fraction=given.memory_fraction,
-            max_num_batched_tokens=None,
-            max_itl_ms=None,
-            prefill_order=StepPolicy.prefill_order,
-            mixed_steps=True,
         )
     )
     try:

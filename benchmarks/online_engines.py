@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.made_up import GRAPHS, VLLM_TOKENS, folder_of
 from fdjax import LLM, SamplingParams
+from fdjax.engine.policy import StepPolicy
 from fdjax.serve.async_llm import AsyncLLM
 
 type Generate = Callable[[list[int], int], AsyncIterator[int]]
@@ -39,10 +40,10 @@ class EngineSettings:
     max_model_len: int
     max_num_seqs: int
     memory_fraction: float
-    max_num_batched_tokens: int | None
-    max_itl_ms: float | None
-    prefill_order: str
-    mixed_steps: bool
+    max_num_batched_tokens: int | None = None
+    max_itl_ms: float | None = None
+    prefill_order: str = StepPolicy.prefill_order
+    mixed_steps: bool = True
 
 
 @dataclass(frozen=True)

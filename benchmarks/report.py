@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import (
     attention_chart,
+    attention_tables,
     beam_charts,
     beam_memory,
     beam_tables,
@@ -81,15 +82,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory": lambda: _shown(memory_tables.cases(of("memory")), MEMORY),
     "memory_rows": lambda: memory_tables.rows(of("memory_rows")),
     "cpu": lambda: tables.on_a_cpu(load_rows(RESULTS / "cpu" / "decode.json")),
-    "decode_attention": lambda: kernel_tables.attention(of("decode_attention")),
-    "decode_attention_pallas": lambda: kernel_tables.pallas(
+    "decode_attention": lambda: attention_tables.attention(of("decode_attention")),
+    "decode_attention_pallas": lambda: attention_tables.pallas(
         of("decode_attention_pallas")
     ),
-    "attention": lambda: kernel_tables.unequal(of("attention")),
-    "invariant": lambda: kernel_tables.invariant(of("attention_invariance")),
-    "decode_in_turns": lambda: kernel_tables.in_turns(of("decode_in_turns")),
-    "shared_steps": lambda: kernel_tables.shared_steps(of("shared_steps")),
-    "prefill_attention": lambda: kernel_tables.prefills(of("attention")),
+    "attention": lambda: attention_tables.unequal(of("attention")),
+    "invariant": lambda: attention_tables.invariant(of("attention_invariance")),
+    "decode_in_turns": lambda: attention_tables.in_turns(of("decode_in_turns")),
+    "shared_steps": lambda: attention_tables.shared_steps(of("shared_steps")),
+    "prefill_attention": lambda: attention_tables.prefills(of("attention")),
     "ragged_attention": lambda: stack_tables.peers(of("ragged_attention")),
     "sgl_jax": lambda: stack_tables.inside_sgl_jax(of("sgl_jax")),
     "tunix": lambda: stack_tables.rollouts(of("tunix_rollouts")),

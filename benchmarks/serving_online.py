@@ -76,6 +76,15 @@ class Load:
         return Load(name, poisson(chosen, np.random.default_rng(7), rate=rate))
 
 
+def fitting_of(given: argparse.Namespace) -> list[Arrival]:
+    """The requests of a command line's trace that fit the model's length."""
+    return [
+        one
+        for one in read_trace(given.trace)[given.skip :]
+        if one.input_tokens + one.output_tokens <= given.max_model_len
+    ]
+
+
 @dataclass(frozen=True)
 class Answered:
     """What became of one request.
@@ -177,11 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = _parsed(arguments)
     out = given.out or results.RESULTS / results.device_slug() / "serving_online.json"
-    fitting = [
-        one
-        for one in read_trace(given.trace)[given.skip :]
-        if one.input_tokens + one.output_tokens <= given.max_model_len
-    ]
+    fitting = fitting_of(given)
     loads = [
         Load.of(name, fitting, seconds=given.seconds) for name in given.loads.split(",")
     ]

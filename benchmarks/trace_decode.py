@@ -36,7 +36,6 @@ from benchmarks.online_engines import (
 from benchmarks.serving_online import Answered
 from fdjax.cli.bench.arrivals import Arrival, random_prompts
 from fdjax.cli.bench.trace import read_trace
-from fdjax.engine.policy import StepPolicy
 
 ENGINES = {"fdjax": start_fdjax, "vllm": start_vllm}
 NAMED = ("case", "engine", "model")
@@ -197,10 +196,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         max_model_len=given.max_model_len,
         max_num_seqs=given.rows,
         memory_fraction=given.memory_fraction,
-        max_num_batched_tokens=None,
-        max_itl_ms=None,
-        prefill_order=StepPolicy.prefill_order,
-        mixed_steps=True,
     )
     row = asyncio.run(_measure(settings, given, lengths))
     print(row, flush=True)

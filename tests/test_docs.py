@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import kernel_tables, report, tables
+from benchmarks import attention_tables, kernel_tables, report, tables
 from fdjax.errors import to_install
 from tests import gpu_record, modules_page, programs_page
 
@@ -186,7 +186,7 @@ def test_prompts_have_a_table_of_their_own():
         row | {"case": "prefill-1x64-group1", "tflop_s": 427, "commit": "abc1234"},
         row | {"case": "64x1016", "gb_s": 3952},
     ]
-    lines = kernel_tables.prefills(rows).splitlines()
+    lines = attention_tables.prefills(rows).splitlines()
     speeds = "1,034.8 | 531 | 985.5 | 557 | +5.0%"
     assert lines[2] == f"| 8 x 1,024 | {speeds} | 1,018 | 16% | abc1234 |"
     assert [line.split(" | ")[0] for line in lines[3:]] == [
@@ -198,7 +198,9 @@ def test_prompts_have_a_table_of_their_own():
 def test_rows_of_attention_are_told_in_words():
     row = {"us": 67.4, "spread": 0.03, "commit": "abc1234"}
     cases = ("63x512+1x32768", "8x32768-shared", "4x16x8192-shared+1024", "6x10+20@30")
-    lines = kernel_tables.unequal([row | {"case": case} for case in cases]).splitlines()
+    lines = attention_tables.unequal(
+        [row | {"case": case} for case in cases]
+    ).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == [
         "| 63 x 512, 1 x 32,768",
         "| 8 x (32,768 shared)",

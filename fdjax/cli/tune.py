@@ -99,27 +99,25 @@ def tune(
     ms = _parse_ms(m)
     with reported(debug=debug):
         from fdjax import device
+        from fdjax.cli import tune_chain
         from fdjax.kernels.matmul import table
         from fdjax.kernels.tuning import files
 
         check_places(out, plot)
         path = out or files.user_path(device.kind())
         table.updated(path, device.kind(), [])
-        weights = _weights(model or [SHIPPED], revision, dtype=dtype)
+        models = model or [SHIPPED]
+        weights = _weights(models, revision, dtype=dtype)
         if missing:
             known = table.parse(files.read(path), path)
             weights = [one for one in weights if (one.n, one.k) not in known]
-        first = _settings((model or [SHIPPED])[0], revision, dtype=dtype)
-        if chain:  # refused before minutes of measuring, if at all
-            from fdjax.cli import tune_chain
-
-            tune_chain.check(first.config, first.dtype, path)
+        steps_of = _settings(models[0], revision, dtype=dtype) if chain else None
+        if steps_of:  # refused before minutes of measuring, if at all
+            tune_chain.check(steps_of.config, steps_of.dtype, path)
         profiles = _measure(_tunable(weights, ms), ms, path, limit=limit)
         progress.note(f"{len(profiles)} shapes written to {path}")
-        if chain:
-            from fdjax.cli import tune_chain
-
-            tune_chain.measure(first.config, first.dtype, path, quiet=json_report)
+        if steps_of:
+            tune_chain.measure(steps_of.config, steps_of.dtype, path, quiet=json_report)
         _show(profiles, path, plot=plot, json_report=json_report)
 
 

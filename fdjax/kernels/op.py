@@ -6,9 +6,6 @@ returns `None`. Where all refuse, the reference serves; when a program for a GPU
 traced, that is warned of once for each operation and shapes of arrays. An operation may
 order its implementations anew for each call (`order`). Every choice is logged at level
 DEBUG.
-
-Inside `batch_invariant()` only implementations whose `batch_invariant` is true are
-taken, in the order given; where none of them serves, the call raises `Unsupported`.
 """
 
 import logging
