@@ -20,6 +20,9 @@ inline constexpr int kLanes = 32;
 inline constexpr int kCandidates = 32;
 inline constexpr int kThreads = kCandidates * kLanes;
 inline constexpr int kBuckets = 4 * kLanes;
+// Of a cluster: more counts as so much. An item's fits it (limits.h), two fit 32 bits, and
+// a candidate without room is still worse.
+inline constexpr int kMostCost = 1 << 30;
 inline constexpr int kLeastTokens = 256;  // of an item, where there are more
 
 // Of the tokens that a cluster would have if all had the same, in 1024ths: what an item
@@ -138,7 +141,7 @@ __device__ inline int busiest_of(const Shape& s, int items, const Buckets& bucke
     for (int step = kBuckets / 2; step > 0; step /= 2) {
       if (ends[bucket + step] > place) bucket += step;
     }
-    cost += buckets.highest(bucket);
+    cost = min(cost + buckets.highest(bucket), kMostCost);
   }
   return max_of_warp(cost);
 }

@@ -221,3 +221,15 @@ def test_the_kernel_makes_the_same_plan(
         actual = _written(lengths.tolist(), shape, 16_384, window)
         used = shape.items_at + 8 * len(expected.items)
         np.testing.assert_array_equal(actual[:used], expected.integers()[:used])
+
+
+@pytest.mark.gpu
+def test_the_kernel_makes_the_same_plan_where_costs_do_not_fit_32_bits():
+    skip_without(cuda.NAME, "gpu")
+    # Of 66 clusters each has 2^33 tokens of a head and more to read.
+    shape, room = plan_shape(MAX_ROWS, 128, slots=66, heads=8), 1 << 20
+    lengths = [room] * MAX_ROWS
+    expected = make_plan(lengths, shape, room=room)
+    actual = _written(lengths, shape, room, None)
+    used = shape.items_at + 8 * len(expected.items)
+    np.testing.assert_array_equal(actual[:used], expected.integers()[:used])

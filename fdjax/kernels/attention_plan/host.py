@@ -31,6 +31,8 @@ SHARES = (
 )  # fmt: skip
 TOGETHER = 20
 LANES = 32
+MOST_COST = 2**30
+"""Of a cluster: more counts as so much."""
 NO_ROOM = 2**31 - 1
 
 
@@ -181,7 +183,7 @@ def _busiest(shape: PlanShape, cuts: Sequence[_Cut]) -> int:
             if place < count:
                 bucket = int(np.sum(ends[1:] > place))
                 cost += min((bucket + 1) * most // (BUCKETS - 1), most)
-        busiest = max(busiest, cost)
+        busiest = max(busiest, min(cost, MOST_COST))
     return busiest
 
 
