@@ -20,8 +20,8 @@ inline constexpr int kLanes = 32;
 inline constexpr int kCandidates = 32;
 inline constexpr int kThreads = kCandidates * kLanes;
 inline constexpr int kBuckets = 4 * kLanes;
-// Of a cluster: more counts as so much. An item's fits it (limits.h), two fit 32 bits, and
-// a candidate without room is still worse.
+// Of a cluster: more counts as so much. An item's fits it (limits.h), two fit 32 bits,
+// and a candidate without room is still worse.
 inline constexpr int kMostCost = 1 << 30;
 inline constexpr int kLeastTokens = 256;  // of an item, where there are more
 
