@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -75,8 +76,41 @@ def command(tool: str, tests: Sequence[str], selection: str) -> list[str]:
     ]
 
 
-def run(tool: str, tests: Sequence[str], selection: str) -> tuple[int, Counter[str]]:
-    """The exit status of a tool over some tests, and how many came to what."""
+def run(
+    tool: str, tests: Sequence[str], selection: str, jobs: int = 1
+) -> tuple[int, Counter[str]]:
+    """The exit status of a tool over some tests, and how many came to what.
+
+    Args:
+        tool: one of `TOOLS`.
+        tests: files, or single tests.
+        selection: which of them, as pytest's `-k`.
+        jobs: processes at once, each with a share of the tests.
+    """
+    shares: list[Sequence[str]] = [tests]
+    if jobs > 1:
+        found = collected(tests, selection)
+        shares = [share for i in range(jobs) if (share := found[i::jobs])] or [tests]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        ended = [*pool.map(lambda share: _run_share(tool, share, selection), shares)]
+    status = max((status for status, _ in ended), key=abs)  # of signals: below 0
+    return status, sum((counts for _, counts in ended), Counter[str]())
+
+
+def collected(tests: Sequence[str], selection: str) -> list[str]:
+    """The names of the tests that a selection has."""
+    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    line += ["--collect-only", "-m", "gpu", "-k", selection, *tests]
+    environment = {**os.environ, **ENVIRONMENT}
+    done = subprocess.run(
+        line, env=environment, check=False, stdout=subprocess.PIPE, text=True
+    )
+    return [name for name in done.stdout.splitlines() if "::" in name]
+
+
+def _run_share(
+    tool: str, tests: Sequence[str], selection: str
+) -> tuple[int, Counter[str]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "tests.xml"
         line = [*command(tool, tests, selection), f"--junitxml={report}"]
@@ -147,6 +181,9 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", default=TESTS)
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("-k", dest="selection", help="instead of the tool's own")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes at once (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
         raise SystemExit("compute-sanitizer is not on the path; it comes with CUDA")
@@ -154,7 +191,7 @@ def main() -> int:
     for tool in arguments.tools.split(","):
         for operation, tests in by_operation(arguments.tests).items():
             selection = arguments.selection or TOOLS[tool]
-            status, counts = run(tool, tests, selection)
+            status, counts = run(tool, tests, selection, arguments.jobs)
             first = first or status
             if operation and not arguments.selection and is_whole(operation, tests):
                 record(tool, operation, counts, failed=status != 0)

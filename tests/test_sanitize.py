@@ -62,3 +62,31 @@ def test_a_tool_without_tests_or_with_a_part_of_them_is_not_recorded(
     assert recorded_by(pytest.ExitCode.NO_TESTS_COLLECTED, none) == (0, {})
     assert recorded_by(0, CLEAN, "-k", "odd", draw) == (0, {})
     assert recorded_by(0, CLEAN, f"{draw}::test_list") == (0, {})
+
+
+def test_tests_are_shared_out_over_processes(
+    recorded_by: Recording, monkeypatch: pytest.MonkeyPatch
+):
+    draw = "tests/kernels/test_draw.py"
+    names = [f"{draw}::test_one[{i}]" for i in range(5)]
+    shares: list[list[str]] = []
+
+    def command(tool: str, tests: list[str], selection: str) -> list[str]:
+        shares.append(tests)
+        return []
+
+    monkeypatch.setattr(sanitize, "collected", lambda tests, selection: names)
+    monkeypatch.setattr(sanitize, "command", command)
+    status, runs = recorded_by(0, CLEAN, "--jobs", "3", draw)
+    assert status == 0 and runs["draw"]["passed"] == 3 * 5
+    assert sorted(name for share in shares for name in share) == names
+    assert len(shares) == 3
+    status, runs = recorded_by(9, CLEAN, "--jobs", "3", draw)
+    assert status == 9 and runs["draw"]["result"] == "failed"
+
+
+def test_what_a_selection_has_is_collected():
+    file = "tests/kernels/test_page_move.py"
+    found = sanitize.collected([file], "not bench")
+    assert found and all(name.startswith(f"{file}::") for name in found)
+    assert not sanitize.collected(["tests/test_sanitize.py"], "not bench")  # no GPU's
