@@ -101,7 +101,7 @@ def collected(tests: Sequence[str], selection: str) -> list[str]:
     """The names of the tests that a selection has."""
     line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     line += ["--collect-only", "-m", "gpu", "-k", selection, *tests]
-    environment = {**os.environ, **ENVIRONMENT}
+    environment = {**os.environ, **ENVIRONMENT, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
         line, env=environment, check=False, stdout=subprocess.PIPE, text=True
     )
