@@ -291,6 +291,7 @@ __device__ __forceinline__ void attend_to_items(const Params& p,
         attend<false>(p, work, loader, queries, newest, partial);
       }
       if (!conclude(p, state, shared, wanted, partial)) break;
+      __syncthreads();  // all have the passes that one thread has counted
       barrier_arrive();
       loader.locate();
       loader.start();

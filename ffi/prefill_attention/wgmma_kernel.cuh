@@ -46,7 +46,6 @@ class Consumer {
   __device__ void run() {
     if constexpr (G::kUnified) {
       go_through<Pass::kUnified>();
-      __syncwarp();  // all lanes have read that there is no more
       release_queries();
       if constexpr (G::kPaired) pass();
       go_through<Pass::kAgain>();
@@ -173,7 +172,6 @@ class Consumer {
 
   // Gives back what the producer brings.
   __device__ void skip() {
-    __syncwarp();  // all lanes have read what the item is
     release_queries();
     int first = loop_begin<G>(work_);
     for (; first < loop_end<G>(work_); first += G::kTileKeys) {
@@ -222,16 +220,17 @@ class Consumer {
     }
   }
 
+  // By every lane, as each has read what the item is: racecheck does not see the order
+  // that one lane's arrival behind __syncwarp is.
   __device__ void release_queries() {
-    if (threadIdx.x % kLanes == 0) {
-      mbarrier_arrive(&barriers_.queries.empty[queries_.stage]);
-    }
+    mbarrier_arrive(&barriers_.queries.empty[queries_.stage]);
     queries_.advance(G::kQueryStages);
   }
 
   // Tells both producers of a pair that this warp's notes are complete.
   __device__ void pass() {
     const int lane = threadIdx.x % kLanes;
+    __syncwarp();  // one lane has noted, another one tells
     if (lane < kPair) {
       mbarrier_release_cluster(cluster_address(&barriers_.passed, lane));
     }

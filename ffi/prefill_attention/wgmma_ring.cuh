@@ -71,7 +71,7 @@ struct Barriers {
 
   // `blocks`: that share keys and values.
   __device__ void init(int blocks) {
-    queries.init(kConsumerWarps);
+    queries.init(kConsumers * kGroupThreads);
     for (Ring& ring : halves) ring.init(blocks * kConsumerWarps);
     if (blocks > 1) mbarrier_init(&passed, blocks * kConsumerWarps);
     mbarrier_init_fence();
