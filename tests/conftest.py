@@ -44,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _keep_programs(config)
     # A worker of xdist sees a part of the tests only, and the process above it none.
     if (path := gpu_record.destination()) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(GpuRun(path))
+        share = gpu_record.share_of_tests()
+        config.pluginmanager.register(GpuRun(path, share=share))
 
 
 def _let_examples_take_long() -> None:

@@ -27,6 +27,10 @@ from tests.support.operations import ROOT, gpu_tests, operations, sources
 RECORD = ROOT / "tests" / "gpu_record.json"
 PAGE = ROOT / "docs" / "gpu-record.md"
 KINDS = ("tests", "memcheck", "racecheck")
+SHARES = 4
+"""Of an operation's tests, each a process, where several run at once."""
+SHARE = "FDJAX_GPU_SHARE"
+NO_TESTS = 5  # pytest's status
 REMEDY = """
 Run `python -m tests.gpu_record run` and `python -m tests.sanitize` on a GPU; a record
 written elsewhere is taken over by `python -m tests.gpu_record merge FILE`. Where that
@@ -218,44 +222,80 @@ def waiting(record: Record, root: Path = ROOT) -> list[str]:
 def run(names: Sequence[str], jobs: int = 1) -> Iterator[str]:
     """Runs the tests of operations on the GPU that is here; yields which ones failed.
 
-    What passes is recorded as its process ends, so that a run that is cut short keeps
+    What passes is recorded as its processes end, so that a run that is cut short keeps
     what it has had.
 
     Args:
         names: of the operations.
-        jobs: processes at once. What several print comes when each has ended.
+        jobs: processes at once. With several, each has a share of an operation's tests,
+            and what it prints comes when it has ended.
     """
     path = destination()
+    shares = SHARES if jobs > 1 else 1
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(jobs) as pool,
     ):
-        files = {name: Path(folder, name) for name in names}
         started = {
-            pool.submit(_run_one, name, files[name], alone=jobs == 1): name
+            pool.submit(_run_share, name, Path(folder, f"{name}-{i}"), i, shares): name
             for name in names
+            for i in range(shares)
         }
+        ended: dict[str, list[int]] = {name: [] for name in names}
         for one in as_completed(started):
-            name = started[one]
-            if path is not None and files[name].exists():
-                record = load(path)
-                merge(record, load(files[name]))
-                save(record, path)
-            if status := one.result():
+            statuses = ended[name := started[one]]
+            statuses.append(one.result())
+            if len(statuses) < shares:
+                continue
+            if status := max(statuses):
                 yield f"{name}: its tests ended with status {status}"
+            elif path is not None:
+                files = [Path(folder, f"{name}-{i}") for i in range(shares)]
+                record = load(path)
+                merge(record, whole([load(file) for file in files]))
+                save(record, path)
 
 
-def _run_one(name: str, record: Path, *, alone: bool) -> int:
-    """Runs the tests of one operation, recorded in a file; the status of pytest."""
+def whole(shares: Sequence[Record]) -> Record:
+    """The record of tests whose shares ran apart, over the same sources."""
+    found: Record = {"operations": {}, "pending": {}}
+    for share in shares:
+        for name, entry in share["operations"].items():
+            summed = found["operations"].setdefault(name, entry)
+            if summed is entry:
+                continue
+            for kind, added in entry["runs"].items():
+                ran = summed["runs"][kind]
+                for count in ("passed", "failed", "skipped"):
+                    ran[count] += added[count]
+    return found
+
+
+def share_of_tests() -> tuple[int, int]:
+    """Which share of an operation's tests this process has, and of how many."""
+    index, _, count = os.environ.get(SHARE, "0/1").partition("/")
+    return int(index), int(count)
+
+
+def _run_share(name: str, record: Path, index: int, shares: int) -> int:
+    """Runs a share of the tests of one operation, recorded in a file.
+
+    Returns:
+        The status of pytest, 0 where a share has no test.
+    """
     command = [sys.executable, "-m", "pytest", "-m", "gpu", *gpu_tests(name)]
     env = os.environ | {"JAX_PLATFORMS": "cuda,cpu", "FDJAX_GPU_RECORD": str(record)}
-    if not alone:  # else the first one takes three quarters of the memory
+    alone = shares == 1
+    if not alone:
+        env[SHARE] = f"{index}/{shares}"
+        # Else the first one takes three quarters of the memory.
         env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     out = None if alone else subprocess.PIPE
     ended = subprocess.run(command, env=env, check=False, stdout=out, text=True)
     if ended.stdout:
         print(ended.stdout, flush=True)
-    return ended.returncode
+    none = not alone and ended.returncode == NO_TESTS
+    return 0 if none else ended.returncode
 
 
 def main() -> None:

@@ -190,11 +190,42 @@ def test_the_command_runs_what_waits_each_in_a_process_of_its_own(
     monkeypatch.setenv("FDJAX_GPU_RECORD", str(gpu_record.RECORD))
     with pytest.raises(SystemExit, match=r"^draw: its tests ended with status 1$"):
         command("run", "--jobs", str(jobs))
-    assert sorted(started) == sorted(gpu_tests(name) for name in operations())
+    shares = gpu_record.SHARES if jobs > 1 else 1
+    expected = [gpu_tests(name) for name in operations()] * shares
+    assert sorted(started) == sorted(expected)
     ran = gpu_record.load(gpu_record.RECORD)["operations"].keys()
     assert ran == {*operations()} - {"draw"}
     command("run", "matmul", "page_move", "--jobs", str(jobs))
-    assert sorted(started[-2:]) == [gpu_tests("matmul"), gpu_tests("page_move")]
+    expected = [gpu_tests(name) for name in ("matmul", "page_move")] * shares
+    assert sorted(started[-2 * shares :]) == sorted(expected)
+    (record,) = (gpu_record.load(gpu_record.RECORD)["operations"]["matmul"]["runs"],)
+    assert record["tests"]["passed"] == shares * RUN["passed"]
+
+
+def test_a_share_that_fails_is_told_and_one_without_tests_is_not(
+    command: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+):
+    status = pytest.ExitCode.TESTS_FAILED
+
+    def start(
+        words: list[str], *, env: dict[str, str], **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        del options
+        if env[gpu_record.SHARE] == f"2/{gpu_record.SHARES}":
+            return subprocess.CompletedProcess(words, status, "")
+        files = words[words.index("gpu") + 1 :]
+        _write_record(files, Path(env["FDJAX_GPU_RECORD"]))
+        return subprocess.CompletedProcess(words, 0, "")
+
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setenv("FDJAX_GPU_RECORD", str(gpu_record.RECORD))
+    with pytest.raises(SystemExit, match=r"^draw: its tests ended with status 1$"):
+        command("run", "draw", "--jobs", "2")
+    assert not gpu_record.RECORD.exists()
+    status = pytest.ExitCode.NO_TESTS_COLLECTED
+    command("run", "draw", "--jobs", "2")
+    ran = gpu_record.load(gpu_record.RECORD)["operations"]["draw"]["runs"]["tests"]
+    assert ran["passed"] == (gpu_record.SHARES - 1) * RUN["passed"]
 
 
 def _write_record(files: list[str], path: Path) -> None:

@@ -38,10 +38,10 @@ def recording(
     monkeypatch.setattr(gpu_run, "refuse", dict[str, str]().get)
     (root / "pytest.ini").write_text("[pytest]\nmarkers = gpu: on a GPU")
 
-    def run(*options: str) -> dict[str, Run]:
+    def run(*options: str, share: tuple[int, int] = (0, 1)) -> dict[str, Run]:
         path = tmp_path / "record.json"
         path.unlink(missing_ok=True)
-        plugin = gpu_run.GpuRun(path, root)
+        plugin = gpu_run.GpuRun(path, root, share)
         pytester.inline_run("--import-mode=importlib", *options, plugins=[plugin])
         entries = gpu_record.load(path)["operations"]
         return {name: entry["runs"]["tests"] for name, entry in entries.items()}
@@ -73,6 +73,12 @@ def test_a_run_of_a_part_records_what_ran_whole(recording: Recording):
     assert recording(*two).keys() == {"sum"}
     assert recording(f"{kernels}/test_sum_flat.py::test_flat") == {}
     assert recording("-m", "gpu", "--lf") == {}
+
+
+def test_shares_are_all_tests_and_each_records_its_own(recording: Recording):
+    sums = [recording("-m", "gpu", share=(i, 2))["sum"]["passed"] for i in range(2)]
+    assert sorted(sums) == [1, 2]
+    assert recording("-m", "gpu", share=(3, 4)).keys() == {"sum_flat"}
 
 
 def test_an_extension_of_other_sources_records_nothing(

@@ -31,11 +31,20 @@ class GpuRun:
 
     An operation is recorded where every such test of its files was collected and ran,
     and none failed.
+
+    Args:
+        path: of the record.
+        root: of the tree.
+        share: of the tests with the marker, which one runs, and of how many. The others
+            are left out, and the record is that of the share.
     """
 
-    def __init__(self, path: Path, root: Path = ROOT) -> None:
+    def __init__(
+        self, path: Path, root: Path = ROOT, share: tuple[int, int] = (0, 1)
+    ) -> None:
         self._path = path
         self._root = root
+        self._share = share
         self._collected: dict[str, list[str]] = defaultdict(list)
         self._outcomes: dict[str, str] = {}
 
@@ -44,6 +53,10 @@ class GpuRun:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         """Notes all tests of the files, before `-m` and `-k` leave any out."""
+        index, shares = self._share
+        if shares > 1:
+            items[:] = [one for one in items if one.get_closest_marker("gpu")]
+            items[:] = items[index::shares]
         by_name = any("::" in argument for argument in config.args)
         if by_name or config.getoption("lf", default=False):
             return  # then files are collected in part
@@ -86,7 +99,9 @@ class GpuRun:
         found: dict[str, Counter[str]] = {}
         for operation in operations(self._root):
             files = gpu_tests(operation, self._root)
-            tests = [test for file in files for test in self._collected.get(file, [""])]
+            # A share may have no test of a file.
+            none = [""] if self._share[1] == 1 else []
+            tests = [test for file in files for test in self._collected.get(file, none)]
             counts = Counter(self._outcomes.get(test, "missing") for test in tests)
             if counts["passed"] and not counts["failed"] and not counts["missing"]:
                 found[operation] = counts
