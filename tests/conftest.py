@@ -27,6 +27,19 @@ if ON_A_CPU:
 # What Linux counts of a process, up to 65,530 (vm.max_map_count).
 MEMORY_MAPS = Path("/proc/self/maps")
 
+# Files that take minutes, or many seconds for few tests. xdist hands out what has many
+# tests first, so that at the end one worker would have these, and the others nothing.
+LONG_FILES = {
+    "test_beam_families.py",
+    "test_docs.py",
+    "test_lent_programs.py",
+    "test_llm_searches.py",
+    "test_memory_soak.py",
+    "test_requests.py",
+    "test_room.py",
+    "test_serve_apart.py",
+}
+
 if TYPE_CHECKING:
     from fdjax import LLM
     from fdjax.engine.engine import Engine
@@ -42,10 +55,18 @@ def pytest_configure(config: pytest.Config) -> None:
     _let_examples_take_long()
     if ON_A_CPU and not jax.config.jax_compilation_cache_dir:
         _keep_programs(config)
+    if hasattr(config.option, "loadscopereorder"):  # xdist is there
+        config.option.loadscopereorder = False  # the order is LONG_FILES'
     # A worker of xdist sees a part of the tests only, and the process above it none.
     if (path := gpu_record.destination()) and not hasattr(config, "workerinput"):
         share = gpu_record.share_of_tests()
         config.pluginmanager.register(GpuRun(path, share=share))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that no worker waits for it at the end."""
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 def _let_examples_take_long() -> None:
