@@ -74,8 +74,8 @@ def tune(
         typer.Option(
             "--chain",
             help="Measure steps of the first model, too: up to how many rows each "
-            "kernel serves in the one call of all layers. Not within --limit; "
-            "--missing does not leave it out.",
+            "kernel serves in the one call of all layers, and which of cuBLASLt's "
+            "candidates. Not within --limit; --missing does not leave it out.",
         ),
     ] = False,
     dtype: DtypeOption = "auto",
@@ -94,7 +94,8 @@ def tune(
     of the flat GEMM from this table. How many rows each kernel serves there is
     the same for all GEMMs, as kernels of one kind begin beside the end of each
     other, and stands in the part layer_program of the table: --chain measures it,
-    by steps of four layers of the first model, with 1,024 tokens a row.
+    by steps of four layers of the first model, and which of cuBLASLt's candidates
+    is fastest in them at up to 1,024 rows.
     """
     ms = _parse_ms(m)
     with reported(debug=debug):

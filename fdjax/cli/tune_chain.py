@@ -1,8 +1,9 @@
-"""`fdjax tune --chain`: times steps, and writes who serves how many rows in a chain."""
+"""`fdjax tune --chain`: times steps, and writes which kernels serve in a chain."""
 
 import datetime
 import pathlib
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -11,17 +12,23 @@ from rich.table import Table
 from fdjax import device
 from fdjax.cli import progress
 from fdjax.cli.tables import print_all, titled
+from fdjax.engine.buckets import fine_ladder
 from fdjax.errors import ConfigError, Unsupported
 from fdjax.generate import chain_times
 from fdjax.kernels.layer_program.table import PART, ChainRows
 from fdjax.kernels.matmul import table
 from fdjax.kernels.tuning import files
 from fdjax.kernels.tuning.chain import LIBRARY, MOST, Points, chosen, profile, serving
+from fdjax.kernels.tuning.chain_candidates import Candidates, faster, merged
 from fdjax.kernels.tuning.parts import MEASURED_WITH
 from fdjax.models.config import ModelConfig
+from fdjax.models.linears import linears
 from fdjax.version import __version__
 
 ROWS = (1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+# Sizes of calls with prompts. In larger ones the library's first candidates are within
+# a percent of the best (an H200).
+SIZES = fine_ladder(ROWS[-1], 1024)
 
 
 def check(config: ModelConfig, dtype: jax.typing.DTypeLike, path: pathlib.Path) -> None:
@@ -65,15 +72,35 @@ def measure(
     """
     before = PART.load(path) or PART.find()
     times = chain_times.ChainTimes(config, dtype, most_rows=ROWS[-1])
-    with progress.stepping(len(ROWS), "measuring steps") as advance:
+    shapes = _shapes(config, dtype)
+    with progress.stepping(len(ROWS) + len(SIZES), "measuring steps") as advance:
         points = profile(times, ROWS, before, on_point=advance)
-    found = chosen(points, before)
+        found = chosen(points, before)
+        candidates = faster(times, SIZES, shapes, found, on_point=advance)
+    every = merged(before.candidates, candidates, SIZES, shapes)
+    found = replace(found, candidates=every)
     document = table.updated(path, device.kind(), []) | {PART.name: _part(found)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(files.to_json(document))
     PART.load.cache_clear()  # it has been read, as it was
     if not quiet:
         print_all(_shown(points, found))
+        progress.note(_told(candidates))
+
+
+def _shapes(
+    config: ModelConfig, dtype: jax.typing.DTypeLike
+) -> Sequence[tuple[int, int]]:
+    """`[N, K]` of the layers' weights, each once."""
+    layers = (one for one in linears(config, dtype=dtype) if one.name != "head")
+    return [*dict.fromkeys((one.n, one.k) for one in layers)]
+
+
+def _told(found: Candidates) -> str:
+    each = ", ".join(
+        f"{one} at M = {m} of [{n}, {k}]" for (m, n, k), one in found.items()
+    )
+    return f"of cuBLASLt's candidates, the first being 0: {each or 'the first'}"
 
 
 def _part(found: ChainRows) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from fdjax.notation import Array, Float, Int32
 NUM_LAYERS = 4
 """More than an L2 holds of a model's weights, and few enough to make up at once."""
 CONTEXT = 1024
-"""Tokens that each row has."""
+"""Tokens that each row has, or as many as fit."""
 PAGE_SIZE = 16
 PAGES = CONTEXT // PAGE_SIZE
 REPEATS, SAMPLE_S = 5, 0.03
@@ -37,7 +37,8 @@ class ChainTimes:
     Args:
         config: the model.
         dtype: of weights, keys and values.
-        most_rows: of a step.
+        most_rows: of a step in which each has `CONTEXT` tokens; those of more rows
+            have fewer.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ChainTimes:
         """
         # A model of modules takes the host longer than small layers take the device.
         leaves = jax.tree.leaves(self._model)
-        operands = _operands(m)
+        operands = _operands(self._kv, m)
         run = lowered(self._model, self._kv, rows, m).compile()
         launches = 2  # loaded, then captured in a graph
         found: list[float] = []
@@ -87,7 +88,7 @@ def lowered(model: Decoder, kv: KVCache, rows: ChainRows, m: int) -> jax.stages.
         model: shapes of its weights are enough.
         kv: likewise.
         rows: by which it chooses kernels.
-        m: rows, each with `CONTEXT` tokens.
+        m: rows.
 
     Raises:
         Unsupported: see `ChainTimes.check`.
@@ -108,7 +109,7 @@ def lowered(model: Decoder, kv: KVCache, rows: ChainRows, m: int) -> jax.stages.
 
     call = jax.jit(step, donate_argnums=1)
     with table.PART.using(rows), recording() as lines:
-        found = call.lower(leaves, kv, *_operands(m))
+        found = call.lower(leaves, kv, *_operands(kv, m))
     (line,) = (line for line in lines if line.startswith(_CALL))
     if not line.startswith(f"{_CALL}cuda"):
         raise Unsupported(line)
@@ -127,7 +128,8 @@ def _layout(
     )
 
 
-def _operands(m: int) -> tuple[Array, Array, Array]:
+def _operands(kv: KVCache, m: int) -> tuple[Array, Array, Array]:
     """Tokens, lengths, and the page table."""
-    pages = jnp.arange(m * PAGES, dtype=jnp.int32).reshape(m, PAGES)
-    return jnp.ones(m, jnp.int32), jnp.full(m, CONTEXT - 1), pages
+    each = min(kv.num_pages // m, PAGES)
+    pages = jnp.arange(m * each, dtype=jnp.int32).reshape(m, each)
+    return jnp.ones(m, jnp.int32), jnp.full(m, each * PAGE_SIZE - 1), pages

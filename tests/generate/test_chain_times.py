@@ -44,4 +44,6 @@ def test_a_step_has_the_kernels_that_are_asked_for(
         for name in (*MOST, LIBRARY)
     }
     assert len(set(programs.values())) == 4
+    many = lowered(model, cache, ChainRows(), 100).as_text()
+    assert "tensor<100x2xi32>" in many, "as many pages a row as there are for all"
     ChainTimes.check(config, "bfloat16")
