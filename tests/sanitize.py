@@ -38,7 +38,7 @@ TOOLS = {
     " or (cuda_equals and packed and (everything or d64))"
     " or (follows_a_tree and tiles and d64)"
     " or (test_draw and agrees_with and 64-1000) or (gemv and (tiny or odd))"
-    " or (test_some_rows_of_a_tile) or (same_plan and 64-None)"
+    " or (test_some_rows_of_a_tile) or (same_plan and None-64)"
     " or (kernel_lists_what_the_definition_does)"
     " or (test_token_places and kernel_equals) or (test_add_norm and kernel_agrees)"
     " or (test_embedding and kernel_agrees) or (test_page_move and kernel_agrees)",
