@@ -83,6 +83,9 @@ CASES = (
     Rows("64x8192-shared+1024", (9216,) * 64, groups=64, shared=8192),
     Rows("4x16x8192-shared+1024", (9216,) * 64, groups=16, shared=8192),
     Rows("64@32704", (32_768,), new=64),
+    # Drafts that are verified: a few new tokens in each of many rows.
+    Rows("64x4@1020", (1024,) * 64, new=4),
+    Rows("64x16@1008", (1024,) * 64, new=16),
     Rows("prefill-1x8192", (8192,), new=8192, flashinfer_us=1018.0),
     Rows("prefill-1x16384", (16_384,), new=16_384),
     Rows("prefill-8x1024", (1024,) * 8, new=1024, flashinfer_us=214.0),

@@ -180,9 +180,11 @@ def _gain(row: Row, unified: Row | None) -> str:
 
 
 def _prompts(case: str) -> str:
-    """`prefill-8x1024`, `prefill-8x1024-group1` or `64@32704`, for readers."""
+    """`prefill-8x1024`, its `-group1`, `64@32704` or `64x4@1020`, for readers."""
     if "@" in case:
-        return " after ".join(f"{int(part):,}" for part in case.split("@"))
+        new, before = case.split("@")
+        told = _shape(new) if "x" in new else f"{int(new):,}"
+        return f"{told} after {int(before):,}"
     shape, _, group = case.removeprefix("prefill-").partition("-group")
     heads = f", {group} query heads a key head" if int(group or 0) > 1 else ""
     return _shape(shape) + (", each head its own keys" if group == "1" else heads)
