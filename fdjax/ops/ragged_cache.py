@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import jax.numpy as jnp
 
-from fdjax.kernels.paged import KVCache, PageLayout
+from fdjax.kernels.paged import KVCache, PageLayout, two_or_more
 from fdjax.notation import Array
 
 type Layout = Literal["interleaved", "beside"]
@@ -86,6 +86,7 @@ def written(cache: KVCache, slots: Array, k: Array, v: Array) -> Array:
         padding = math.prod(array.shape[2:-1]) - new.shape[1]
         new = jnp.pad(new, ((0, 0), (0, padding), (0, 0)))
     new = new.reshape(len(slots), *array.shape[2:-1], -1).astype(array.dtype)
+    slots, new = two_or_more(slots, new)
     # A negative slot becomes a page past the end, which "drop" does not write.
     page = jnp.where(slots < 0, cache.num_pages, slots // page_size)
     place = array.at[page, slots % page_size, ..., : new.shape[-1]]

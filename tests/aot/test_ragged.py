@@ -8,6 +8,7 @@ import pytest
 
 from fdjax.ops import ragged_paged_attention
 from fdjax.ops.ragged import Mode
+from fdjax.ops.ragged_cache import cache_of, written
 from tests.support.aot import compile_for_h200, wheels_missing
 
 pytestmark = [
@@ -78,3 +79,23 @@ def test_kernels_read_and_write_it_where_it_lies(mode: Mode, tokens: int, kernel
     assert memory is not None
     assert memory.alias_size_in_bytes == 2 * CACHE.size * 2
     assert memory.temp_size_in_bytes < 2**24
+
+
+def test_one_token_is_written_by_one_kernel():
+    """As two are: a slice that is read and written would be two."""
+    token = jax.ShapeDtypeStruct((1, 8, 128), jnp.bfloat16)
+
+    def write(
+        array: jax.Array, slots: jax.Array, k: jax.Array, v: jax.Array
+    ) -> jax.Array:
+        cache = cache_of(array, num_kv_heads=8, head_dim=128, layout="interleaved")
+        return written(cache, slots, k, v)
+
+    slots = jax.ShapeDtypeStruct((1,), jnp.int32)
+    compiled = compile_for_h200(write, CACHE, slots, token, token, donate_argnums=(0,))
+    _, _, entry = str(compiled.as_text()).partition("\nENTRY ")
+    assert len(re.findall(r" fusion\(", entry)) == 1
+    assert not re.findall(r" copy\(", entry)
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.alias_size_in_bytes == CACHE.size * 2

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import re
 from typing import Any, Literal
 
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.ops import ragged_paged_attention
+from fdjax.ops import KVCache, PageView, attention, ragged_paged_attention
+from fdjax.ops.ragged_cache import cache_of, written
 from tests.support.dense_attention import dense_attention
 from tests.support.numerics import assert_close
 
@@ -222,25 +224,99 @@ def test_what_is_written_already():
     batch.check_cache(cache)
 
 
-@pytest.mark.parametrize("pack", [1, 2])
-def test_the_cache_is_updated_in_place(pack: int):
-    batch = Batch(LENGTHS, COUNTS)
-    batch.cache = batch.cache.reshape(*batch.cache.shape[:2], -1, pack, 128)
+CACHES: dict[str, tuple[tuple[int, ...], int, Literal["interleaved", "beside"]]] = {
+    "5-D": ((2, 2, 128), 128, "interleaved"),
+    "5-D of heads in a row": ((1, 4, 128), 128, "interleaved"),
+    "5-D, packing 1": ((4, 1, 128), 128, "interleaved"),
+    "5-D, padded": ((4, 1, 128), 8, "interleaved"),
+    "4-D": ((4, 128), 128, "interleaved"),
+    "4-D, padded": ((4, 128), 8, "interleaved"),
+    "head-64": ((1, 2, 128), 64, "beside"),
+    "head-64, packing 1": ((2, 1, 128), 64, "beside"),
+}
+"""Axes of a token of two heads, elements of a head, and the layout."""
+
+
+@pytest.mark.parametrize("mode", ["mixed", "decode"])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("form", CACHES)
+def test_the_cache_is_updated_in_place(
+    form: str, rows: int, mode: Literal["mixed", "decode"]
+):
+    """Of one token alone, too: in a mixed step of several rows as well."""
+    inner, head_dim, layout = CACHES[form]
+    cache = jax.ShapeDtypeStruct((65, 16, *inner), jnp.float32)
+    sizes = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}
+    tokens = rows if mode == "decode" else max(rows - 1, 1)
+    rest = {
+        name: jax.ShapeDtypeStruct((tokens, heads, head_dim), jnp.float32)
+        for name, heads in sizes.items()
+    }
+    shapes = {
+        "kv_lens": (rows,),
+        "page_indices": (rows, 8),
+        "cu_q_lens": (rows + 1,),
+        "distribution": (3,),
+    }
+    rest |= {name: jax.ShapeDtypeStruct(n, jnp.int32) for name, n in shapes.items()}
     donated = jax.jit(
         lambda cache, rest: ragged_paged_attention(
-            kv_cache=cache, **rest, sm_scale=SCALE
-        )[1],
+            kv_cache=cache, **rest, sm_scale=SCALE, mode=mode, layout=layout
+        ),
         donate_argnums=0,
     )
-    rest = batch.arguments()
-    compiled = donated.lower(rest.pop("kv_cache"), rest).compile()
+    assert not copies_of(cache, donated.lower(cache, rest).compile())
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize("inner", [(4, 32), (2, 2, 32)], ids=str)
+def test_a_layer_is_written_in_place(inner: tuple[int, ...], tokens: int):
+    cache = jax.ShapeDtypeStruct((65, 16, *inner), jnp.float32)
+
+    def step(array: jax.Array, new: jax.Array, slots: jax.Array) -> Any:
+        kv = KVCache.interleaved(array).layer(0).write(slots, new, new)
+        pages = PageView.decoding(slots[:, None], slots)
+        q = jnp.concatenate([new, new], axis=1)
+        return attention(q, kv.layer(0), pages, scale=SCALE), kv.array
+
+    donated = jax.jit(step, donate_argnums=0)
+    new = jax.ShapeDtypeStruct((tokens, 2, 32), jnp.float32)
+    slots = jax.ShapeDtypeStruct((tokens,), jnp.int32)
+    assert not copies_of(cache, donated.lower(cache, new, slots).compile())
+
+
+def copies_of(cache: jax.ShapeDtypeStruct, compiled: jax.stages.Compiled) -> list[str]:
+    """Where a program copies as many numbers as a donated cache has."""
     memory, text = compiled.memory_analysis(), compiled.as_text()
     assert memory is not None
     assert text is not None
-    assert memory.alias_size_in_bytes == batch.cache.nbytes
-    shape = f"f32[{','.join(map(str, batch.cache.shape))}]"
+    assert memory.alias_size_in_bytes == cache.size * cache.dtype.itemsize
     copies = [line for line in text.splitlines() if " copy(" in line]
-    assert not [line for line in copies if shape in line.split(" copy(")[0]]
+    sizes = [re.search(r"f32\[([\d,]+)\]", line.split(" copy(")[0]) for line in copies]
+    return [
+        line
+        for line, size in zip(copies, sizes, strict=True)
+        if size and math.prod(map(int, size[1].split(","))) >= cache.size
+    ]
+
+
+@pytest.mark.parametrize("form", CACHES)
+@pytest.mark.parametrize("slot", [-1, 0, 37, 65 * 16])
+def test_one_token_is_written_or_is_not(form: str, slot: int):
+    """What is negative or past the end leaves every number as it was."""
+    inner, head_dim, layout = CACHES[form]
+    array = np.zeros((65, 16, *inner), np.float32)
+    cache = cache_of(
+        jnp.asarray(array), num_kv_heads=KV_HEADS, head_dim=head_dim, layout=layout
+    )
+    new = np.ones((1, KV_HEADS, head_dim), np.float32)
+    slots = jnp.asarray([slot], jnp.int32)
+    after = np.array(written(cache, slots, jnp.asarray(new), jnp.asarray(2 * new)))
+    if 0 <= slot < 65 * 16:
+        token = after[slot // 16, slot % 16]
+        assert token.sum() == 3 * new.size
+        after[slot // 16, slot % 16] = 0
+    np.testing.assert_array_equal(after, array)
 
 
 def test_errors():

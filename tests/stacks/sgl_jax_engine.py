@@ -1,7 +1,7 @@
 """Tokens of sgl-jax's engine, in a process of its own: `... FOLDER native|fdjax`.
 
-Prints JSON: for each of two rounds of the same prompts, the tokens and how many of the
-prompt's were found in the cache.
+Prints JSON: for each of two rounds of the same prompts, and for one prompt alone, the
+tokens and how many of the prompt's were found in the cache.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Prompts of several chunks, of parts of pages, and of less.
 PROMPTS = [[5 + i % 50 for i in range(length)] for length in (40, 7, 70, 3)]
+ALONE = PROMPTS[1:2]  # whose steps are programs of one row
 NEW_TOKENS = 24
 
 
@@ -48,15 +49,15 @@ def make_engine(folder: str, backend: str) -> Any:
 
 
 def main() -> None:
-    """Runs both rounds."""
+    """Runs all rounds."""
     engine = make_engine(*sys.argv[1:])
     params = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
     rounds = [
         [
             (output["output_ids"], output["meta_info"]["cached_tokens"])
-            for output in engine.generate(input_ids=PROMPTS, sampling_params=params)
+            for output in engine.generate(input_ids=prompts, sampling_params=params)
         ]
-        for _ in range(2)
+        for prompts in (PROMPTS, PROMPTS, ALONE)
     ]
     print(json.dumps(rounds))
     engine.shutdown()

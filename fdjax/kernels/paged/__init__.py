@@ -1,6 +1,6 @@
 """What the attention operations share: a call, its pages, and the definition itself."""
 
-from fdjax.kernels.paged.cache import KVCache, KVLayer
+from fdjax.kernels.paged.cache import KVCache, KVLayer, two_or_more
 from fdjax.kernels.paged.calls import (
     AttentionAttributes,
     PagedAttention,
@@ -45,4 +45,5 @@ __all__ = [
     "highest_of",
     "scores_of",
     "tokens_within",
+    "two_or_more",
 ]

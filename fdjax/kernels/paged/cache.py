@@ -198,6 +198,9 @@ class KVLayer:
             values: of the tokens.
         """
         cache, layout = self.cache, self.cache.layout
+        by_head = layout.place("heads") < layout.place("halves")
+        written = jnp.stack([keys, values], axis=2 if by_head else 1)
+        slots, written = two_or_more(slots, written)
         # A negative slot becomes a page past the end, which "drop" does not write.
         page = jnp.where(slots < 0, cache.num_pages, slots // cache.page_size)
         where = {
@@ -206,8 +209,6 @@ class KVLayer:
             "heads": slice(cache.num_kv_heads),
         }
         places = (where[axis.name] for axis in layout.axes)
-        by_head = layout.place("heads") < layout.place("halves")
-        written = jnp.stack([keys, values], axis=2 if by_head else 1)
         nested = self._nested()
         after = nested.at[page, self.index, *places, : cache.head_dim].set(
             written.astype(cache.dtype), mode="drop"
@@ -218,3 +219,25 @@ class KVLayer:
         """The array with an axis for each of its layout's."""
         cache = self.cache
         return cache.array.reshape(cache.num_pages, *cache.layout.shape)
+
+
+def two_or_more(
+    slots: Int32[Array, " T"], new: Float[Array, "T ..."]
+) -> tuple[Int32[Array, " N"], Float[Array, "N ..."]]:
+    """What is scattered into a cache, of one token beside one that is not written.
+
+    A scatter of one token XLA makes a slice of the cache, read and written: on a CPU it
+    copies the cache for that, where attention reads it by other axes, and on a GPU it
+    launches two kernels for one. Of two tokens or more it makes neither.
+
+    Args:
+        slots: of each token.
+        new: what goes there.
+
+    Returns:
+        Both, of one token with another one behind it, whose slot is negative.
+    """
+    if len(slots) != 1:
+        return slots, new
+    absent = jnp.full_like(slots, -1)
+    return jnp.concatenate([slots, absent]), jnp.concatenate([new, new])
