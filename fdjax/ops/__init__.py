@@ -2,7 +2,8 @@
 
 Each works under `jax.jit`, `jax.shard_map` and `jax.vmap` (but for `rope_and_write`
 under the last), and has the derivatives of its definition. Numbers, strings and
-booleans are static: `jax.jit` of a function itself needs them in `static_argnames`. A
+booleans are static: `jax.jit` of a function itself needs them in `static_argnames`.
+Arrays of whole numbers may have any type of them; the operations count in int32. A
 call is served by the fastest implementation that takes it, and elsewhere by the
 definition: `fdjax.kernels.op` says how.
 
@@ -36,4 +37,4 @@ __all__ = [
     "sample",
 ]
 
-VERSION = "1.2"
+VERSION = "1.3"

@@ -64,7 +64,7 @@ def attention(
         TypeError: an argument is of another type, or what is static is traced.
     """
     spec = _checked("attention", slopes, sinks, scale, soft_cap, window)
-    q = _fits("attention", q, kv, pages, spec)
+    q, pages = _fits("attention", q, kv, pages, spec)
     if not (len(q) and pages.num_rows):
         return jnp.zeros_like(q)
     decodes = pages.decodes or pages.by_slot
@@ -123,16 +123,15 @@ def attention_states(
     """
     name = "attention_states"
     spec = _checked(name, slopes, sinks, scale, soft_cap, window)
-    q = _fits(name, q, kv, pages, spec)
+    q, pages = _fits(name, q, kv, pages, spec)
     if tree is not None:
         tree = calls.array_of(name, "tree", tree, "T", "N")
         calls.check_kind(name, jnp.unsignedinteger, tree=tree)
+        tree = tree.astype(jnp.uint32)
     if keys is not None:
         calls.check_range(name, keys)
-        ends = {f"keys.{end}": array for end, array in keys._asdict().items()}
-        ends = {end: calls.array_of(name, end, array) for end, array in ends.items()}
-        calls.check_kind(name, jnp.integer, **ends)
-        keys = KeyRange(*ends.values())
+        ends = keys._asdict().items()
+        keys = KeyRange(*(calls.integers_of(name, f"keys.{e}", n) for e, n in ends))
     if not (len(q) and pages.num_rows):
         empty = jnp.zeros_like(q, jnp.float32)
         return AttentionState(empty, jnp.full(q.shape[:2], -jnp.inf))
@@ -200,16 +199,16 @@ def _checked(
 
 def _fits(
     operation: str, q: Any, kv: KVLayer, pages: PageView, spec: ScoreSpec
-) -> Array:
-    """The queries, as an array of JAX."""
+) -> tuple[Array, PageView]:
+    """The queries, as an array of JAX, and the rows, in int32."""
     q = calls.array_of(operation, "q", q, "T", "Hq", "D")
     calls.check_layer(operation, kv)
-    calls.check_rows(operation, pages)
+    pages = calls.rows_of(operation, pages)
     if not (len(q) and pages.num_rows):  # else who serves the call looks at it
         takes_slots = pages.by_slot and operation == "attention"
         call = PagedAttention(q, kv, pages, spec)
         check_attention(operation, call, takes_slots=takes_slots)
-    return q
+    return q, pages
 
 
 _states = differentiable(states.OP, states.attention_states)

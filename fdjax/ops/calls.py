@@ -1,5 +1,6 @@
 """What the public operations say of wrong arguments: their names, numbers, remedies."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels.attention_states import KeyRange
-from fdjax.kernels.paged import KVCache, KVLayer, PageView
+from fdjax.kernels.paged import KVCache, KVLayer, PageView, int32_of, kind
 from fdjax.notation import Array
 
 _OPERATIONS = re.compile(
@@ -64,6 +65,25 @@ def array_of(operation: str, name: str, value: Any, *axes: str) -> Array:
             f"{operation}: {name} is {value.shape}; expected [{', '.join(axes)}]"
         )
     return jnp.asarray(value)
+
+
+def integers_of(operation: str, name: str, value: Any, *axes: str) -> Array:
+    """An argument of whole numbers as an array of JAX, int32.
+
+    Args:
+        operation: its name.
+        name: of the argument.
+        value: what the caller gave: of any type of whole numbers.
+        axes: how messages write the axes that it must have; none: any.
+
+    Raises:
+        TypeError: it is no array, or one of typed keys.
+        ValueError: it has another number of axes, or other numbers.
+    """
+    array = array_of(operation, name, value, *axes)
+    if value.dtype == jnp.int32:
+        return array
+    return jnp.asarray(int32_of(operation, name, value))
 
 
 def refuse_traced(operation: str, **values: Any) -> None:
@@ -127,24 +147,27 @@ def check_range(operation: str, keys: Any) -> None:
         )
 
 
-def check_rows(operation: str, pages: Any) -> None:
-    """Raises where the rows are no `PageView`, or its arrays no whole numbers."""
+def rows_of(operation: str, pages: Any) -> PageView:
+    """The rows of a call, in whole numbers.
+
+    A `PageView` that `jax.tree.map` has made may have any.
+
+    Raises:
+        TypeError: they are no `PageView`.
+        ValueError: their arrays are of no whole numbers.
+    """
     if not isinstance(pages, PageView):
         raise TypeError(
             f"{operation}: pages is {kind(pages)}; give a PageView, such as "
             "PageView.decoding(page_table, lengths)"
         )
-    for name in ("page_table", "lengths", "starts", "firsts"):
-        array = getattr(pages, name)
-        if array is not None:
-            made = array_of(operation, f"pages.{name}", array)
-            check_kind(operation, jnp.integer, **{f"pages.{name}": made})
-
-
-def kind(value: Any) -> str:
-    """What a value is, with an article."""
-    if isinstance(value, jax.Array | np.ndarray):
-        return "an array"
-    name = type(value).__name__
-    article = "an" if name[0] in "AEIOUaeiou" else "a"
-    return "None" if value is None else f"{article} {name}"
+    names = ("page_table", "lengths", "starts", "firsts")
+    held = {name: getattr(pages, name) for name in names}
+    return dataclasses.replace(
+        pages,
+        **{
+            name: integers_of(operation, f"pages.{name}", array)
+            for name, array in held.items()
+            if array is not None
+        },
+    )

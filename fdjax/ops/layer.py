@@ -61,8 +61,8 @@ def rope_and_write(
     calls.refuse_traced(name, interleaved=interleaved)
     calls.check_layer(name, kv)
     qkv = calls.array_of(name, "qkv", qkv, "T", "H", "D")
-    positions = calls.array_of(name, "positions", positions, "T")
-    slots = calls.array_of(name, "slots", slots, "T")
+    positions = calls.integers_of(name, "positions", positions, "T")
+    slots = calls.integers_of(name, "slots", slots, "T")
     frequencies = calls.array_of(name, "frequencies", frequencies, "R2")
     calls.check_kind(name, jnp.floating, frequencies=frequencies)
     return _rope_and_write(
@@ -184,18 +184,19 @@ def sample(
     name = "sample"
     logits = calls.array_of(name, "logits", logits, "B", "V")
     calls.check_kind(name, jnp.floating, logits=logits)
-    given = {
-        "keys": (keys, jnp.uint32),
-        "steps": (steps, jnp.integer),
-        "temperature": (temperature, jnp.number),
-        "top_k": (top_k, jnp.integer),
-        "top_p": (top_p, jnp.number),
-        "min_p": (min_p, jnp.number),
-    }
     arrays: dict[str, jax.Array | None] = {}
-    for each, (value, kind) in given.items():
-        arrays[each] = None if value is None else calls.array_of(name, each, value)
-        calls.check_kind(name, kind, **{each: arrays[each]})
+    for each, value, of_kind in (
+        ("keys", keys, calls.array_of),
+        ("steps", steps, calls.integers_of),
+        ("temperature", temperature, calls.array_of),
+        ("top_k", top_k, calls.integers_of),
+        ("top_p", top_p, calls.array_of),
+        ("min_p", min_p, calls.array_of),
+    ):
+        arrays[each] = None if value is None else of_kind(name, each, value)
+    calls.check_kind(name, jnp.uint32, keys=arrays["keys"])
+    floats = {each: arrays[each] for each in ("temperature", "top_p", "min_p")}
+    calls.check_kind(name, jnp.number, **floats)
     _check_temperature(arrays["temperature"])
     return draw(logits, **arrays)
 

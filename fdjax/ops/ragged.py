@@ -89,7 +89,7 @@ def ragged_paged_attention(
     )
     _check_dtypes(q, k, v, kv_cache)
     kv_lens, page_indices, cu_q_lens, distribution = (
-        _whole(name, array)
+        calls.integers_of(NAME, name, array)
         for name, array in (
             ("kv_lens", kv_lens),
             ("page_indices", page_indices),
@@ -179,12 +179,6 @@ def _check_dtypes(q: Array, k: Array, v: Array, kv_cache: Array) -> None:
             )
 
 
-def _whole(name: str, array: Any) -> Array:
-    made = calls.array_of(NAME, name, array)
-    calls.check_kind(NAME, jnp.integer, **{name: made})
-    return made
-
-
 def _num_rows(kv_lens: Array, cu_q_lens: Array, distribution: Array) -> int:
     if kv_lens.ndim != 1:
         raise ValueError(f"{NAME}: kv_lens is {kv_lens.shape}; expected [B]")
@@ -213,7 +207,7 @@ def _page_table(
     if cu_kv_lens is not None:
         if pages_per_row is None:
             raise ValueError(f"{NAME}: cu_kv_lens needs pages_per_row")
-        cu_kv_lens = _whole("cu_kv_lens", cu_kv_lens)
+        cu_kv_lens = calls.integers_of(NAME, "cu_kv_lens", cu_kv_lens)
         if cu_kv_lens.shape != (num_rows + 1,) or indices.ndim != 1:
             raise ValueError(
                 f"{NAME}: cu_kv_lens is {cu_kv_lens.shape} and page_indices "

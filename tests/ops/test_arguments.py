@@ -117,7 +117,8 @@ X, WEIGHT, LOGITS = normal(3, 16), normal(5, 16), normal(4, 50)
 KEYS, STEPS, ONES = jnp.zeros((4, 2), jnp.uint32), jnp.arange(4), jnp.ones(4)
 QKV, PLACES, TURNS = normal(8, 8, HEAD_DIM), jnp.arange(8, dtype=jnp.int32), jnp.ones(4)
 INTEGERS, SHORT = jnp.ones((3, 16), jnp.int32), normal(3)
-FLOATING = ops.PageView.decoding(TABLE, LENGTHS.astype(jnp.float32))
+# What `PageView` itself refuses.
+FLOATING = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), DECODING)
 BFLOAT16 = {side: jnp.zeros((8, KV_HEADS, HEAD_DIM), jnp.bfloat16) for side in "kv"}
 
 
@@ -174,7 +175,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "attention: slopes has shape (3,), q 4 heads": lambda: ops.attention(
         *CALL, SHORT, scale=1.0
     ),
-    "attention: pages.lengths is float32; cast": lambda: ops.attention(
+    "attention: pages.page_table is float32; cast": lambda: ops.attention(
         CALL[0], KV, FLOATING, scale=1.0
     ),
     "attention_states: sinks has shape (3,)": lambda: ops.attention_states(

@@ -26,13 +26,15 @@ def structs(
     integer: jax.typing.DTypeLike = jnp.int32,
 ) -> DecodeAttention:
     """A plain call of two key/value heads, without data."""
-    lengths = struct(rows, dtype=integer)
+    lengths = struct(rows, dtype=jnp.int32)
+    pages_of = PageView(struct(rows, width, dtype=jnp.int32), lengths, starts=lengths)
     return DecodeAttention(
         struct(rows, 2 * group, head_dim, dtype=dtype),
         KVCache.page_major(
             struct(pages, 1, 2, page_size, 2, head_dim, dtype=dtype)
         ).layer(0),
-        PageView(struct(rows, width, dtype=integer), lengths, starts=lengths),
+        # Of other types, as `PageView` makes none.
+        jax.tree.map(lambda leaf: struct(*leaf.shape, dtype=integer), pages_of),
         ScoreSpec(None, scale=1.0, soft_cap=None, window=None),
         unified=None,
     )

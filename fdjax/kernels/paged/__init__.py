@@ -20,6 +20,7 @@ from fdjax.kernels.paged.definition import (
     highest_of,
     scores_of,
 )
+from fdjax.kernels.paged.integers import int32_of, kind
 from fdjax.kernels.paged.layout import PageLayout
 from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.kernels.paged.view import PageView
@@ -43,6 +44,8 @@ __all__ = [
     "handlers_table",
     "handlers_window",
     "highest_of",
+    "int32_of",
+    "kind",
     "scores_of",
     "tokens_within",
     "two_or_more",

@@ -5,6 +5,7 @@ import math
 
 import jax.numpy as jnp
 
+from fdjax.kernels.paged.integers import int32_of
 from fdjax.kernels.paged.layout import PageLayout, interleaved, page_major
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
@@ -128,6 +129,7 @@ class KVCache:
             table: pages of each row, or slots.
             by_slot: it has slots, `page * Z + place`.
         """
+        table = int32_of("KVCache", "table", table)
         ids = self.num_pages * (self.page_size if by_slot else 1)
         exists = (table >= 0) & (table < ids)
         return exists if by_slot else jnp.repeat(exists, self.page_size, axis=1)
@@ -157,6 +159,7 @@ class KVLayer:
         Absent pages read some page; mask what they hold (`KVCache.present`).
         """
         cache, layout = self.cache, self.cache.layout
+        page_table = int32_of("KVLayer", "page_table", page_table)
         rows, width = page_table.shape
         pages = self._nested().at[page_table, self.index].get(mode="clip")
         held = (*(slice(axis.size) for axis in layout.axes), slice(layout.head_dim))
@@ -169,6 +172,7 @@ class KVLayer:
         self, slots: Int32[Array, "B N"]
     ) -> tuple[Float[Array, "B N Hkv D"], Float[Array, "B N Hkv D"]]:
         """The keys and values in slots, `page * Z + place`; others read some slot."""
+        slots = int32_of("KVLayer", "slots", slots)
         cache, layout = self.cache, self.cache.layout
         where = {
             "halves": slice(2),
@@ -198,6 +202,7 @@ class KVLayer:
             values: of the tokens.
         """
         cache, layout = self.cache, self.cache.layout
+        slots = int32_of("KVLayer", "slots", slots)
         by_head = layout.place("heads") < layout.place("halves")
         written = jnp.stack([keys, values], axis=2 if by_head else 1)
         slots, written = two_or_more(slots, written)

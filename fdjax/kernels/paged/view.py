@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fdjax.kernels.paged.integers import int32_of
 from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree, static
@@ -31,7 +32,8 @@ class PageView:
     """The rows of a call: their pages, their tokens, and which of these are new.
 
     Row `r` has `lengths[r] - starts[r]` new tokens, or none if that is negative. They
-    are neighbours among the `T` tokens of a call; tokens of no row are padding.
+    are neighbours among the `T` tokens of a call; tokens of no row are padding. Whole
+    numbers of any type are taken, and are int32 afterwards.
 
     Attributes:
         page_table: pages of each row in order; ids below 0 or `>= P` are absent.
@@ -47,7 +49,8 @@ class PageView:
             `starts` are a device's numbers, and tell nobody who chooses a kernel.
 
     Raises:
-        ValueError: the arrays are not of one number of rows.
+        ValueError: the arrays are not of one number of rows, or not whole numbers.
+        TypeError: one of them is no array.
     """
 
     page_table: Int32[Array, "B W"]
@@ -59,6 +62,9 @@ class PageView:
     decodes: bool = static(default=False)
 
     def __post_init__(self) -> None:
+        for name in ("page_table", "lengths", "starts", "firsts"):
+            if (array := getattr(self, name)) is not None:
+                object.__setattr__(self, name, int32_of("PageView", name, array))
         if len(self.page_table.shape) != 2:
             raise ValueError(
                 f"PageView: page_table is {self.page_table.shape}; expected [B, W]"
@@ -78,6 +84,7 @@ class PageView:
         prefixes: SharedPrefixes | None = None,
     ) -> "PageView":
         """One new token a row: its last."""
+        lengths = int32_of("PageView", "lengths", lengths)
         return PageView(
             page_table, lengths, lengths - 1, prefixes=prefixes, decodes=True
         )
@@ -95,6 +102,8 @@ class PageView:
                 has no pages there.
             width: pages that a row may have; those beyond it are left out.
         """
+        indices = int32_of("PageView", "indices", indices)
+        offsets = int32_of("PageView", "offsets", offsets)
         begins, ends = offsets[:-1, None], offsets[1:, None]
         places = begins + jnp.arange(width, dtype=jnp.int32)
         exists = (places < ends) & (begins >= 0)
@@ -109,8 +118,12 @@ class PageView:
         starts: Int32[Array, " B"],
     ) -> "PageView":
         """New tokens of row 0, then those of row 1, and so on; the rest is padding."""
+        lengths = int32_of("PageView", "lengths", lengths)
+        starts = int32_of("PageView", "starts", starts)
         counts = lengths - starts
-        return PageView(page_table, lengths, starts, jnp.cumsum(counts) - counts)
+        # Without a dtype its sums are int64 where JAX has 64 bits.
+        firsts = jnp.cumsum(counts, dtype=jnp.int32) - counts
+        return PageView(page_table, lengths, starts, firsts)
 
     @property
     def num_rows(self) -> int:

@@ -1,0 +1,56 @@
+"""Places, pages and lengths as the operations count them: in 32 bits, with a sign."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fdjax.notation import Array, Int32
+
+LOWEST, HIGHEST = -(2**31), 2**31 - 1
+
+
+def int32_of(owner: str, name: str, value: Any) -> Int32[Array, "..."]:
+    """An argument of whole numbers, of any type of them, as int32.
+
+    -1 stands for nothing, and a page is multiplied by its size: neither is right in a
+    type without a sign, or in one of fewer bits. What does not fit is the number next
+    to it that does: no page and no position is as large.
+
+    Args:
+        owner: whose argument it is.
+        name: of the argument.
+        value: what the caller gave; what is int32 comes back as it is.
+
+    Raises:
+        TypeError: it is no array.
+        ValueError: its numbers are not whole.
+    """
+    if getattr(value, "dtype", None) == jnp.int32:
+        return value
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        raise TypeError(
+            f"{owner}: {name} is {kind(value)}; give an array, by jnp.asarray"
+        )
+    if not jnp.issubdtype(value.dtype, jnp.integer):
+        raise ValueError(
+            f"{owner}: {name} is {value.dtype}; cast it to a type that is integer"
+        )
+    # By numpy, where it is numpy's: JAX would cut int64 to 32 bits first.
+    lib: Any = jnp if isinstance(value, jax.Array) else np
+    held = jnp.iinfo(value.dtype)
+    if held.max > HIGHEST:
+        value = lib.minimum(value, lib.asarray(HIGHEST, value.dtype))
+    if held.min < LOWEST:
+        value = lib.maximum(value, lib.asarray(LOWEST, value.dtype))
+    return value.astype(jnp.int32)
+
+
+def kind(value: Any) -> str:
+    """What a value is, with an article."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return "an array"
+    name = type(value).__name__
+    article = "an" if name[0] in "AEIOUaeiou" else "a"
+    return "None" if value is None else f"{article} {name}"
