@@ -163,7 +163,8 @@ def sample(
     papers that the other operations name.
 
     Args:
-        logits: -inf is a token that cannot come; one at least must be finite.
+        logits: -inf is a token that cannot come; one at least must be finite. Those
+            in float64 are rounded to float32.
         keys: data of a threefry key for each row; without keys, steps and temperature
             the most likely token is taken.
         steps: how many tokens the row has drawn before.
@@ -184,6 +185,8 @@ def sample(
     name = "sample"
     logits = calls.array_of(name, "logits", logits, "B", "V")
     calls.check_kind(name, jnp.floating, logits=logits)
+    if logits.dtype == jnp.float64:
+        logits = logits.astype(jnp.float32)
     arrays: dict[str, jax.Array | None] = {}
     for each, value, of_kind in (
         ("keys", keys, calls.array_of),
@@ -197,6 +200,9 @@ def sample(
     calls.check_kind(name, jnp.uint32, keys=arrays["keys"])
     floats = {each: arrays[each] for each in ("temperature", "top_p", "min_p")}
     calls.check_kind(name, jnp.number, **floats)
+    # Filters look at the bits of a float32.
+    for each, value in floats.items():
+        arrays[each] = None if value is None else value.astype(jnp.float32)
     _check_temperature(arrays["temperature"])
     return draw(logits, **arrays)
 
