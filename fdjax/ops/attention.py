@@ -60,7 +60,8 @@ def attention(
         Of each query; what belongs to no row means nothing, and may be NaN.
 
     Raises:
-        ValueError: shapes or dtypes do not fit together, or there are no pages.
+        ValueError: shapes or dtypes do not fit together, there are no pages, or a
+            number is not finite.
         TypeError: an argument is of another type, or what is static is traced.
     """
     spec = _checked("attention", slopes, sinks, scale, soft_cap, window)
@@ -118,7 +119,8 @@ def attention_states(
         What each query has found; what belongs to no row has found nothing, or a sink.
 
     Raises:
-        ValueError: shapes or dtypes do not fit together, or there are no pages.
+        ValueError: shapes or dtypes do not fit together, there are no pages, or a
+            number is not finite.
         TypeError: an argument is of another type, or what is static is traced.
     """
     name = "attention_states"
@@ -158,7 +160,12 @@ def merge_states(states: Sequence[AttentionState]) -> AttentionState:
     alone, or they count as often as there are states.
 
     Args:
-        states: of the same queries, one or more.
+        states: of the same queries, one or more: of each its `output`, `[..., Hq, D]`,
+            and the `log_sum` of it, `[..., Hq]`. Axes in place of the dots are `[T]`,
+            as `attention_states` has them, or any others.
+
+    Returns:
+        A state of the same shapes.
 
     Raises:
         ValueError: there are none, or they are not of the same shapes.
@@ -190,7 +197,9 @@ def _checked(
     window: Any,
 ) -> ScoreSpec:
     calls.check_number(operation, "scale", scale)
-    calls.refuse_traced(operation, soft_cap=soft_cap, window=window)
+    if soft_cap is not None:
+        calls.check_type_of_number(operation, "soft_cap", soft_cap)
+    calls.refuse_traced(operation, window=window)
     for name, array in (("slopes", slopes), ("sinks", sinks)):
         if array is not None:
             calls.array_of(operation, name, array, "Hq")
@@ -202,6 +211,7 @@ def _fits(
 ) -> tuple[Array, PageView]:
     """The queries, as an array of JAX, and the rows, in int32."""
     q = calls.array_of(operation, "q", q, "T", "Hq", "D")
+    calls.check_kind(operation, jnp.floating, q=q)
     calls.check_layer(operation, kv)
     pages = calls.rows_of(operation, pages)
     if not (len(q) and pages.num_rows):  # else who serves the call looks at it

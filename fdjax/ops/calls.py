@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -101,14 +103,48 @@ def refuse_traced(operation: str, **values: Any) -> None:
 
 
 def check_number(operation: str, name: str, value: Any) -> None:
+    """Raises where a static argument is no finite number.
+
+    Raises:
+        TypeError: it is traced, or no number: a string of digits is none.
+        ValueError: it is NaN, or infinite.
+    """
+    check_type_of_number(operation, name, value)
+    if not math.isfinite(float(value)):
+        raise ValueError(
+            f"{operation}: {name} is {value}; it must be finite, give a number"
+        )
+
+
+def check_type_of_number(operation: str, name: str, value: Any) -> None:
     """Raises `TypeError` where a static argument is no number, or is traced."""
     refuse_traced(operation, **{name: value})
     try:
+        is_number = not isinstance(value, str | bytes)
         float(value)
     except (TypeError, ValueError):
+        is_number = False
+    if not is_number:
+        raise TypeError(f"{operation}: {name} is {kind(value)}; give a number")
+
+
+def whole_number(operation: str, name: str, value: Any) -> int:
+    """A static argument that counts something, 1 or more.
+
+    Raises:
+        TypeError: it is no whole number, or traced.
+        ValueError: it is less than 1.
+    """
+    refuse_traced(operation, **{name: value})
+    try:
+        whole = operator.index(value)
+    except TypeError:
         raise TypeError(
-            f"{operation}: {name} is {kind(value)}; give a number"
+            f"{operation}: {name} is {kind(value)}; give a whole number"
         ) from None
+    if whole < 1:
+        raise ValueError(f"{operation}: {name} is {whole}; it must be 1 or more")
+    return whole
 
 
 def check_kind(operation: str, wanted: Any, **arrays: Array | None) -> None:

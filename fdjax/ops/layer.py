@@ -61,6 +61,7 @@ def rope_and_write(
     calls.refuse_traced(name, interleaved=interleaved)
     calls.check_layer(name, kv)
     qkv = calls.array_of(name, "qkv", qkv, "T", "H", "D")
+    calls.check_kind(name, jnp.floating, qkv=qkv)
     positions = calls.integers_of(name, "positions", positions, "T")
     slots = calls.integers_of(name, "slots", slots, "T")
     frequencies = calls.array_of(name, "frequencies", frequencies, "R2")
@@ -90,6 +91,9 @@ def flat_gemm(
         bias: of each output, or `None`.
         residual: added to the result, or `None`.
         out_dtype: that of `x` by default. Static.
+
+    Returns:
+        A row of outputs for each row of `x`, in `out_dtype`.
 
     Raises:
         ValueError: shapes do not fit together, or a type is not floating.
@@ -128,8 +132,12 @@ def rms_norm(
             or named in its `static_argnames`.
         scale_offset: added to the scale; Gemma has 1.
 
+    Returns:
+        As large as `x`, in its type.
+
     Raises:
-        ValueError: `scale` is not as long as the last axis, or a type is not floating.
+        ValueError: `scale` is not as long as the last axis, a type is not floating, or
+            a number is not finite.
         TypeError: an argument is of another type, or what is static is traced.
     """
     name = "rms_norm"

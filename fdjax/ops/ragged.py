@@ -76,11 +76,13 @@ def ragged_paged_attention(
         Of each query, zeros for those of no row; and the cache.
 
     Raises:
-        ValueError: shapes do not fit together, or the dtypes of `q`, `k`, `v` and
-            `kv_cache` are not the same.
+        ValueError: shapes do not fit together, the dtypes of `q`, `k`, `v` and
+            `kv_cache` are not the same floating one, or a number is not finite.
         TypeError: an argument is of another type, or what is static is traced.
     """
-    _check_static(sm_scale, sliding_window, soft_cap, pages_per_row, mode)
+    _check_static(sm_scale, sliding_window, mode)
+    if pages_per_row is not None:
+        pages_per_row = calls.whole_number(NAME, "pages_per_row", pages_per_row)
     calls.refuse_traced(NAME, update_kv_cache=update_kv_cache)
     q, k, v = _tokens(q, k, v)
     kv_cache = calls.array_of(NAME, "kv_cache", kv_cache)
@@ -135,24 +137,14 @@ def ragged_paged_attention(
     return out, cache.array
 
 
-def _check_static(
-    sm_scale: Any, sliding_window: Any, soft_cap: Any, pages_per_row: Any, mode: Any
-) -> None:
+def _check_static(sm_scale: Any, sliding_window: Any, mode: Any) -> None:
+    """Raises where they are wrong; of `soft_cap` `attention` does."""
     calls.check_number(NAME, "sm_scale", sm_scale)
-    calls.refuse_traced(
-        NAME,
-        sliding_window=sliding_window,
-        soft_cap=soft_cap,
-        pages_per_row=pages_per_row,
-    )
+    calls.refuse_traced(NAME, sliding_window=sliding_window)
     check_window(NAME, sliding_window, "sliding_window")
     modes = get_args(Mode.__value__)
     if mode not in modes:
         raise ValueError(f"{NAME}: mode is {mode!r}; it is one of {', '.join(modes)}")
-    if pages_per_row is not None and pages_per_row < 1:
-        raise ValueError(
-            f"{NAME}: pages_per_row is {pages_per_row}; it must be 1 or more"
-        )
 
 
 def _tokens(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array]:
@@ -167,10 +159,17 @@ def _tokens(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array]:
                 f"{NAME}: {side} is {array.shape} and q {q.shape}; of the same tokens "
                 f"and heads as q and k, {side} must be {expected}"
             )
+    for side, array in (("q", q), ("k", k)):
+        if 0 in array.shape[1:]:
+            raise ValueError(
+                f"{NAME}: {side} is {array.shape}; give it 1 head or more, of 1 "
+                "element or more"
+            )
     return q, k, v
 
 
 def _check_dtypes(q: Array, k: Array, v: Array, kv_cache: Array) -> None:
+    calls.check_kind(NAME, jnp.floating, q=q, k=k, v=v, kv_cache=kv_cache)
     for side, array in (("q", q), ("k", k), ("v", v)):
         if array.dtype != kv_cache.dtype:
             raise ValueError(

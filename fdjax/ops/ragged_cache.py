@@ -19,8 +19,14 @@ def cache_of(
     """The cache over an array in one of the layouts.
 
     Raises:
-        ValueError: it has another number of heads, or may have either layout.
+        ValueError: it has another number of heads, may have either layout, or a token
+            of it holds nothing.
     """
+    if 0 in array.shape[1:]:
+        raise ValueError(
+            f"{NAME}: the cache is {array.shape}; give every axis 1 or more: tokens of "
+            "a page, heads, and elements of a head"
+        )
     _check_layout(array, num_kv_heads, head_dim, layout)
     heads = [*array.shape[2:-1]]
     is_beside = layout == "beside" or (

@@ -121,6 +121,16 @@ INTEGERS, SHORT = jnp.ones((3, 16), jnp.int32), normal(3)
 FLOATING = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), DECODING)
 BFLOAT16 = {side: jnp.zeros((8, KV_HEADS, HEAD_DIM), jnp.bfloat16) for side in "kv"}
 
+WHOLE: dict[str, jax.Array] = {
+    name: jnp.ones(shape, jnp.int32)
+    for name, shape in {
+        "q": (8, HEADS, HEAD_DIM),
+        "k": (8, KV_HEADS, HEAD_DIM),
+        "v": (8, KV_HEADS, HEAD_DIM),
+        "kv_cache": (12, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM),
+    }.items()
+}
+
 
 def drawn(logits: Any = LOGITS, keys: Any = KEYS, **given: Any) -> jax.Array:
     arrays = {"steps": STEPS, "temperature": ONES} | given
@@ -201,6 +211,47 @@ WRONG: dict[str, Callable[[], Any]] = {
     "ragged_paged_attention: k is bfloat16, kv_cache float32": lambda: ragged(
         **BFLOAT16
     ),
+    "ragged_paged_attention: q is int32; cast it to a type that is floating": (
+        lambda: ragged(**WHOLE)
+    ),
+    "ragged_paged_attention: the cache is (12, 0, 4, 8); give every axis 1": (
+        lambda: ragged(kv_cache=normal(12, 0, 2 * KV_HEADS, HEAD_DIM))
+    ),
+    "ragged_paged_attention: the cache is (12, 4, 4, 0, 8); give": lambda: ragged(
+        kv_cache=normal(12, PAGE_SIZE, 4, 0, HEAD_DIM)
+    ),
+    "ragged_paged_attention: k is (8, 0, 8); give it 1 head or more": lambda: ragged(
+        **dict.fromkeys("kv", normal(8, 0, 8)), kv_cache=normal(12, PAGE_SIZE, 0, 8)
+    ),
+    "ragged_paged_attention: q is (8, 4, 0); give it 1 head or more": lambda: ragged(
+        q=normal(8, 4, 0),
+        **dict.fromkeys("kv", normal(8, 2, 0)),
+        kv_cache=normal(12, PAGE_SIZE, 4, 0),
+    ),
+    "ragged_paged_attention: sm_scale is nan; it must be finite": lambda: ragged(
+        sm_scale=float("nan")
+    ),
+    "PageLayout: page_size is 0; it must be 1 or more": lambda: ops.KVCache.page_major(
+        normal(12, 1, 2, 0, 2, 8)
+    ),
+    "PageLayout: num_kv_heads is 0; it must be 1 or more": lambda: (
+        ops.KVCache.interleaved(normal(12, 4, 0, 8))
+    ),
+    "attention: scale is nan; it must be finite": lambda: ops.attention(
+        *CALL, scale=float("nan")
+    ),
+    "attention_states: scale is inf; it must be finite": lambda: ops.attention_states(
+        *CALL, scale=float("inf")
+    ),
+    "attention: q is int32; cast": lambda: ops.attention(
+        jnp.ones((3, 4, 8), jnp.int32), KV, DECODING, scale=1.0
+    ),
+    "rms_norm: epsilon is nan; it must be finite": lambda: ops.rms_norm(
+        X, X[0], epsilon=float("nan")
+    ),
+    "rope_and_write: qkv is int32; cast": lambda: ops.rope_and_write(
+        QKV.astype(jnp.int32), KV, PLACES, PLACES, TURNS
+    ),
     "ragged_paged_attention: kv_lens is float32; cast": lambda: ragged(kv_lens=SHORT),
     "ragged_paged_attention: cu_kv_lens is (3,)": lambda: ragged(
         cu_kv_lens=LENGTHS, pages_per_row=4, page_indices=TABLE.reshape(-1)
@@ -235,6 +286,27 @@ MISTAKEN: dict[str, Callable[[], Any]] = {
     ),
     "attention: scale is None; give a number": lambda: UNTYPED.attention(
         *CALL, scale=None
+    ),
+    "attention: scale is a str; give a number": lambda: UNTYPED.attention(
+        *CALL, scale="0.3"
+    ),
+    "attention_states: soft_cap is a str; give a number": lambda: (
+        UNTYPED.attention_states(*CALL, scale=1.0, soft_cap="x")
+    ),
+    "rms_norm: epsilon is a str; give a number": lambda: UNTYPED.rms_norm(
+        X, X[0], epsilon="1e-6"
+    ),
+    "ragged_paged_attention: sm_scale is a str; give a number": lambda: ragged(
+        sm_scale="0.3"
+    ),
+    "ragged_paged_attention: soft_cap is a str; give a number": lambda: ragged(
+        soft_cap="x"
+    ),
+    "ragged_paged_attention: pages_per_row is a str; give a whole": lambda: ragged(
+        pages_per_row="2"
+    ),
+    "ragged_paged_attention: pages_per_row is a float; give a whole": lambda: ragged(
+        pages_per_row=2.0
     ),
     "attention_states: keys is a tuple; give": lambda: UNTYPED.attention_states(
         *CALL, scale=1.0, keys=(LENGTHS, LENGTHS)

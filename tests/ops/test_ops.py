@@ -29,6 +29,12 @@ from tests.support.numerics import assert_close
 
 HERE = pathlib.Path(__file__).parent
 PUBLIC = HERE / "public.json"
+# But for a context, which computes nothing.
+FUNCTIONS = {
+    name: getattr(ops, name)
+    for name in ops.__all__
+    if inspect.isfunction(getattr(ops, name)) and name != "batch_invariant"
+}
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, ROWS = 4, 2, 8, 4, 3
 RANDOM = np.random.default_rng(0)
 
@@ -145,6 +151,29 @@ def test_names_and_signatures_are_those_of_the_version():
     public = {name: described(getattr(ops, name)) for name in ops.__all__}
     recorded = json.loads(PUBLIC.read_text())
     assert {"VERSION": ops.VERSION, "public": public} == recorded
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_docstrings_tell_arguments_results_and_errors(name: str):
+    """Of an array its shape: in the signature, or where its type has none there."""
+    function = FUNCTIONS[name]
+    parts = re.split(
+        r"^(Args|Returns|Raises):\n", str(inspect.getdoc(function)), flags=re.MULTILINE
+    )
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert set(sections) == {"Args", "Returns", "Raises"}
+    assert re.search(r"^    \w+Error: ", sections["Raises"], re.MULTILINE)
+    entries = re.split(r"^    (\w+): ", sections["Args"], flags=re.MULTILINE)
+    told = dict(zip(entries[1::2], entries[2::2], strict=True))
+    parameters = inspect.signature(function).parameters
+    assert list(told) == list(parameters)
+    types_with_shapes = {ops.KVLayer, ops.PageView}  # documented by themselves
+    for each, parameter in parameters.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            continue
+        shaped = re.search(r"\[Array, '[^']+'\]", str(parameter.annotation))
+        in_text = re.search(r"`\[[^`]+\]`", told[each])
+        assert shaped or in_text or parameter.annotation in types_with_shapes, each
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -310,5 +339,4 @@ def test_on_several_devices():
     found = [line.partition(": ") for line in done.stdout.splitlines()]
     assert {result for _, _, result in found} == {"equal on 2 devices"}
     named = {part.split(" ")[0] for name, _, _ in found for part in name.split(", ")}
-    functions = {name for name in ops.__all__ if inspect.isfunction(vars(ops)[name])}
-    assert named == functions - {"batch_invariant"}  # a context, which computes nothing
+    assert named == set(FUNCTIONS)

@@ -37,14 +37,18 @@ def int32_of(owner: str, name: str, value: Any) -> Int32[Array, "..."]:
         raise ValueError(
             f"{owner}: {name} is {value.dtype}; cast it to a type that is integer"
         )
-    # By numpy, where it is numpy's: JAX would cut int64 to 32 bits first.
+    return _within(value).astype(jnp.int32)
+
+
+def _within(value: Any) -> Any:
+    """By numpy, what is numpy's: JAX would cut int64 to 32 bits first."""
     lib: Any = jnp if isinstance(value, jax.Array) else np
     held = jnp.iinfo(value.dtype)
     if held.max > HIGHEST:
         value = lib.minimum(value, lib.asarray(HIGHEST, value.dtype))
     if held.min < LOWEST:
         value = lib.maximum(value, lib.asarray(LOWEST, value.dtype))
-    return value.astype(jnp.int32)
+    return value
 
 
 def kind(value: Any) -> str:

@@ -37,6 +37,11 @@ class PageLayout:
     value_stride: int
 
     def __post_init__(self) -> None:
+        for name, number in dataclasses.asdict(self).items():
+            if number < 1:
+                raise ValueError(
+                    f"PageLayout: {name} is {number}; it must be 1 or more"
+                )
         layers, rest = divmod(self.page_stride, self.num_layers)
         if rest:
             raise ValueError(
