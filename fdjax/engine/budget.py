@@ -16,12 +16,15 @@ class Timed:
     """A call that was launched.
 
     Attributes:
-        tokens: of it, padding included.
+        tokens: of it, padding included; of a call that pools without, as the sizes of
+            such calls lie far apart.
         began_s: when it was launched, by the budget's clock.
+        goes_on: another call of the same step comes next, and is timed with it.
     """
 
     tokens: int
     began_s: float
+    goes_on: bool = False
 
 
 class TokenBudget:
@@ -68,9 +71,20 @@ class TokenBudget:
         fitting = [size for size in usable if self._seconds(size) <= self._limit_s]
         return fitting[-1] if fitting else usable[0]
 
-    def launched(self, tokens: int) -> Timed:
-        """Notes a call of so many tokens that is launched now."""
-        return Timed(tokens, self._clock())
+    def launched(
+        self, tokens: int, *, behind: Timed | None = None, goes_on: bool = False
+    ) -> Timed:
+        """Notes a call that is launched now.
+
+        Args:
+            tokens: of it.
+            behind: the call of the same step that was launched before, and goes on:
+                what follows is both.
+            goes_on: see `Timed`.
+        """
+        if behind is not None:
+            return Timed(behind.tokens + tokens, behind.began_s, goes_on)
+        return Timed(tokens, self._clock(), goes_on)
 
     def read(self, call: Timed | None, *, waited: bool) -> None:
         """Learns from a launch that was read.
@@ -79,6 +93,8 @@ class TokenBudget:
             call: what it was; `None` for one of another kind.
             waited: it was not there when the host came for it.
         """
+        if call is not None and call.goes_on:
+            return
         now, before = self._clock(), self._ended_s
         if call is not None and call is self._seen[0]:
             now, waited = self._seen[1], True

@@ -11,7 +11,7 @@ from fdjax.engine.awaited_beams import AwaitedBeams
 from fdjax.engine.beam_executor import BeamExecutor
 from fdjax.engine.borrowing import Borrowing
 from fdjax.engine.buckets import Buckets, smallest_fitting
-from fdjax.engine.budget import TokenBudget
+from fdjax.engine.budget import Timed, TokenBudget
 from fdjax.engine.device_table import DeviceTable
 from fdjax.engine.kv_calls import KVCalls
 from fdjax.engine.pace import Pace
@@ -140,20 +140,34 @@ class Executor:
         """
         pooled = [chunk for chunk in chunks if chunk.sequence.pooled is not None]
         others = [chunk for chunk in chunks if chunk.sequence.pooled is None]
-        launches = [self.pool(pooled)] if pooled else []
+        goes_on = bool(sequences or others)
+        launches = [self.pool(pooled, goes_on=goes_on)] if pooled else []
+        before = launches[0].timed if launches else None
         return launches + (
-            self._continued(sequences, others) if sequences or others else []
+            self._continued(sequences, others, before) if goes_on else []
         )
 
-    def pool(self, chunks: Sequence[PromptChunk]) -> AnyAwaited:
-        """Computes chunks of sequences that are pooled."""
+    def pool(
+        self, chunks: Sequence[PromptChunk], *, goes_on: bool = False
+    ) -> AwaitedStates:
+        """Computes chunks of sequences that are pooled.
+
+        Args:
+            chunks: of their prompts.
+            goes_on: the step has another call.
+        """
         self.pace.prefilled()
+        count = sum(chunk.size for chunk in chunks)
+        timed = self.budget.launched(count, goes_on=goes_on)
         kv, launch = self._calls.pool(self.kv, chunks)
         self._keep(kv)
-        return launch
+        return dataclasses.replace(launch, timed=timed)
 
     def _continued(
-        self, sequences: Sequence[EngineSequence], chunks: Sequence[PromptChunk]
+        self,
+        sequences: Sequence[EngineSequence],
+        chunks: Sequence[PromptChunk],
+        behind: Timed | None,
     ) -> list[AnyAwaited]:
         for chunk in chunks:
             if (scores := chunk.sequence.scored) is not None and scores.num_missing:
@@ -180,7 +194,7 @@ class Executor:
             num_prompts=num_prompts,
         )
         self.pace.prefilled()
-        timed = self.budget.launched(num_tokens)
+        timed = self.budget.launched(num_tokens, behind=behind)
         self.progress, hidden = self.programs.extend(self.progress, call)
         done = [
             (row, c.sequence) for row, c in zip(rows, chunks, strict=True) if c.is_last

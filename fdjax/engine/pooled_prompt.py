@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fdjax.engine.awaited import Awaited
+from fdjax.engine.budget import Timed
 from fdjax.engine.request import Embedded, Increment
 from fdjax.generate.pooled_states import PooledStates
 from fdjax.generate.pooling_params import PoolingParams
@@ -63,12 +64,14 @@ class AwaitedStates(Awaited):
     Attributes:
         states: of prompts.
         sequences: whose prompts they complete.
+        timed: the call.
     """
 
     states: PooledStates
     sequences: "Sequence[EngineSequence]"
+    timed: Timed | None = None
 
-    steps = timed = None
+    steps = None
 
     @property
     def arrays(self) -> PooledStates:

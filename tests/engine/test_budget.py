@@ -93,3 +93,17 @@ def test_calls_ahead_are_timed_from_the_end_of_the_one_before(clock: Clock):
 def test_a_limit_that_is_none_is_refused(limit: float):
     with pytest.raises(ConfigError, match="max_itl_ms is"):
         StepPolicy(max_itl_ms=limit)
+
+
+def test_calls_of_one_step_are_timed_together(clock: Clock):
+    """5 ms each, and 0.01 ms a token: a target for one is too short for both."""
+    budget = TokenBudget(SIZES, 12.0, clock)
+    for _ in range(40):
+        tokens = budget.tokens(4)
+        first = budget.launched(tokens, goes_on=True)
+        both = budget.launched(16, behind=first)
+        assert both.tokens == tokens + 16
+        for call, size in ((first, tokens), (both, 16)):
+            clock.now += 5e-3 + 1e-5 * size
+            budget.read(call, waited=True)
+    assert budget.tokens(4) == 64
