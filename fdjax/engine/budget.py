@@ -35,8 +35,8 @@ class TokenBudget:
 
     Args:
         sizes: of calls, in tokens, in order.
-        max_itl_ms: that a call with rows that decode should take at most; `None`: any
-            time.
+        max_itl_ms: that a call with prompts should take at most while sequences make
+            tokens; `None`: any time.
         clock: seconds.
     """
 
@@ -57,13 +57,15 @@ class TokenBudget:
         # Weighted sums over calls: 1, tokens, their squares, seconds, and products.
         self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
 
-    def tokens(self, num_decoding: int) -> int:
+    def tokens(self, num_decoding: int, *, others_wait: bool = False) -> int:
         """The most that the next call may have, rows that decode included.
 
         Args:
-            num_decoding: rows that decode. If none does, none has to wait for prompts.
+            num_decoding: rows of it that decode.
+            others_wait: so do sequences without a row in it, whose next tokens come
+                after it. If nobody decodes, nobody has to wait for prompts.
         """
-        if not num_decoding or math.isinf(self._limit_s):
+        if not (num_decoding or others_wait) or math.isinf(self._limit_s):
             return self._sizes[-1]
         # Prompts go on, however slowly: by as many tokens as the smallest call has.
         least = min(num_decoding + self._sizes[0], self._sizes[-1])

@@ -111,7 +111,7 @@ class Pipeline:
         self._make_room_for_prompts()
         scheduler = self._scheduler
         prompts, before = scheduler.prompts, len(self._unread)
-        room = prompts.most_tokens
+        room = self._executor.budget.tokens(0, others_wait=scheduler.any_generating)
         # Each call's pages are no room for the next one.
         while chunks := scheduler.chunks(
             min(room, scheduler.room.most_tokens(prompts))
@@ -123,9 +123,10 @@ class Pipeline:
 
     def _mixed(self) -> int:
         scheduler = self._scheduler
+        others_wait = scheduler.any_generating
         sequences = scheduler.reserve(1)
         room = min(
-            self._executor.budget.tokens(len(sequences)),
+            self._executor.budget.tokens(len(sequences), others_wait=others_wait),
             scheduler.room.most_tokens(scheduler.prompts),
         )
         chunks = scheduler.chunks(

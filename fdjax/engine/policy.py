@@ -16,8 +16,9 @@ class StepPolicy:
 
     Attributes:
         mixed: a call has prompts and rows that decode; else they take turns.
-        max_itl_ms: milliseconds that a call with both should not exceed, so that tokens
-            of the rows come no further apart; `None` fills every call.
+        max_itl_ms: milliseconds that a call with prompts should not exceed while
+            sequences make tokens, so that these come no further apart; `None` fills
+            every call.
         prefill_order: "fcfs": of prompts the one goes first that was let in first, but
             one that does not fit into a call leaves half of it to others that do;
             "shortest": the shortest, but none waits for more tokens of those that came

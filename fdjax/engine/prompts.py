@@ -41,11 +41,6 @@ class Prompts(Collection[EngineSequence]):
         """All of them."""
         return iter(self._sequences)
 
-    @property
-    def most_tokens(self) -> int:
-        """Tokens of the largest call."""
-        return self._buckets.step_tokens
-
     def mix(self, num_decoding: int) -> bool:
         """See `Buckets.mixes`."""
         return self._buckets.mixes(num_decoding)

@@ -152,6 +152,11 @@ class Scheduler:
         return [sequence for sequence in self.running if sequence.is_decoding]
 
     @property
+    def any_generating(self) -> bool:
+        """Some sequence waits for its next token: see `EngineSequence.goes_on`."""
+        return any(sequence.goes_on for sequence in self.running)
+
+    @property
     def num_rows(self) -> int:
         """Of the batch, up to the last one that a sequence holds."""
         return self._rows.end

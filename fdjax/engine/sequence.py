@@ -109,9 +109,14 @@ class EngineSequence:
         return self.tokens[self.num_prompt :]
 
     @property
+    def goes_on(self) -> bool:
+        """Its prompt is launched, and tokens to come are not: held back, perhaps."""
+        return 0 < self.num_launched < self.limit
+
+    @property
     def is_decoding(self) -> bool:
         """Another step of its row may make another token of it."""
-        return self._goes_on and not self.is_search and not self.held
+        return self.goes_on and not self.is_search and not self.held
 
     @property
     def search(self) -> Search:
@@ -129,7 +134,7 @@ class EngineSequence:
         if not self.is_search or self.search.held:
             return False
         is_last = self.num_launched == self.limit and self.search.judges is not None
-        return self._goes_on or is_last
+        return self.goes_on or is_last
 
     @property
     def is_read(self) -> bool:
@@ -197,10 +202,6 @@ class EngineSequence:
         if self.pooled is not None:
             self.pooled.wait()
         self.group.restart()
-
-    @property
-    def _goes_on(self) -> bool:
-        return 0 < self.num_launched < self.limit
 
 
 def make_group(

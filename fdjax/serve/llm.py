@@ -48,9 +48,9 @@ class LLM(Vectors):
             default; "auto" leaves an eighth to others, as `fdjax serve` does.
         max_num_batched_tokens: most tokens of one step: of prompts, and one of each
             sequence that decodes.
-        max_itl_ms: milliseconds that a step with both should not exceed, so that tokens
-            of the sequences come no further apart; see `StepPolicy`, as for the next
-            two.
+        max_itl_ms: milliseconds that what a step computes of prompts should not exceed
+            while sequences make tokens, so that these come no further apart; see
+            `StepPolicy`, as for the next two.
         prefill_order: of prompts, "fcfs" or "shortest" first.
         mixed_steps: prompts and decoding share steps; else they take turns.
         shared_prefix_reads: in steps that decode, pages that sequences share are read
