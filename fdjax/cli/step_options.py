@@ -37,7 +37,8 @@ class StepOptions:
         PrefillOrder,
         typer.Option(
             help="Of prompts: first come, first served, where a long one leaves half "
-            "of a step to others; or the shortest first, which starves no long one.",
+            "of a step to others; or the one that has the fewest tokens left first, "
+            "which starves no long one.",
             rich_help_panel=_STEPS,
             **one_of(PrefillOrder),
         ),

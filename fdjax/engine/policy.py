@@ -21,8 +21,9 @@ class StepPolicy:
             every call.
         prefill_order: "fcfs": of prompts the one goes first that was let in first, but
             one that does not fit into a call leaves half of it to others that do;
-            "shortest": the shortest, but none waits for more tokens of those that came
-            later than it has itself. Priorities and tenants come before either.
+            "shortest": the one that has the fewest tokens left, but before one waits
+            for more tokens of those that came later than it has itself, and a call's,
+            it goes before them all. Priorities and tenants come before either.
         shared_reads: in steps that decode, pages that rows share are read once for all
             of them, where that saves enough; there are more programs to compile.
             `None`: where a GPU has kernels for it.

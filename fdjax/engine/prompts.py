@@ -1,11 +1,30 @@
 """`Prompts`: what the next call computes of prompts. Host only."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fdjax.engine.buckets import USUAL_TOKENS, Buckets
 from fdjax.engine.policy import PrefillOrder
 from fdjax.engine.sequence import EngineSequence, PromptChunk
 from fdjax.engine.turns import in_turn
+
+
+@dataclass
+class _Age:
+    """How long a prompt has waited for those that came after it.
+
+    Attributes:
+        length: its own tokens when it came.
+        overtaken: tokens of prompts that came later, computed since then.
+    """
+
+    length: int
+    overtaken: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        """It waits for none of them any more."""
+        return self.overtaken >= self.length
 
 
 class Prompts(Collection[EngineSequence]):
@@ -19,11 +38,8 @@ class Prompts(Collection[EngineSequence]):
     def __init__(self, buckets: Buckets, order: PrefillOrder) -> None:
         self._buckets = buckets
         self._order = order
-        self._num_computed = 0
-        # By sequence, the tokens of all prompts that are computed before its turn has
-        # come for sure: those that were when it came, and as many more as it has
-        # itself.
-        self._sequences: dict[EngineSequence, int] = {}
+        # In the order in which they were let in.
+        self._sequences: dict[EngineSequence, _Age] = {}
 
     def __bool__(self) -> bool:
         """Some prompt has tokens that were not launched."""
@@ -47,7 +63,7 @@ class Prompts(Collection[EngineSequence]):
 
     def add(self, sequence: EngineSequence) -> None:
         """Takes a sequence that was let in."""
-        self._sequences[sequence] = self._num_computed + _left(sequence)
+        self._sequences[sequence] = _Age(_left(sequence))
 
     def remove(self, sequence: EngineSequence) -> None:
         """Forgets a sequence, if it is here."""
@@ -83,6 +99,7 @@ class Prompts(Collection[EngineSequence]):
         left = min(count, room) - num_decoding
         del sequences[self._buckets.prompts_of(count) :]
         sizes = self._sizes(sequences, left)
+        self._grow_older(dict(zip(sequences, sizes, strict=True)))
         return [
             self._take(sequence, size)
             for sequence, size in zip(sequences, sizes, strict=True)
@@ -114,17 +131,26 @@ class Prompts(Collection[EngineSequence]):
         chunk = PromptChunk(
             sequence, sequence.num_prefilled, sequence.num_prefilled + size
         )
-        self._num_computed += size
         sequence.num_prefilled = chunk.stop
         if chunk.is_last:
             sequence.launch(chunk.stop + 1)
             self.remove(sequence)
         return chunk
 
+    def _grow_older(self, sizes: Mapping[EngineSequence, int]) -> None:
+        """Counts tokens that a call computes for those that came before."""
+        later = 0
+        for sequence, age in reversed(self._sequences.items()):
+            age.overtaken += later
+            later += sizes.get(sequence, 0)
+
     def _in_turn(self) -> list[EngineSequence]:
         if self._order == "fcfs":
             return in_turn(self._sequences)
-        return in_turn(self._sequences, self._sequences.__getitem__)
+        return in_turn(self._sequences, self._left_unless_due)
+
+    def _left_unless_due(self, sequence: EngineSequence) -> int:
+        return 0 if self._sequences[sequence].is_due else _left(sequence)
 
 
 def _left(sequence: EngineSequence) -> int:

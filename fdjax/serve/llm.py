@@ -51,7 +51,7 @@ class LLM(Vectors):
         max_itl_ms: milliseconds that what a step computes of prompts should not exceed
             while sequences make tokens, so that these come no further apart; see
             `StepPolicy`, as for the next two.
-        prefill_order: of prompts, "fcfs" or "shortest" first.
+        prefill_order: of prompts, "fcfs", or "shortest": the fewest tokens left first.
         mixed_steps: prompts and decoding share steps; else they take turns.
         shared_prefix_reads: in steps that decode, pages that sequences share are read
             once for all of them; by default where a GPU has kernels for it.

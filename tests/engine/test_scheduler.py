@@ -1,5 +1,7 @@
 """Which sequences hold rows and pages, and what runs next; nothing is computed here."""
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -63,7 +65,7 @@ class Desk:
             place,
             prompt,
             params,
-            vocab_size=100,
+            vocab_size=10_000,
             max_model_len=self.max_model_len,
             grammar=None,
         )
@@ -210,8 +212,40 @@ def test_a_call_is_larger_than_usual_for_one_prompt_or_a_crowd(
     assert sum(chunk.size for chunk in chunks) == tokens
 
 
+def test_of_prompts_the_one_with_the_fewest_tokens_left_goes_first():
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="shortest")
+    for length in (20, 11, 11):
+        desk.add(length)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(1, 0, 8)], "who came first, of two"
+    desk.add(4)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(1, 8, 11), (3, 0, 4), (2, 0, 1)]
+    assert spans(desk.scheduler.chunks(8)) == [(2, 1, 9)]
+    assert spans(desk.scheduler.chunks(8)) == [(0, 0, 8)], "24 are more than its own 20"
+
+
+def test_what_came_later_overtakes_with_a_call_more_at_most():
+    """Than the tokens of who waits; whatever comes, and however calls are sized."""
+    draw = random.Random(0)
+    desk = Desk(max_batched_tokens=16, num_pages=64, order="shortest")
+    overtaken: Counter[EngineSequence] = Counter()
+    for _ in range(3000):
+        desk.add(draw.choice((1, 2, 3, 8, 24)))
+        desk.scheduler.admit()
+        waiting = [*desk.scheduler.prompts]
+        for chunk in desk.scheduler.chunks(draw.randint(1, 16)):
+            before = waiting[: waiting.index(chunk.sequence)]
+            before = [sequence for sequence in before if not sequence.num_launched]
+            overtaken.update(dict.fromkeys(before, chunk.size))
+            if chunk.is_last:
+                desk.scheduler.end(chunk.sequence)
+    assert all(count < len(one.tokens) + 16 for one, count in overtaken.items())
+    assert any(count >= len(one.tokens) for one, count in overtaken.items())
+
+
 def test_the_shortest_goes_first_and_the_longest_is_not_starved():
-    """Of others, no more tokens are computed before it than it has itself."""
+    """Of those that came later as many tokens go first as it has itself."""
     desk = Desk(max_batched_tokens=8, num_pages=64, order="shortest")
     long = desk.add(20)
     desk.scheduler.admit()
@@ -224,7 +258,7 @@ def test_the_shortest_goes_first_and_the_longest_is_not_starved():
         overtaken += sum(chunk.size for chunk in chunks if chunk.sequence is not long)
         if short.num_launched:
             desk.scheduler.end(short)
-    assert overtaken == 8, "8 and 4 and 4 are computed, and 4 more would be 20"
+    assert overtaken == 20
 
 
 def test_rows_that_decode_are_part_of_the_budget():
