@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 # Of what earlier calls have taught, so much is left after another one.
 _MEMORY = 0.95
+# Small calls all take as long as reading the weights, and so tell nothing of larger
+# ones; but of twice the tokens a call takes no more than twice the time.
+_MOST_GROWTH = 2
 # Sizes of calls that differ by less, by their standard deviation, tell no slope.
 _LEAST_SPREAD = 0.01
 
@@ -31,7 +34,8 @@ class TokenBudget:
     """As many tokens as fit a time, by what calls took so far.
 
     The time of a call is taken to be a part that is always there (the weights are read)
-    and one for each token; both follow from the last calls, by least squares.
+    and one for each token; both follow from the last calls, by least squares. No call
+    has more than twice the tokens of the largest of them, or the next larger size.
 
     Args:
         sizes: of calls, in tokens, in order.
@@ -56,6 +60,8 @@ class TokenBudget:
         self._seen: tuple[Timed | None, float] = (None, 0.0)
         # Weighted sums over calls: 1, tokens, their squares, seconds, and products.
         self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+        # Tokens of the largest call, which is forgotten like the others.
+        self._largest = 0.0
 
     def tokens(self, num_decoding: int, *, others_wait: bool = False) -> int:
         """The most that the next call may have, rows that decode included.
@@ -70,7 +76,12 @@ class TokenBudget:
         # Prompts go on, however slowly: by as many tokens as the smallest call has.
         least = min(num_decoding + self._sizes[0], self._sizes[-1])
         usable = [size for size in self._sizes if size >= least]
-        fitting = [size for size in usable if self._seconds(size) <= self._limit_s]
+        reach = self._reach()
+        fitting = [
+            size
+            for size in usable
+            if size <= reach and self._seconds(size) <= self._limit_s
+        ]
         return fitting[-1] if fitting else usable[0]
 
     def launched(
@@ -107,6 +118,7 @@ class TokenBudget:
         new = (1.0, tokens, tokens**2, seconds, tokens * seconds)
         sums = (_MEMORY * old + more for old, more in zip(self._sums, new, strict=True))
         self._sums = (next(sums), next(sums), next(sums), next(sums), next(sums))
+        self._largest = max(tokens, _MEMORY * self._largest)
 
     def left(self, call: Timed) -> tuple[float, float]:
         """Seconds that a call under way should take from now on, and in all.
@@ -122,6 +134,11 @@ class TokenBudget:
         """Notes that a call has just ended, which was under way a moment ago."""
         if call is not self._seen[0]:
             self._seen = call, self._clock()
+
+    def _reach(self) -> float:
+        """Tokens of the largest call that may be tried."""
+        larger = (size for size in self._sizes if size > self._largest)
+        return max(_MOST_GROWTH * self._largest, next(larger, 0))
 
     def _is_new(self, tokens: int) -> bool:
         """All calls so far were of one size, and so many tokens are fewer."""

