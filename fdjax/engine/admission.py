@@ -1,5 +1,7 @@
 """`Admission`: who may have a row next, and who waits for one. Host only."""
 
+from collections.abc import Iterator
+
 from fdjax.engine.beam_searches import BeamSearches
 from fdjax.engine.rows import FreeRows
 from fdjax.engine.sequence import EngineSequence
@@ -10,7 +12,11 @@ _TIMES_ROWS = 4
 
 
 class Admission:
-    """Goes through the queue, in its order, but for beam searches that must wait.
+    """Goes through the queue, in its order, but for those that wait for something else.
+
+    A sequence may wait for pages that another one computes. It is passed over, and the
+    rows and pages that it will need are kept for it: those behind it have what is left,
+    and it loses nothing by that.
 
     A search needs all of its rows at once. Where searches together would hold more
     than they may, it waits until another has ended, and keeps nobody out but searches.
@@ -27,6 +33,7 @@ class Admission:
 
     Attributes:
         kept_out: the first that got no row or no pages, if others could give way to it.
+        num_kept_pages: for those that were passed over.
     """
 
     def __init__(
@@ -42,34 +49,56 @@ class Admission:
         self._most_overtaking = _TIMES_ROWS * num_rows
         self._search: EngineSequence | None = None
         self._num_overtaking = 0
+        self._go_back()
 
     def begin(self) -> None:
         """Goes through the queue anew."""
         self.kept_out, self._waiting.passes_searches = None, False
+        self._go_back()
 
     def next(self) -> EngineSequence | None:
         """The next sequence, for which there are rows; `None` if no other may go in."""
-        while sequence := self._waiting.peek():
+        for sequence in self._queue:
             has_rows = sequence.request.num_rows <= len(self._rows)
             if sequence.is_search and not self._has_turn(sequence, has_rows):
                 self._waiting.passes_searches = True
-                continue
+                self._go_back()
+                return self.next()
             search = self.kept_out
             if search is not None and not self._may_overtake(sequence, search):
                 return None
             if not has_rows:
                 self.keep_out(sequence)
-            return sequence if has_rows else None
+            num_free = len(self._rows) - self._num_kept_rows
+            return sequence if sequence.request.num_rows <= num_free else None
         return None
+
+    def pass_over(self, sequence: EngineSequence, num_pages: int) -> None:
+        """That sequence, the next one, waits for pages that another one computes.
+
+        Args:
+            sequence: its rows are kept for it.
+            num_pages: that its prompt will need besides. They are kept, too, and a page
+                more for each row, as for those that run.
+        """
+        self._num_kept_rows += sequence.request.num_rows
+        self.num_kept_pages += num_pages + sequence.request.num_rows
 
     def keep_out(self, sequence: EngineSequence) -> None:
         """That sequence, the next one, gets no rows or no pages."""
-        self.kept_out = self.kept_out or sequence
+        if not self._num_kept_rows:  # else it may be for these, who do not wait long
+            self.kept_out = self.kept_out or sequence
 
     def let_in(self) -> None:
-        """That sequence will get its row now."""
+        """That sequence has got its row, and is in the queue no more."""
         if self.kept_out is not None:
             self._num_overtaking += 1
+        self._go_back()
+
+    def _go_back(self) -> None:
+        """To the begin of the queue."""
+        self._queue: Iterator[EngineSequence] = self._waiting.in_turn()
+        self._num_kept_rows = self.num_kept_pages = 0
 
     def _has_turn(self, search: EngineSequence, has_rows: bool) -> bool:
         """Whether a search, the first in the queue, can have its rows."""

@@ -31,9 +31,9 @@ class Level:
         """Some tenant here may have a row; for a search too, or for none."""
         return self._line(searches).is_open
 
-    def next(self, *, searches: bool) -> EngineSequence:
-        """Whose turn it is, searches among them or not."""
-        return self._line(searches).next()
+    def in_turn(self, *, searches: bool) -> Iterator[EngineSequence]:
+        """Those that may have a row, the next one first; searches among them or not."""
+        return self._line(searches).in_turn()
 
     def add(self, sequence: EngineSequence, *, first: bool) -> tuple[bool, bool]:
         """Adds a sequence.
@@ -104,10 +104,11 @@ class _Line:
             self._tenants.drop(origin.tenant)
         return True
 
-    def next(self) -> EngineSequence:
-        """Whose turn it is."""
-        origin = self._requests[self._tenants.next()].next()
-        return next(iter(self.sequences[origin]))
+    def in_turn(self) -> Iterator[EngineSequence]:
+        """Those that may have a row, the next one first."""
+        for tenant in self._tenants:
+            for origin in self._requests[tenant]:
+                yield from self.sequences[origin]
 
     def grade(
         self, origin: Origin, rows: tuple[int, int], *, first: bool = False

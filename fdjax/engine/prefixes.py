@@ -1,5 +1,7 @@
 """`Prefixes`: pages that sequences which begin alike share. Host only."""
 
+import itertools
+
 from fdjax.engine.sequence import EngineSequence
 from fdjax.memory.pages import PagePool
 
@@ -40,18 +42,25 @@ class Prefixes:
         if not sequence.reads_cache:
             return []
         if sequence.group.is_coming:
+            sequence.num_awaited = (sequence.num_prompt - 1) // self._page_size
             return None
         found = list(sequence.group.prompt)
         if not self._caching:
             return found
         sequence.keys.extend(sequence.tokens)
+        if self._still_awaits(sequence):
+            return None
         last = (len(sequence.tokens) - 1) // self._page_size
-        for key in sequence.keys.keys[len(found) : last]:
+        keys = sequence.keys.keys[:last]
+        for key in keys[len(found) :]:
             page = self._pool.find(key)
             if page is None:
-                return None if key in self._coming else found
+                break
             found.append(page)
-        return found
+        coming = itertools.takewhile(self._coming.__contains__, keys[len(found) :])
+        num_coming = sum(1 for _ in coming)
+        sequence.num_awaited = len(found) + num_coming
+        return None if num_coming else found
 
     def seated(self, sequence: EngineSequence, num_found: int) -> None:
         """Notes what a sequence that was let in has found, and will compute."""
@@ -93,6 +102,13 @@ class Prefixes:
         """A sequence gives its pages back; what it has not computed, it will not."""
         for key in sequence.keys.keys:
             self._arrived(key, sequence)
+
+    def _still_awaits(self, sequence: EngineSequence) -> bool:
+        """The last page that it waited for is on its way: no need to ask for all."""
+        if not sequence.num_awaited:
+            return False
+        key = sequence.keys.keys[sequence.num_awaited - 1]
+        return key in self._coming and self._pool.find(key) is None
 
     def _hold(self, sequence: EngineSequence) -> None:
         """Lets its group hold what was computed of its prompt so far."""

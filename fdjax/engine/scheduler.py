@@ -111,7 +111,7 @@ class Scheduler:
         return sequences
 
     def admit(self) -> list[EngineSequence]:
-        """Gives rows and pages to the head of the queue, while there are.
+        """Gives rows and pages to those that wait, in turn, while there are.
 
         Returns:
             The sequences let in.
@@ -124,7 +124,9 @@ class Scheduler:
         while sequence := self._admission.next():
             found = self.prefixes.found(sequence)
             if found is None:
-                break
+                missing = self._pages_for(len(sequence.tokens)) - sequence.num_awaited
+                self._admission.pass_over(sequence, missing)
+                continue
             if not admitted:
                 others = self.prompts, len(self.decoding)
                 borrowed = self.room.least_of_prompts(*others)
@@ -246,15 +248,16 @@ class Scheduler:
         # (`borrowed`): or it would be put back as soon as it is let in.
         crowd = self._rows.num_held + sequence.request.num_rows * sequence.is_search
         crowd += max(borrowed, self.beams.borrowed(self.room))
+        crowd += self._admission.num_kept_pages
         num_free = self.pool.num_free - self.room.num_promised
         if missing + crowd > num_free and self.running:
             self.pool.give_back(found)
             return False
-        self._admission.let_in()
         sequence.seat(self._rows.take(sequence), found, page_size=self._page_size)
         self.room.promise(sequence, missing)
-        self.waiting.pop()
+        self.waiting.take(sequence)
         self.waiting.seated(sequence)
+        self._admission.let_in()
         self.running.append(sequence)
         self.prompts.add(sequence)
         self.formed.add(sequence)

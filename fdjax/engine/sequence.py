@@ -42,6 +42,8 @@ class EngineSequence:
         num_launched: tokens once everything launched is done; 0 before the first one
             was sampled.
         num_remembered: pages made findable.
+        num_awaited: its first pages that it will share, once others have computed those
+            that are on their way; as it was when it was looked for them last.
         group: what it is a branch of, with the other samples of its prompt; or its
             beams, where it is a search, whose own tokens are the prompt alone.
         matcher: says which tokens may come next; `None` lets all come.
@@ -71,6 +73,7 @@ class EngineSequence:
     num_prefilled: int = 0
     num_launched: int = 0
     num_remembered: int = 0
+    num_awaited: int = 0
     group: Group = field(default_factory=Samples)
     matcher: Matcher | None = None
     held: bool = False

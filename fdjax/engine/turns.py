@@ -1,7 +1,7 @@
 """Whose turn is next: whoever holds least; of equals, whoever has been so longest."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from fdjax.engine.sequence import EngineSequence
 
@@ -9,7 +9,8 @@ from fdjax.engine.sequence import EngineSequence
 class Turns[K: Hashable]:
     """Those who wait, each with the number of rows that it holds.
 
-    All is done in constant time, but for `next`, which looks at the different numbers.
+    All is done in constant time, but to go through them begins with the different
+    numbers.
     """
 
     def __init__(self) -> None:
@@ -49,9 +50,10 @@ class Turns[K: Hashable]:
             if not queue:
                 del self._queues[held]
 
-    def next(self) -> K:
-        """Whose turn it is; somebody waits."""
-        return next(iter(self._queues[min(self._queues)]))
+    def __iter__(self) -> Iterator[K]:
+        """All who wait, the next one first."""
+        for held in sorted(self._queues):
+            yield from self._queues[held]
 
 
 def in_turn(

@@ -72,29 +72,34 @@ class WaitingSequences:
         if level.is_empty:
             del self._levels[priority]
 
-    def peek(self) -> EngineSequence | None:
-        """The next sequence; `None` if none waits that may have a row."""
-        level = self._next_level()
-        if level is None:
-            return None
-        return level.next(searches=not self.passes_searches)
+    def in_turn(self) -> Iterator[EngineSequence]:
+        """Those that may have a row, the next one first, until one is taken out."""
+        open_ = self._open()
+        first = min(open_, default=0)
+        if open_ and self._is_others_turn:
+            first = open_[0]
+        for priority in sorted(open_, key=lambda one: (one != first, one)):
+            yield from self._levels[priority].in_turn(searches=not self.passes_searches)
 
-    def pop(self) -> EngineSequence:
-        """Takes the next sequence out; it has had its turn."""
-        level, open_ = self._next_level(), self._open()
-        assert level is not None, "a sequence was seen that may have a row"
-        sequence = level.next(searches=not self.passes_searches)
-        urgent = min(open_)
-        if sequence.priority == urgent and len(open_) > 1:
+    def take(self, sequence: EngineSequence) -> None:
+        """Takes a sequence out; it has had its turn.
+
+        If those that are more urgent, and whose turn it was, wait for something else,
+        it is no more urgent than it was.
+        """
+        open_ = self._open()
+        is_urgent = sequence.priority == min(open_)
+        has_turn = is_urgent or self._is_others_turn
+        if is_urgent and len(open_) > 1:
             self._urgent_turns += 1
-        else:
+        elif has_turn:
             self._urgent_turns = 0
         self._levels.move_to_end(sequence.priority)
         self.remove(sequence)
-        sequence.priority = urgent
+        if has_turn:
+            sequence.priority = min(open_)
         if sequence.turn < 0:
             sequence.turn = next(self._turns)
-        return sequence
 
     def seated(self, sequence: EngineSequence) -> None:
         """Counts the rows that a sequence has got."""
@@ -164,12 +169,10 @@ class WaitingSequences:
             if level.is_open(searches=searches)
         ]
 
-    def _next_level(self) -> Level | None:
-        open_ = self._open()
-        if not open_:
-            return None
-        others_turn = self._urgent_turns >= _TURNS_OF_THE_URGENT
-        return self._levels[open_[0] if others_turn else min(open_)]
+    @property
+    def _is_others_turn(self) -> bool:
+        """Of the priorities, but for the most urgent one."""
+        return self._urgent_turns >= _TURNS_OF_THE_URGENT
 
     def _count(self, origin: Origin, change: int) -> None:
         self._rows_of_tenant[_tenant(origin)] += change

@@ -56,10 +56,12 @@ class Desk:
         output: int = 8,
         priority: int = 0,
         origin: Origin | None = None,
+        like: EngineSequence | None = None,
     ) -> EngineSequence:
-        """A sequence whose prompt begins like no other's."""
+        """A sequence whose prompt begins like no other's, or like that of one."""
         place = len(self.sequences)
-        prompt = [place] * length
+        alike = [] if like is None else like.tokens[:length]
+        prompt = alike + [place] * (length - len(alike))
         params = SamplingParams(temperature=0.0, max_tokens=output)
         request = make_request(
             place,
@@ -131,6 +133,70 @@ def test_what_has_ended_leaves_everything_behind():
     assert (desk.num_free, desk.scheduler.num_waiting) == (32, 0)
     assert desk.scheduler.running == []
     assert desk.running(1)[0].row == 0
+
+
+# --- Waiting for a prefix -------------------------------------------------------------
+
+
+def test_who_waits_for_the_pages_of_another_keeps_nobody_out():
+    desk = Desk()
+    long = desk.add(20)
+    alike, other = desk.add(20, like=long), desk.add(2)
+    assert desk.scheduler.admit() == [long, other]
+    desk.scheduler.chunks(8)
+    late = desk.add(2)
+    assert desk.scheduler.admit() == [late]
+    assert desk.scheduler.admit() == []
+    desk.scheduler.chunks(64)
+    assert desk.scheduler.admit() == [alike]
+    assert alike.num_prefilled == 16
+
+
+def test_who_waits_for_pages_keeps_the_row_that_it_will_have():
+    desk = Desk()
+    long = desk.add(20)
+    alike = [desk.add(length, like=long) for length in (20, 30)]
+    others = [desk.add(2) for _ in range(2)]
+    assert desk.scheduler.admit() == [long, others[0]], "two rows are free"
+    assert desk.scheduler.giving_way() is None
+    desk.scheduler.chunks(64)
+    assert desk.scheduler.admit() == alike
+    desk.scheduler.end(long)
+    assert desk.scheduler.admit() == others[1:]
+
+
+def test_who_waits_for_pages_keeps_those_that_it_will_need():
+    """Of its eight it will find five; and each that runs may need one more soon."""
+    desk = Desk(num_pages=13)
+    long = desk.add(20)
+    alike, large = desk.add(31, like=long), desk.add(16)
+    assert desk.scheduler.admit() == [long], "of the 8 others 4 are kept, and one"
+    assert desk.scheduler.admit() == []
+    desk.scheduler.chunks(64)
+    assert desk.scheduler.admit() == [alike]
+    desk.scheduler.end(long)
+    assert desk.scheduler.admit() == [large]
+
+
+def test_whoever_would_compute_the_pages_may_end():
+    desk = Desk()
+    long = desk.add(20)
+    alike = [desk.add(20, like=long) for _ in range(2)]
+    assert desk.scheduler.admit() == [long]
+    desk.scheduler.chunks(8)
+    desk.scheduler.end(long)
+    assert desk.scheduler.admit() == alike[:1], "who computes the rest now"
+    assert alike[0].num_prefilled == 8
+
+
+def test_who_goes_by_the_urgent_ones_that_wait_is_no_more_urgent():
+    desk = Desk()
+    long = desk.add(20, priority=-1)
+    alike, other = desk.add(20, priority=-1, like=long), desk.add(2)
+    assert desk.scheduler.admit() == [long, other]
+    assert other.priority == 0
+    desk.scheduler.chunks(64)
+    assert desk.scheduler.admit() == [alike]
 
 
 # --- Prefill --------------------------------------------------------------------------

@@ -27,8 +27,8 @@ class Hall:
     def admit(self) -> list[EngineSequence]:
         """All that may have a row."""
         admitted: list[EngineSequence] = []
-        while self.waiting.peek():
-            sequence = self.waiting.pop()
+        while sequence := next(self.waiting.in_turn(), None):
+            self.waiting.take(sequence)
             self.waiting.seated(sequence)
             admitted.append(sequence)
         return admitted

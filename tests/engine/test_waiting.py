@@ -45,9 +45,8 @@ class Hall:
         """The next sequence gets a row."""
         if len(self.running) == self.num_rows:
             self.waiting.unseated(self.running.popleft())
-        expected = self.waiting.peek()
-        sequence = self.waiting.pop()
-        assert sequence is expected
+        sequence = next(self.waiting.in_turn())
+        self.waiting.take(sequence)
         self.waiting.seated(sequence)
         self.running.append(sequence)
         self.admitted.append(sequence)
@@ -147,7 +146,7 @@ def test_what_is_put_back_goes_before_others_that_hold_as_little():
     later = hall.ask()
     hall.waiting.unseated(hall.running.pop())
     hall.waiting.put_back(second)
-    assert hall.waiting.pop() is second
+    assert next(hall.waiting.in_turn()) is second
     assert (first.turn, second.turn, later[0].turn) == (0, 1, -1)
 
 
