@@ -26,26 +26,29 @@ class Ahead:
     def __init__(self) -> None:
         self._found: list[Lower] | None = None
 
-    def run(
-        self, function: Any, stays: tuple[Any, ...], *operands: Any, **static: Any
-    ) -> Any:
-        """The result of a jitted function.
+    def of(self, function: Any, *, stays: int = 0) -> Any:
+        """A jitted function; while programs are collected, what collects its own.
 
         Args:
             function: what is called.
-            stays: its first operands: what it does not donate, and nobody deletes.
-            operands: the others.
-            static: what is static.
+            stays: its first operands that it does not donate, and nobody deletes. Of
+                the others, what they are is enough: the arrays are donated, or take
+                memory, until their program is compiled.
 
-        Raises:
-            Collected: its program is collected; nothing is donated and nothing runs.
+        Returns:
+            What takes its operands. It raises `Collected` where it collects; nothing
+            is donated then, and nothing runs.
         """
-        if self._found is None:
-            return function(*stays, *operands, **static)
-        # What they are is enough: the arrays are donated, or take memory, until then.
-        alike = jax.tree.map(_alike, operands)
-        self._found.append(lambda: function.lower(*stays, *alike, **static))
-        raise Collected
+        found = self._found
+        if found is None:
+            return function
+
+        def collect(*operands: Any, **static: Any) -> Any:
+            alike = jax.tree.map(_alike, operands[stays:])
+            found.append(lambda: function.lower(*operands[:stays], *alike, **static))
+            raise Collected
+
+        return collect
 
     @contextmanager
     def collecting(self) -> Generator[list[Lower]]:

@@ -2,27 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import jax
 
-from fdjax.engine.borrowing import BorrowingCall
-from fdjax.engine.invariance import as_config_says
 from fdjax.generate.beam_loop import beam_steps, judged_step
 from fdjax.generate.beam_run import BeamRun
 from fdjax.generate.packed import Packed
 from fdjax.generate.pooled_states import pool_tokens
+from fdjax.generate.progress import decode_rows
 from fdjax.generate.prompt_scores import score_tokens
-from fdjax.generate.rows import RowTokens, decode_rows, extend_rows, sample_rows
+from fdjax.generate.rows import RowTokens, extend_rows, sample_rows
 from fdjax.kernels.paged import KVCache
-from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
-from fdjax.models.program import kept_free
 from fdjax.notation import Array, Float
 
-type Kept = Callable[[BorrowingCall, int], int]
-"""Bytes at the KV array's end that are free while a call of so many tokens runs."""
+type Over = Callable[..., Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -43,53 +39,16 @@ class ProgramFunctions:
 
 
 def functions_of(
-    config: ModelConfig,
-    structure: Any,
-    *,
-    steps_per_launch: int,
-    mixed: bool,
-    options: dict[str, Any],
-    kept: Kept | None,
+    over: Over, *, steps_per_launch: int, mixed: bool, options: dict[str, Any]
 ) -> ProgramFunctions:
     """The functions over one model.
 
     Args:
-        config: of the model.
-        structure: that makes it of its weights.
+        over: makes a function of a model one of flat weights; see `Programs.over`.
         steps_per_launch: decode steps of one call.
         mixed: calls with prompts may have rows that decode.
         options: of the compiler.
-        kept: what is free for each call, of which a program that is traced overwrites
-            no more; `None`: nobody says.
     """
-
-    def over(
-        function: Callable[..., Any],
-        call: BorrowingCall | None = None,
-        tokens: Callable[..., int] | None = None,
-        **always: Any,
-    ) -> Callable[..., Any]:
-        """A function of flat weights, and of the other operands.
-
-        Args:
-            function: of the model and these.
-            call: what it is, if it borrows of the KV array.
-            tokens: of these operands, how many the call has.
-            always: its other arguments, which stay the same.
-        """
-        as_said = as_config_says(config, function)
-
-        @wraps(function)
-        def run(weights: tuple[Array, ...], *operands: Any, **static: Any) -> Any:
-            model = jax.tree.unflatten(structure, weights)
-            free = None
-            if kept is not None and call is not None and tokens is not None:
-                free = kept(call, tokens(*operands))
-            with kept_free(free):
-                return as_said(model, *operands, **always, **static)
-
-        return run
-
     jit = partial(jax.jit, compiler_options=options)
     planned = partial(jit, static_argnames=("plan",))
     extend = over(extend_rows, "extend", _of_call, mixed=mixed)

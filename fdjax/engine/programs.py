@@ -1,7 +1,8 @@
 """The compiled programs of one model, over its flat weights."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import jax
@@ -10,8 +11,10 @@ import numpy as np
 from fdjax import device
 from fdjax.engine.ahead import Ahead
 from fdjax.engine.beam_programs import BeamFunction, BeamPrograms
+from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.in_place import in_place_of
-from fdjax.engine.program_functions import Kept, functions_of
+from fdjax.engine.invariance import as_config_says
+from fdjax.engine.program_functions import functions_of
 from fdjax.errors import ConfigError
 from fdjax.generate import rows
 from fdjax.generate.beam_loop import (
@@ -30,11 +33,15 @@ from fdjax.generate.sampling_state import SamplingRules
 from fdjax.kernels.page_move import page_move
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
+from fdjax.models.program import kept_free
 from fdjax.notation import Array, Bool, Float, Int32
 
 # Where no GEMM is XLA's own, what it times are two ways of adding up a few numbers, and
 # to compile both takes half of all compiling (1.3 to 0.7 s of a call with prompts).
 _UNTIMED = {"xla_gpu_autotune_level": 0}
+
+type Kept = Callable[[BorrowingCall, int], int]
+"""Bytes at the KV array's end that are free while a call of so many tokens runs."""
 
 
 class Programs:
@@ -69,17 +76,13 @@ class Programs:
         leaves, structure = jax.tree.flatten(model)
         self._structure = structure
         self._weights = tuple(leaves)
+        self._config, self._kept = model.config, kept
 
         untimed = device.platform() == "gpu" and not tunes_gemms
         options = _UNTIMED if untimed else {}
 
         functions = functions_of(
-            model.config,
-            structure,
-            steps_per_launch=steps_per_launch,
-            mixed=mixed,
-            options=options,
-            kept=kept,
+            self.over, steps_per_launch=steps_per_launch, mixed=mixed, options=options
         )
         self.beams = BeamPrograms(
             {
@@ -94,6 +97,7 @@ class Programs:
             options,
         )
         self.ahead = Ahead()
+        self._of_weights = partial(self.ahead.of, stays=1)
         self._extend = functions.extend
         self._sample = functions.sample
         self._logits = functions.logits
@@ -101,11 +105,47 @@ class Programs:
         self._pool = functions.pool
         self._decode = functions.decode
         jit = partial(jax.jit, compiler_options=options)
-        by_itself = partial(partial, self.ahead.run)
-        self.exchange = by_itself(jit(rows.exchange, donate_argnums=(0, 1)), ())
-        self.allow = by_itself(jit(rows.allow, donate_argnums=0), ())
-        self.move = by_itself(jax.jit(page_move, donate_argnums=0), ())
-        self.place = by_itself(jit(place, donate_argnums=0), ())
+        self.exchange = self._by_itself(jit(rows.exchange, donate_argnums=(0, 1)))
+        self.allow = self._by_itself(jit(rows.allow, donate_argnums=0))
+        self.move = self._by_itself(jax.jit(page_move, donate_argnums=0))
+        self.place = self._by_itself(jit(place, donate_argnums=0))
+
+    def over(
+        self,
+        function: Callable[..., Any],
+        call: BorrowingCall | None = None,
+        tokens: Callable[..., int] | None = None,
+        **always: Any,
+    ) -> Callable[..., Any]:
+        """A function of flat weights, and of the other operands, to be jitted.
+
+        Args:
+            function: of the model and these.
+            call: what it is, if it borrows of the KV array.
+            tokens: of these operands, how many the call has.
+            always: its other arguments, which stay the same.
+        """
+        as_said = as_config_says(self._config, function)
+        structure, kept = self._structure, self._kept
+
+        @wraps(function)
+        def run(weights: tuple[Array, ...], *operands: Any, **static: Any) -> Any:
+            model = jax.tree.unflatten(structure, weights)
+            free = None
+            if kept is not None and call is not None and tokens is not None:
+                free = kept(call, tokens(*operands))
+            with kept_free(free):
+                return as_said(model, *operands, **always, **static)
+
+        return run
+
+    def _by_itself(self, function: Any) -> Any:
+        """What runs a function that needs no weights."""
+
+        def run(*operands: Any) -> Any:
+            return self.ahead.of(function)(*operands)
+
+        return run
 
     def extend(
         self, progress: GenerationProgress, call: RowTokens
@@ -115,7 +155,7 @@ class Programs:
         What some plans alone have does not come in: one program serves all of them.
         """
         bare = _bare(progress)
-        after, hidden = self.ahead.run(self._extend, (self._weights,), bare, call)
+        after, hidden = self._of_weights(self._extend)(self._weights, bare, call)
         sampling = replace(
             progress.sampling,
             finished=after.sampling.finished,
@@ -135,7 +175,7 @@ class Programs:
     ) -> tuple[SamplingRules, GenerationProgress, Sampled]:
         """See `fdjax.generate.rows.sample_rows`; rules and progress are donated."""
         operands = hidden, decodes, arrivals, rules, progress
-        return self.ahead.run(self._sample, (self._weights,), *operands, plan=plan)
+        return self._of_weights(self._sample)(self._weights, *operands, plan=plan)
 
     def logits(self, hidden: Float[Array, "R E"], row: int) -> Float[Array, "1 V"]:
         """The logits of one row of what `extend` returns."""
@@ -143,11 +183,11 @@ class Programs:
 
     def score(self, kv: KVCache, *operands: Array) -> tuple[PromptScores, KVCache]:
         """See `fdjax.generate.prompt_scores.score_tokens`; `kv` is donated."""
-        return self.ahead.run(self._score, (self._weights,), kv, *operands)
+        return self._of_weights(self._score)(self._weights, kv, *operands)
 
     def pool(self, kv: KVCache, *operands: Array) -> tuple[PooledStates, KVCache]:
         """See `fdjax.generate.pooled_states.pool_tokens`; `kv` is donated."""
-        return self.ahead.run(self._pool, (self._weights,), kv, *operands)
+        return self._of_weights(self._pool)(self._weights, kv, *operands)
 
     def decode(
         self,
@@ -161,7 +201,7 @@ class Programs:
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
         operands = rules, progress, pages, steps, prefixes
-        return self.ahead.run(self._decode, (self._weights,), *operands, plan=plan)
+        return self._of_weights(self._decode)(self._weights, *operands, plan=plan)
 
     @property
     def model(self) -> Decoder:

@@ -6,15 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.generate.plan import SamplingPlan
-from fdjax.generate.progress import GenerationProgress, GenerationRules
-from fdjax.generate.row_pages import RowPages
-from fdjax.generate.rows import (
-    Arrivals,
-    RowTokens,
+from fdjax.generate.progress import (
+    GenerationProgress,
+    GenerationRules,
     decode_rows,
-    extend_rows,
-    sample_rows,
 )
+from fdjax.generate.row_pages import RowPages
+from fdjax.generate.rows import Arrivals, RowTokens, extend_rows, sample_rows
 from fdjax.generate.sampling import Sampled
 from fdjax.generate.sampling_state import SamplingState
 from fdjax.kernels.paged import PageView

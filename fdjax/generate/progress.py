@@ -1,8 +1,11 @@
-"""How far a batch has come, and one decode step of it."""
+"""How far a batch has come, and decode steps of it."""
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.row_pages import RowPages, place
@@ -13,7 +16,6 @@ from fdjax.generate.sampling_state import (
     SamplingState,
 )
 from fdjax.generate.softmax_counts import SoftmaxCounts
-from fdjax.generate.steps import decode_counted
 from fdjax.generate.stopping import FinishReason
 from fdjax.kernels.paged import KVCache, SharedPrefixes
 from fdjax.models.decoder import Decoder
@@ -81,8 +83,7 @@ def decode_step(
 ) -> tuple[GenerationProgress, Sampled]:
     """Feeds each row's token and samples the next; finished rows stand still."""
     running = progress.sampling.finished == FinishReason.RUNNING
-    logits, kv, recomputed = decode_counted(
-        model,
+    logits, kv, recomputed = model.decode(
         progress.kv,
         progress.tokens,
         progress.lengths,
@@ -101,3 +102,103 @@ def decode_step(
         table=progress.table,
     )
     return progress, sampled
+
+
+def decode_rows(
+    model: Decoder,
+    rules: SamplingRules,
+    progress: GenerationProgress,
+    pages: RowPages,
+    steps: Int32[Array, " B"],
+    prefixes: SharedPrefixes | None = None,
+    *,
+    plan: SamplingPlan,
+    num_steps: int,
+) -> tuple[GenerationProgress, Sampled]:
+    """`num_steps` decode steps of the first `B` rows.
+
+    Args:
+        model: the decoder.
+        rules: of all rows.
+        progress: of all rows; donate it.
+        pages: of the first `B` rows.
+        steps: how many steps each row takes part in; then it stands still.
+        prefixes: pages that rows share and that are read once.
+        plan: stages of sampling; static.
+        num_steps: static.
+
+    Returns:
+        The progress of all rows, and what each step sampled, `[num_steps, B, ...]`. A
+        row counts as finished while it stands still, and goes on where it was.
+    """
+    progress, table = progress.with_pages(pages)
+    num_rows = steps.shape[0]
+
+    def first(leaf: Array) -> Array:
+        return leaf[:num_rows]
+
+    def put(leaf: Array, new: Array) -> Array:
+        return leaf.at[:num_rows].set(new)
+
+    part = GenerationProgress(
+        kv=progress.kv,
+        lengths=first(progress.lengths),
+        tokens=first(progress.tokens),
+        sampling=jax.tree.map(first, progress.sampling),
+        softmax=progress.softmax,
+    )
+    batch = GenerationRules(table, jax.tree.map(first, rules), prefixes)
+
+    def take(
+        step: Array | int, part: GenerationProgress
+    ) -> tuple[GenerationProgress, Sampled]:
+        still, before = step >= steps, part.sampling.finished
+        part = _with_finished(part, jnp.where(still, FinishReason.STOP, before))
+        part, new = decode_step(model, batch, part, plan=plan)
+        part = _with_finished(part, jnp.where(still, before, part.sampling.finished))
+        return part, new
+
+    def body(
+        step: Array, carry: tuple[GenerationProgress, Sampled]
+    ) -> tuple[GenerationProgress, Sampled]:
+        part, new = take(step, carry[0])
+        return part, jax.tree.map(lambda x, one: x.at[step].set(one), carry[1], new)
+
+    if num_steps == 1:
+        part, new = take(0, part)
+        sampled = jax.tree.map(lambda one: one[None], new)
+    else:
+        sampled = _room(model, batch.sampling, part.sampling, plan, num_steps)
+        # Steps that no row takes part in are not run.
+        part, sampled = lax.fori_loop(0, jnp.max(steps), body, (part, sampled))
+    progress = GenerationProgress(
+        kv=part.kv,
+        lengths=put(progress.lengths, part.lengths),
+        tokens=put(progress.tokens, part.tokens),
+        sampling=jax.tree.map(put, progress.sampling, part.sampling),
+        softmax=part.softmax,
+        table=progress.table,
+    )
+    return progress, sampled
+
+
+def _room(
+    model: Decoder,
+    rules: SamplingRules,
+    progress: SamplingProgress,
+    plan: SamplingPlan,
+    num_steps: int,
+) -> Sampled:
+    """Zeros for what `num_steps` steps will sample."""
+    size = (progress.finished.shape[0], model.config.embedding.vocab_size)
+    logits = jax.ShapeDtypeStruct(size, jnp.float32)
+    choose = functools.partial(sample, plan=plan)
+    one, _ = jax.eval_shape(choose, logits, SamplingState(rules, progress))
+    return jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape), x.dtype), one)
+
+
+def _with_finished(
+    progress: GenerationProgress, finished: Int32[Array, " B"]
+) -> GenerationProgress:
+    sampling = dataclasses.replace(progress.sampling, finished=finished)
+    return dataclasses.replace(progress, sampling=sampling)

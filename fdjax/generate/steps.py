@@ -4,10 +4,8 @@ For people who bring their own loop. Jit them with the KV array donated; the mod
 pytree and may be an argument. Sizes are static, values are not.
 """
 
-import dataclasses
-
-from fdjax.kernels.paged import KVCache, SharedPrefixes
-from fdjax.layers import Batch, decode_batch, packed_batch, prefill_batch
+from fdjax.kernels.paged import KVCache
+from fdjax.layers import Batch, packed_batch, prefill_batch
 from fdjax.models.decoder import Decoder
 from fdjax.notation import Array, Float, Int32
 
@@ -71,29 +69,8 @@ def _logits_of(
     batch: Batch,
 ) -> tuple[Float[Array, "B V"], KVCache]:
     """Logits of each row's last token; of the others only keys and values."""
-    hidden, kv, _ = last_hidden(model, kv, batch)
+    hidden, kv, _ = model.last_hidden(kv, batch)
     return model.logits(hidden), kv
-
-
-def last_hidden(
-    model: Decoder,
-    kv: KVCache,
-    batch: Batch,
-) -> tuple[Float[Array, "B E"], KVCache, Int32[Array, "L B"]]:
-    """The hidden state that logits of each row's last token follow from.
-
-    The last layer's output and feed-forward maps are left out for the others: 1/32 of
-    the linear maps of Llama-3-8B.
-
-    Returns:
-        It (of some other token for a row without new ones), the KV array, and how many
-        query heads of each row every layer computed again.
-    """
-    wanted = batch.pages.last_tokens(batch.tokens.shape[0])
-    fewer = wanted.shape[0] < batch.tokens.shape[0]
-    batch = dataclasses.replace(batch, wanted=wanted if fewer else None)
-    hidden, kv, recomputed = model(kv, batch)
-    return hidden if fewer else hidden[wanted], kv, recomputed
 
 
 def score(
@@ -129,22 +106,5 @@ def decode(
     Returns:
         Logits in float32, and the KV array with the tokens' keys and values.
     """
-    logits, kv, _ = decode_counted(model, kv, tokens, lengths, page_table)
+    logits, kv, _ = model.decode(kv, tokens, lengths, page_table)
     return logits, kv
-
-
-def decode_counted(
-    model: Decoder,
-    kv: KVCache,
-    tokens: Int32[Array, " B"],
-    lengths: Int32[Array, " B"],
-    page_table: Int32[Array, "B W"],
-    prefixes: SharedPrefixes | None = None,
-) -> tuple[Float[Array, "B V"], KVCache, Int32[Array, "L B"]]:
-    """`decode`, and how many query heads of each row every layer computed again.
-
-    Rows without a sequence of their own count garbage.
-    """
-    batch = decode_batch(tokens, lengths, page_table, prefixes, page_size=kv.page_size)
-    hidden, kv, recomputed = model(kv, batch)
-    return model.logits(hidden), kv, recomputed

@@ -204,14 +204,14 @@ class Op[C, R]:
         """
         return self.choice(call) != REFERENCE
 
-    def if_fast(self, call: C) -> R | None:
-        """Computes the operation where `fast` is true; else `None`.
+    def if_fast(self, call: C) -> Callable[[C], R] | None:
+        """What computes the operation where `fast` is true; else `None`.
 
         Raises:
             Unsupported: see `choice`.
         """
         name, _ = self._choose(call)
-        return None if name == REFERENCE else self._impls[name].run(call)
+        return None if name == REFERENCE else self._impls[name].run
 
     def workspace_bytes(self, call: C) -> int:
         """Bytes that the implementation which serves a call needs for it.

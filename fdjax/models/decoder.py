@@ -1,11 +1,20 @@
 """The one decoder: every family is this module under another `ModelConfig`."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fdjax.kernels.paged import KVCache
-from fdjax.layers import Batch, Embedder, Head, Normalisation, PositionTable
+from fdjax.kernels.paged import KVCache, SharedPrefixes
+from fdjax.layers import (
+    Batch,
+    Embedder,
+    Head,
+    Normalisation,
+    PositionTable,
+    decode_batch,
+)
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder_layer import DecoderLayer, Stream, maybe
 from fdjax.models.parameters import parameter_of
@@ -66,13 +75,50 @@ class Decoder(nnx.Module):
             counts.append(recomputed)
         return self.final_norm.add(*stream).normal, kv, jnp.stack(counts)
 
+    def last_hidden(
+        self, kv: KVCache, batch: Batch
+    ) -> tuple[Float[Array, "B E"], KVCache, Int32[Array, "L B"]]:
+        """The hidden state that logits of each row's last token follow from.
+
+        The last layer's output and feed-forward maps are left out for the others: 1/32
+        of the linear maps of Llama-3-8B.
+
+        Returns:
+            It (of some other token for a row without new ones), and the rest as above.
+        """
+        wanted = batch.pages.last_tokens(batch.tokens.shape[0])
+        fewer = wanted.shape[0] < batch.tokens.shape[0]
+        batch = dataclasses.replace(batch, wanted=wanted if fewer else None)
+        hidden, kv, recomputed = self(kv, batch)
+        return hidden if fewer else hidden[wanted], kv, recomputed
+
+    def decode(
+        self,
+        kv: KVCache,
+        tokens: Int32[Array, " B"],
+        lengths: Int32[Array, " B"],
+        page_table: Int32[Array, "B W"],
+        prefixes: SharedPrefixes | None = None,
+    ) -> tuple[Float[Array, "B V"], KVCache, Int32[Array, "L B"]]:
+        """One token a row: see `fdjax.generate.steps.decode`.
+
+        Returns:
+            Logits in float32, and the rest as above. Rows without a sequence of their
+            own count garbage.
+        """
+        page_size = kv.page_size
+        batch = decode_batch(tokens, lengths, page_table, prefixes, page_size=page_size)
+        hidden, kv, recomputed = self(kv, batch)
+        return self.logits(hidden), kv, recomputed
+
     def _by_program(self, kv: KVCache, batch: Batch) -> Ran | None:
         """All before the head as one operation, where an implementation is faster."""
         program = program_of(self.config, selects=batch.wanted is not None)
         paths = program.body_parameters
         operands = tuple(parameter_of(self, path) for path in paths)
         call = LayerProgram(kv, batch, operands, program)
-        return LAYER_PROGRAM.if_fast(call)
+        run = LAYER_PROGRAM.if_fast(call)
+        return None if run is None else run(call)
 
     def embedded(self, batch: Batch) -> Float[Array, "T E"]:
         """What the first layer reads."""

@@ -110,7 +110,7 @@ STEPS = {
     "decode": Step(steps.decode, BATCH, (ROWS, ROWS, TABLE)),
     # With the asynchronous softmax, counting what leaves its bounds.
     "counted": Step(
-        steps.decode_counted,
+        Decoder.decode,
         BATCH,
         (ROWS, ROWS, TABLE),
         unified=UnifiedMax(0.0, -20.0, 20.0),
@@ -119,7 +119,7 @@ STEPS = {
         steps.decode, MANY, (_int32(MANY), _int32(MANY), _int32(MANY, WIDTH))
     ),
     # Rows that share pages, which are read once for all of them.
-    "shared": Step(steps.decode_counted, BATCH, (ROWS, ROWS, TABLE, PREFIXES)),
+    "shared": Step(Decoder.decode, BATCH, (ROWS, ROWS, TABLE, PREFIXES)),
     "beams": Step(_beams, BATCH, (ROWS, ROWS, _int32(BATCH, 8), BEAMS)),
     # Likewise, and each beam reads its prompt.
     "separate": Step(_beams, BATCH, (ROWS, ROWS, _int32(BATCH, 8), SEPARATE)),

@@ -84,11 +84,11 @@ def test_a_collected_call_does_not_run_and_then_does_not_compile(
     ahead, doubled = Ahead(), jax.jit(lambda x: x * 2, donate_argnums=0)
     x = jax.device_put(21.0)
     with ahead.collecting() as lowerings, pytest.raises(Collected):
-        ahead.run(doubled, (), x)
+        ahead.of(doubled)(x)
     assert not compilations and not x.is_deleted()
     assert list(compiled(lowerings, threads=2))[-1] == 1
     assert len(compilations) == 1
-    assert float(ahead.run(doubled, (), x)) == 42 and x.is_deleted()
+    assert float(ahead.of(doubled)(x)) == 42 and x.is_deleted()
     assert len(compilations) == 1
 
 

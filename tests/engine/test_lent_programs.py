@@ -27,10 +27,10 @@ from fdjax.generate.beam_state import init_beams
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import plan_of
 from fdjax.generate.pooled_states import pool_tokens
-from fdjax.generate.progress import GenerationProgress
+from fdjax.generate.progress import GenerationProgress, decode_rows
 from fdjax.generate.prompt_scores import score_tokens
 from fdjax.generate.row_pages import RowPages
-from fdjax.generate.rows import RowTokens, decode_rows, extend_rows
+from fdjax.generate.rows import RowTokens, extend_rows
 from fdjax.generate.sampling_state import SamplingRules, SamplingState, init_state
 from fdjax.kernels.layer_program import call as layer_program
 from fdjax.kernels.layer_program.memory import Blocks, places_in

@@ -7,7 +7,7 @@ import numpy as np
 from fdjax.generate import rows
 from fdjax.generate.params import SamplingParams
 from fdjax.generate.plan import SamplingPlan
-from fdjax.generate.progress import GenerationProgress
+from fdjax.generate.progress import GenerationProgress, decode_rows
 from fdjax.generate.row_pages import RowPages
 from fdjax.generate.sampling_state import SamplingRules, SamplingState, init_state
 from fdjax.kernels.paged import KVCache
@@ -126,7 +126,7 @@ def test_masks_are_replaced_row_by_row():
 
 # --- Decoding -------------------------------------------------------------------------
 
-decode = jax.jit(rows.decode_rows, static_argnames=("plan", "num_steps"))
+decode = jax.jit(decode_rows, static_argnames=("plan", "num_steps"))
 
 
 def decoded(

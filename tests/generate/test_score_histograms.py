@@ -17,7 +17,6 @@ from fdjax.generate.score_histograms import (
     ScoreHistograms,
     count_scores,
 )
-from fdjax.generate.steps import decode_counted
 from fdjax.layers import prefill_batch
 from fdjax.models import Decoder, load
 from tests.support.engines import FIXTURES, layout_of, tiny_model
@@ -133,7 +132,7 @@ def recomputed_by_decoding(name: str, bounds: UnifiedMax) -> np.ndarray:
     model = load(FIXTURES / name, dtype=jnp.float32, config=config)
     tokens, _, table = texts(model)
     kv = layout_of(model, num_pages=3 * WIDTH, page_size=PAGE_SIZE).allocate()
-    step = jax.jit(decode_counted, donate_argnums=1)
+    step = jax.jit(Decoder.decode, donate_argnums=1)
     total = np.zeros(config.num_layers, int)
     for position in range(max(LENGTHS)):
         before = jnp.full(3, position, jnp.int32)

@@ -1,5 +1,6 @@
 """A decoder is its layers, each as it declares itself."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from fdjax.config import Alibi, LayerNorm, LayerSpec, Mlp, RmsNorm
-from fdjax.generate.steps import decode, decode_counted, prefill, score
+from fdjax.generate.steps import decode, prefill, score
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.models import ModelConfig, decoder, random_weights
 from fdjax.models.checkpoint import read_config
@@ -79,18 +80,17 @@ def test_a_step_is_one_call_where_that_is_faster(monkeypatch: pytest.MonkeyPatch
     def stepped() -> tuple[Array, Array, Array]:
         kv = layout_of(model, num_pages=2, page_size=8).allocate()
         _, kv = prefill(model, kv, TOKENS[:, :8], jnp.array([8], jnp.int32), TABLE)
-        logits, kv, counts = decode_counted(
-            model, kv, TOKENS[:, 8], jnp.array([8], jnp.int32), TABLE
-        )
+        length = jnp.array([8], jnp.int32)
+        logits, kv, counts = model.decode(kv, TOKENS[:, 8], length, TABLE)
         return logits, kv.array, counts
 
     expected = stepped()
     assert 0 < int(expected[2].sum()) < expected[2].size * LLAMA.attention.num_heads
     asked: list[str] = []
 
-    def if_fast(call: LayerProgram) -> Ran:
+    def if_fast(call: LayerProgram) -> Callable[[LayerProgram], Ran]:
         asked.append(call.batch.phase)
-        return decoder.LAYER_PROGRAM(call)
+        return decoder.LAYER_PROGRAM
 
     monkeypatch.setattr(decoder.LAYER_PROGRAM, "if_fast", if_fast)
     monkeypatch.delattr(DecoderLayer, "__call__")
