@@ -28,10 +28,11 @@ from fdjax.serve.waking import Spent, woken
 STEPS_PER_LAUNCH = {"cpu": 8, "gpu": 1}
 # Clients of a slow model get tokens one by one, and none waits 50 ms for several.
 MAX_LAUNCH_S = 0.04
-# How a GPU kernel cuts a row depends on the width of the page table; on a CPU only the
-# definition of attention reads more than a row holds.
+# The launch config of attention on a GPU follows from the width of the page table; on a
+# CPU only the definition of attention reads more than a row holds.
 WIDTH_RATIO = {"cpu": 16, "gpu": buckets.WIDTH_RATIO}
-# Below it the cut is the same: a row of 1,024 tokens is the shortest that is split.
+# Pages. Of fewer than 1,024 tokens a row, attention is a small part of a step, and a
+# width more is a program more.
 SMALLEST_WIDTH = {"cpu": 1, "gpu": 64}
 
 
