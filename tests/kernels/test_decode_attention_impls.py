@@ -135,7 +135,8 @@ def test_every_launch_config_agrees(model: str, monkeypatch: pytest.MonkeyPatch)
         for rows in (1, 2, 8, 16, 64, 256)
         for tokens in (128, 1088, 4096, 32_768)
     )
-    # With few slots a cluster has several items; with many, rows are cut.
+    # With few slots a cluster has several items. No row here is long enough to be cut:
+    # those are in test_decode_attention_cuts.py.
     few = tuple(dataclasses.replace(one, slots=3) for one in every[1::step])
     for one in dict.fromkeys((*chosen, *every[::step], *few)):
         monkeypatch.setattr(config, "heuristic", lambda _, one=one: one)
