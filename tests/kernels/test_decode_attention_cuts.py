@@ -273,3 +273,15 @@ def test_every_launch_config_adds_the_same_pieces(monkeypatch: pytest.MonkeyPatc
     for one in _launch_configs():
         monkeypatch.setattr(config, "heuristic", lambda _, one=one: one)
         _check(_run("cuda")(call), call, [np.arange(len(FEW.lengths))])
+
+
+@pytest.mark.gpu
+def test_a_cut_row_has_no_more_tokens_than_its_table():
+    skip_without(handler.NAME, "gpu")
+    full = dataclasses.replace(FEW, lengths=(40, 3008, 0, 700)).call()
+    longer = with_pages(full, lengths=full.pages.lengths.at[1].set(2**31 - 1))
+    run = _run("cuda")
+    found = run(longer)
+    _check(found, full, [np.arange(4)])
+    for one, other in zip(found, run(full), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

@@ -158,6 +158,25 @@ def test_lengths_around_a_page(name: str, page_size: int, unified: UnifiedMax | 
     assert not np.asarray(_served(name, call)[0][0], np.float32).any()
 
 
+@pytest.mark.parametrize("window", [None, 50])
+@each_scheme
+def test_rows_have_no_more_tokens_than_their_table(
+    name: str, window: int | None, unified: UnifiedMax | None
+):
+    """What follows a row's pages is another row's, or nobody's memory."""
+    call = cases.arguments(LLAMA)
+    scores = dataclasses.replace(call.scores, window=window)
+    call = _with(call, scores=scores, unified=unified)
+    room = call.max_tokens
+    lengths = jnp.array([2**31 - 1, room + 1, 40, room, 7 * room], jnp.int32)
+    clamped = jnp.minimum(lengths, room)
+    full = poisoned(with_pages(call, shuffled_table(call), clamped))
+    longer = with_pages(full, lengths=lengths)
+    _compare(name, longer)
+    for one, other in zip(_served(name, longer), _served(name, full), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
 def _half_pages(call: DecodeAttention) -> DecodeAttention:
     """The same call, each page cut into two of half its size."""
     array = call.kv.cache.array

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fdjax.config import LayerSpec, Rope
-from fdjax.kernels.embedding import OP as EMBEDDING
 from fdjax.kernels.layer_program import config as launch_config
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import packed_batch
@@ -18,10 +17,10 @@ from fdjax.models import ModelConfig, random_weights
 from fdjax.models.checkpoint import read_config
 from fdjax.models.parameters import parameters_of
 from fdjax.models.program import OP, LayerProgram, cuda, program_of
-from fdjax.models.program.run import run_body
 from tests.support.engines import FIXTURES
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
+from tests.support.programs import defined
 
 PAGE_SIZE = 16
 
@@ -106,23 +105,10 @@ def _held(sizes: Sizes) -> Any:
     return parameters_of(random_weights(sizes.config, dtype=sizes.dtype, seed=1))
 
 
-def _defined(call: LayerProgram) -> Any:
-    """What the definition computes of it on the CPU, in float32."""
-
-    def widened(leaf: Any) -> Any:
-        floats = jnp.issubdtype(leaf.dtype, jnp.floating)
-        return leaf.astype(jnp.float32) if floats else leaf
-
-    cpu = jax.devices("cpu")[0]
-    with jax.default_device(cpu), EMBEDDING.using("reference"):
-        wide = jax.tree.map(widened, jax.device_put(call, cpu))
-        return jax.tree.map(np.asarray, jax.jit(run_body)(wide))
-
-
 def _agrees(sizes: Sizes, held: Any, ran: Any, rows: np.ndarray) -> None:
     """Hidden states, keys and values are those of the rows without the others."""
     hidden, kv, _ = ran
-    expected = _defined(sizes.call(held, rows))
+    expected = defined(sizes.call(held, rows))
     assert_close(hidden, expected[0], reduction=sizes.mlp)
     pages = rows[:, None] * sizes.pages_of_row + np.arange(sizes.pages_of_row)
     assert_close(kv.array[pages.reshape(-1)], expected[1].array, reduction=sizes.hidden)
@@ -132,9 +118,9 @@ def test_rows_are_what_they_are_without_the_others():
     """By the definition, of few; or the test below would show nothing."""
     held, rows = _held(SMALL), np.array([0, 3, 6])
     call = SMALL.call(held, np.arange(SMALL.num_rows), SMALL.places(rows))
-    _agrees(SMALL, held, _defined(call), rows)
+    _agrees(SMALL, held, defined(call), rows)
     with pytest.raises(AssertionError, match="relative error"):
-        _agrees(SMALL, held, _defined(call), np.array([0, 3, 5]))
+        _agrees(SMALL, held, defined(call), np.array([0, 3, 5]))
 
 
 def test_the_large_call_is_beyond_2_to_the_31():

@@ -1,6 +1,7 @@
 """`prefill_attention` against dense attention in float64, whatever the pages hold."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from fdjax.kernels.cases import struct
+from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.paged import KVCache, PageView, ScoreSpec
 from fdjax.kernels.prefill_attention import (
     OP,
@@ -17,11 +19,14 @@ from fdjax.kernels.prefill_attention import (
     prefill_attention,
     reference,
 )
+from tests.support.decode_calls import WIDE, with_array
 from tests.support.handlers import skip_without
+from tests.support.numerics import assert_close
 from tests.support.prefill_calls import (
     CALLS,
     CUDA_CALLS,
     Call,
+    Drawn,
     check,
     check_against_the_reference,
     draw,
@@ -61,6 +66,84 @@ def test_cuda_equals_the_reference_whatever_pages_hold(
 ):
     skip_without("prefill_attention", "gpu")
     check_against_the_reference("cuda", draw(call, packed=packed), dtype=dtype)
+
+
+FULL_TABLES = [
+    Call("full", (208, 64, 208), starts=(150, 0, 3), page_size=16, width=13),
+    Call("cut", (3008, 50), starts=(2990, 0), page_size=16, width=188, head_dim=128),
+]
+
+
+@pytest.mark.parametrize("unified", [None, WIDE], ids=["synchronised", "unified"])
+@pytest.mark.parametrize("call", FULL_TABLES, ids=lambda call: call.name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("cpu", marks=pytest.mark.cpu),
+    ],
+)
+def test_rows_have_no_more_tokens_than_their_table(
+    name: str, call: Call, unified: UnifiedMax | None
+):
+    """What follows a row's pages is another row's, or nobody's memory."""
+    skip_without("prefill_attention", "gpu" if name == "cuda" else "cpu")
+    drawn, room = draw(call, packed=True), call.width * call.page_size
+    view = drawn.call.pages
+    beyond = jnp.array([2**31 - 1, room + 1, 5 * room], jnp.int32)[: view.num_rows]
+    lengths = jnp.where(view.lengths < room, view.lengths, beyond)
+    pages = dataclasses.replace(view, lengths=lengths)
+    longer = dataclasses.replace(
+        drawn, call=dataclasses.replace(drawn.call, pages=pages)
+    )
+    check_against_the_reference(name, longer, dtype=jnp.bfloat16, unified=unified)
+    full, found = (_tokens_found(name, one, unified) for one in (drawn, longer))
+    np.testing.assert_array_equal(full, found)
+
+
+def _narrowed(call: PrefillAttention) -> PrefillAttention:
+    call = dataclasses.replace(call, q=call.q.astype(jnp.bfloat16))
+    return with_array(call, call.kv.cache.array.astype(jnp.bfloat16))
+
+
+def _tokens_found(
+    name: str, drawn: Drawn, unified: UnifiedMax | None
+) -> np.ndarray[Any, Any]:
+    """What queries that stand for a token find."""
+    call = dataclasses.replace(_narrowed(drawn.call), unified=unified)
+    with OP.using(name):
+        out = np.asarray(jax.jit(functools.partial(OP))(call)[0], np.float32)
+    rows = zip(drawn.firsts, drawn.expected, strict=True)
+    return np.concatenate([out[first : first + len(rows)] for first, rows in rows])
+
+
+@pytest.mark.gpu
+def test_a_page_beyond_2_to_the_31_elements():
+    skip_without("prefill_attention", "gpu")
+    shape = (2100, 32, 2, 16, 8, 128)
+    sizes: dict[str, Any] = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
+    large = Call("large", (40,), starts=(7,), page_size=16, width=3, **sizes)
+    small = _narrowed(draw(large, packed=True).call)
+    first = shape[0] - small.kv.cache.num_pages
+    assert first * np.prod(shape[1:]) > 2**31
+
+    @jax.jit
+    def moved_behind(pages: jax.Array) -> jax.Array:
+        return jnp.zeros(shape, pages.dtype).at[first:, 31].set(pages)
+
+    array = moved_behind(small.kv.cache.array[:, small.kv.index])
+    moved = dataclasses.replace(
+        small,
+        kv=KVCache.page_major(array).layer(31),
+        pages=dataclasses.replace(
+            small.pages, page_table=small.pages.page_table + first
+        ),
+    )
+    with OP.using("cuda"):
+        actual, _ = jax.jit(functools.partial(OP))(moved)
+    expected, _ = jax.jit(reference.prefill_attention)(small)
+    count = int(small.pages.lengths[0] - small.pages.first_positions[0])
+    assert_close(actual[:count], expected[:count], reduction=64)
 
 
 def test_a_row_without_tokens_gives_zeros():

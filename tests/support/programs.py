@@ -11,6 +11,7 @@ import numpy as np
 from fdjax.config import Attention, LayerSpec, Rope
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.decode_attention import UnifiedMax
+from fdjax.kernels.embedding import OP as EMBEDDING
 from fdjax.kernels.paged import KVCache, PageView
 from fdjax.kernels.shared_prefix import Group, plan_prefixes, plan_prompts
 from fdjax.kernels.weight import Weight
@@ -19,6 +20,7 @@ from fdjax.models import ModelConfig, random_weights
 from fdjax.models.checkpoint import read_config
 from fdjax.models.parameters import parameters_of
 from fdjax.models.program import LayerProgram, program_of
+from fdjax.models.program.run import run_body
 from fdjax.notation import Array
 from tests.support.engines import FIXTURES
 
@@ -27,16 +29,27 @@ PAGE_SIZE, WIDTH = 16, 6
 
 
 def config_of(
-    name: str, *, unified: UnifiedMax | None = None, head_dim: int = HEAD_DIM
+    name: str,
+    *,
+    unified: UnifiedMax | None = None,
+    head_dim: int = HEAD_DIM,
+    width: int = WIDTH,
 ) -> ModelConfig:
-    """A fixture's model with larger sizes, three layers, and all else as it is."""
+    """A fixture's model with larger sizes, three layers, and all else as it is.
+
+    Args:
+        name: of the fixture.
+        unified: the maximum of its softmax.
+        head_dim: the size of its heads.
+        width: pages of a row, for whose tokens there are positions.
+    """
     small = ModelConfig.from_hf(read_config(FIXTURES / name))
     layers = tuple(
         _layer(small.layers[i % small.num_layers], head_dim) for i in range(3)
     )
     embedding = small.embedding
     if embedding.positions is not None:
-        table = replace(embedding.positions, size=PAGE_SIZE * WIDTH)
+        table = replace(embedding.positions, size=PAGE_SIZE * width)
         embedding = replace(embedding, positions=table)
     return replace(
         small, hidden_size=HIDDEN, layers=layers, embedding=embedding, unified=unified
@@ -68,7 +81,12 @@ def _attention(spec: Attention, head_dim: int) -> Attention:
 
 
 def call_of(
-    config: ModelConfig, kind: str, rows: int, *, dtype: Any = jnp.float32
+    config: ModelConfig,
+    kind: str,
+    rows: int,
+    *,
+    dtype: Any = jnp.float32,
+    width: int = WIDTH,
 ) -> LayerProgram:
     """A call of a model with made-up weights and keys.
 
@@ -80,10 +98,11 @@ def call_of(
             and nothing is planned for their prompts.
         rows: how many, or how many decode; of prompts and drafts there are three.
         dtype: of weights and keys.
+        width: pages that a row may have, and some rows that decode fill.
     """
     held = _held(config, np.dtype(dtype))
-    num_pages = (rows + 3) * WIDTH
-    batch = _batch(kind, rows, num_pages, config.layers[0].attention)
+    num_pages = (rows + 3) * width
+    batch = _batch(kind, rows, num_pages, width, config.layers[0].attention)
     layout = config.kv_layout(num_pages=num_pages, page_size=PAGE_SIZE, dtype=dtype)
     values = np.random.default_rng(0).normal(size=layout.shape)
     kv = KVCache.page_major(jnp.asarray(values, layout.dtype))
@@ -101,10 +120,10 @@ def _held(config: ModelConfig, dtype: np.dtype) -> dict[str, Array | Weight]:
     return parameters_of(random_weights(config, dtype=dtype, seed=1))
 
 
-def _batch(kind: str, rows: int, num_pages: int, heads: Attention) -> Batch:
+def _batch(kind: str, rows: int, num_pages: int, width: int, heads: Attention) -> Batch:
     random = np.random.default_rng(rows)
-    room = WIDTH * PAGE_SIZE
-    table = jnp.asarray(random.permutation(num_pages).reshape(-1, WIDTH), jnp.int32)
+    room = width * PAGE_SIZE
+    table = jnp.asarray(random.permutation(num_pages).reshape(-1, width), jnp.int32)
     if kind == "shared":
         return _sharing(rows, table, heads)
     if kind in ("beams", "separate"):
@@ -182,6 +201,20 @@ def _beams(width: int, table: jax.Array, heads: Attention) -> Batch:
 def _head_counts(heads: Attention) -> dict[str, int]:
     group = heads.num_heads // heads.num_kv_heads
     return {"num_kv_heads": heads.num_kv_heads, "group": group}
+
+
+def defined(call: LayerProgram) -> Any:
+    """What the definition computes of it on the CPU, in float32."""
+
+    def widened(leaf: Any) -> Any:
+        floats = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return leaf.astype(jnp.float32) if floats else leaf
+
+    cpu = jax.devices("cpu")[0]
+    # Of the operations of the definition it is the one that takes float32 on a GPU.
+    with jax.default_device(cpu), EMBEDDING.using("reference"):
+        wide = jax.tree.map(widened, jax.device_put(call, cpu))
+        return jax.tree.map(np.asarray, jax.jit(run_body)(wide))
 
 
 def _ints(values: Any) -> jax.Array:
