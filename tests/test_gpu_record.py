@@ -14,6 +14,8 @@ from tests.gpu_record import Record, Run
 from tests.support import kernel_tree
 from tests.support.kernel_tree import RUN
 from tests.support.operations import (
+    ABOUT,
+    ROOT,
     build_id,
     gpu_tests,
     operation_of,
@@ -82,6 +84,15 @@ def test_tests_belong_to_the_longest_name(root: Path):
 def test_every_operation_has_tests_on_a_gpu():
     assert "matmul" in operations()
     assert [name for name in operations() if not gpu_tests(name)] == []
+
+
+def test_every_file_with_tests_on_a_gpu_is_of_an_operation():
+    folder = ROOT / "tests" / "kernels"
+    tests = folder.glob("test_*.py")
+    files = {path.stem for path in tests if "mark.gpu" in path.read_text()}
+    assert {stem for stem in files if operation_of(stem) is None} == set()
+    assert files >= ABOUT.keys()
+    assert {operation_of(stem) for stem in ABOUT} == {*ABOUT.values()}
 
 
 def test_the_extension_says_which_sources_it_is_built_from():

@@ -8,6 +8,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = {".cc", ".cu", ".cuh", ".h"}
 
+# Test files that are named after something else than the operation that they are about.
+# Where they are about several of attention, each is of one that they run most of.
+ABOUT = {
+    "test_absent_pages": "prefill_attention",
+    "test_attention_invariance": "decode_attention",
+    "test_paged_layouts": "decode_attention",
+    "test_ragged_batches": "attention_states",
+}
+
 _INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 _GPU_TEST = re.compile(r"\bmark\.gpu\b")
 
@@ -57,11 +66,12 @@ def build_id(root: Path = ROOT) -> str:
 
 
 def operation_of(test: str, root: Path = ROOT) -> str | None:
-    """The operation that a test file, by its name, is about; `None` of the others."""
-    stem = Path(test).stem
-    longest_first = sorted(operations(root), key=len, reverse=True)
+    """The operation that a test file is about, by its name or `ABOUT`, or `None`."""
+    stem, known = Path(test).stem, operations(root)
+    longest_first = sorted(known, key=len, reverse=True)
     named = (name for name in longest_first if f"{stem}_".startswith(f"test_{name}_"))
-    return next(named, None)
+    about = ABOUT.get(stem)
+    return next(named, about if about in known else None)
 
 
 def gpu_tests(operation: str, root: Path = ROOT) -> list[str]:
