@@ -31,7 +31,12 @@ MEMORY_MAPS = Path("/proc/self/maps")
 # tests first, so that at the end one worker would have these, and the others nothing.
 LONG_FILES = {
     "test_beam_families.py",
+    "test_beams.py",
+    "test_beams_together.py",
     "test_docs.py",
+    "test_ends.py",
+    "test_folders.py",
+    "test_grammars.py",
     "test_lent_programs.py",
     "test_llm_searches.py",
     "test_memory_soak.py",

@@ -11,7 +11,7 @@ from fdjax import LLM, SamplingParams
 from fdjax.kernels.op import Op
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
-MOST = 17
+MOST = 13
 
 
 def _modules() -> Iterator[str]:
