@@ -105,10 +105,11 @@ class Programs:
         self._pool = functions.pool
         self._decode = functions.decode
         jit = partial(jax.jit, compiler_options=options)
-        self.exchange = self._by_itself(jit(rows.exchange, donate_argnums=(0, 1)))
-        self.allow = self._by_itself(jit(rows.allow, donate_argnums=0))
-        self.move = self._by_itself(jax.jit(page_move, donate_argnums=0))
-        self.place = self._by_itself(jit(place, donate_argnums=0))
+        by_itself = partial(partial, self._by_itself)
+        self.exchange = by_itself(jit(rows.exchange, donate_argnums=(0, 1)))
+        self.allow = by_itself(jit(rows.allow, donate_argnums=0))
+        self.move = by_itself(jax.jit(page_move, donate_argnums=0))
+        self.place = by_itself(jit(place, donate_argnums=0))
 
     def over(
         self,
@@ -139,13 +140,9 @@ class Programs:
 
         return run
 
-    def _by_itself(self, function: Any) -> Any:
-        """What runs a function that needs no weights."""
-
-        def run(*operands: Any) -> Any:
-            return self.ahead.of(function)(*operands)
-
-        return run
+    def _by_itself(self, function: Any, *operands: Any) -> Any:
+        """Runs a function that needs no weights."""
+        return self.ahead.of(function)(*operands)
 
     def extend(
         self, progress: GenerationProgress, call: RowTokens
