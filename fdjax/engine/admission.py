@@ -1,11 +1,13 @@
 """`Admission`: who may have a row next, and who waits for one. Host only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fdjax.engine.beam_searches import BeamSearches
+from fdjax.engine.room import Room
 from fdjax.engine.rows import FreeRows
 from fdjax.engine.sequence import EngineSequence
 from fdjax.engine.waiting import WaitingSequences
+from fdjax.memory.pages import PagePool
 
 # Sequences that overtake one search, for each row that there is.
 _TIMES_ROWS = 4
@@ -29,7 +31,11 @@ class Admission:
         waiting: who waits.
         rows: that are free.
         beams: searches that run.
+        room: that calls need.
+        pool: the pages.
         num_rows: that there are.
+        page_size: tokens of a page.
+        gathering: decode calls copy their pages, and there is room for all once.
 
     Attributes:
         kept_out: the first that got no row or no pages, if others could give way to it.
@@ -41,11 +47,17 @@ class Admission:
         waiting: WaitingSequences,
         rows: FreeRows,
         beams: BeamSearches,
+        room: Room,
+        pool: PagePool,
         *,
         num_rows: int,
+        page_size: int,
+        gathering: bool,
     ) -> None:
         self.kept_out: EngineSequence | None = None
         self._waiting, self._rows, self._beams = waiting, rows, beams
+        self._room, self._pool = room, pool
+        self._page_size, self._gathering = page_size, gathering
         self._most_overtaking = _TIMES_ROWS * num_rows
         self._search: EngineSequence | None = None
         self._num_overtaking = 0
@@ -89,8 +101,52 @@ class Admission:
         if not self._num_kept_rows:  # else it may be for these, who do not wait long
             self.kept_out = self.kept_out or sequence
 
-    def let_in(self) -> None:
-        """That sequence has got its row, and is in the queue no more."""
+    def seat(
+        self,
+        sequence: EngineSequence,
+        found: Sequence[int],
+        running: Sequence[EngineSequence],
+        *,
+        borrowed: int,
+    ) -> bool:
+        """Gives that sequence, the next one, a row if there are pages for it.
+
+        Args:
+            sequence: it is in the queue no more then, and its pages are promised.
+            found: pages that hold its first tokens, which it shares.
+            running: those that have rows.
+            borrowed: pages that a step needs, of it or of prompts that run.
+
+        Returns:
+            Whether there are.
+        """
+        if self._gathering and not self._room.can_gather([*running, sequence]):
+            return False
+        self._pool.share(found)
+        missing = -(-len(sequence.tokens) // self._page_size) - len(found)
+        num_free = self._pool.num_free - self._room.num_promised
+        if running and missing + self._crowd(sequence, borrowed) > num_free:
+            self._pool.give_back(found)
+            return False
+        sequence.seat(self._rows.take(sequence), found, page_size=self._page_size)
+        self._room.promise(sequence, missing)
+        self._waiting.take(sequence)
+        self._waiting.seated(sequence)
+        self._let_in()
+        return True
+
+    def _crowd(self, sequence: EngineSequence, borrowed: int) -> int:
+        """Pages that must be free beside a sequence's own when it is let in.
+
+        One more of each row that is held already, the first ones of beams, and what a
+        step borrows, of it, of a search or of prompts that run (`borrowed`): or it
+        would be put back as soon as it is let in.
+        """
+        crowd = self._rows.num_held + sequence.request.num_rows * sequence.is_search
+        crowd += max(borrowed, self._beams.borrowed(self._room))
+        return crowd + self.num_kept_pages
+
+    def _let_in(self) -> None:
         if self.kept_out is not None:
             self._num_overtaking += 1
         self._go_back()

@@ -1,7 +1,5 @@
 """`Scheduler`: which sequences hold rows and pages, and what runs next. Host only."""
 
-from collections.abc import Sequence
-
 from fdjax.engine.admission import Admission
 from fdjax.engine.away import AwaySequences
 from fdjax.engine.beam_searches import BeamSearches
@@ -64,15 +62,20 @@ class Scheduler:
         self.beams = BeamSearches(num_rows if max_num_beams is None else max_num_beams)
         self.num_preemptions = 0
         self.prefixes = Prefixes(pool, page_size=page_size, caching=caching)
-        self._buckets = buckets
         self._page_size = page_size
-        self._gathering = gathering
         self.waiting = WaitingSequences()
         self.away = AwaySequences()
         self.shares = self.waiting.shares
         self._rows = FreeRows(buckets.rows)
         self._admission = Admission(
-            self.waiting, self._rows, self.beams, num_rows=num_rows
+            self.waiting,
+            self._rows,
+            self.beams,
+            self.room,
+            pool,
+            num_rows=num_rows,
+            page_size=page_size,
+            gathering=gathering,
         )
         self.prompts = Prompts(buckets, order)
 
@@ -132,9 +135,11 @@ class Scheduler:
                 borrowed = self.room.least_of_prompts(*others)
             least = self.room.least(sequence.request, num_rows=len(self.running) + 1)
             borrowed = max(borrowed, least)
-            if not self._seat(sequence, found, borrowed):
+            running = self.running
+            if not self._admission.seat(sequence, found, running, borrowed=borrowed):
                 self._admission.keep_out(sequence)
                 break
+            self._join(sequence, num_found=len(found))
             admitted.append(sequence)
         return admitted
 
@@ -236,34 +241,13 @@ class Scheduler:
     def _pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._page_size)
 
-    def _seat(
-        self, sequence: EngineSequence, found: Sequence[int], borrowed: int
-    ) -> bool:
-        if self._gathering and not self.room.can_gather([*self.running, sequence]):
-            return False
-        self.pool.share(found)
-        missing = self._pages_for(len(sequence.tokens)) - len(found)
-        # Room for one more page of each row that is held already, for the first ones of
-        # beams, and for what a step borrows, of it, of a search or of prompts that run
-        # (`borrowed`): or it would be put back as soon as it is let in.
-        crowd = self._rows.num_held + sequence.request.num_rows * sequence.is_search
-        crowd += max(borrowed, self.beams.borrowed(self.room))
-        crowd += self._admission.num_kept_pages
-        num_free = self.pool.num_free - self.room.num_promised
-        if missing + crowd > num_free and self.running:
-            self.pool.give_back(found)
-            return False
-        sequence.seat(self._rows.take(sequence), found, page_size=self._page_size)
-        self.room.promise(sequence, missing)
-        self.waiting.take(sequence)
-        self.waiting.seated(sequence)
-        self._admission.let_in()
+    def _join(self, sequence: EngineSequence, *, num_found: int) -> None:
+        """Has a sequence run that has its row."""
         self.running.append(sequence)
         self.prompts.add(sequence)
         self.formed.add(sequence)
         self.beams.add(sequence)
-        self.prefixes.seated(sequence, len(found))
-        return True
+        self.prefixes.seated(sequence, num_found)
 
     def leave(self, sequence: EngineSequence, *, parked: bool) -> None:
         """Takes a sequence's row and pages, or its place in the queue; it is away then.

@@ -70,7 +70,7 @@ def test_which_pages_are_free_changes_nothing(engine: Engine, alone: list[list[i
 @pytest.mark.parametrize(("gathering", "rows"), [(False, 3), (True, 1)])
 def test_a_batch_spans_no_more_pages_than_can_be_gathered(gathering: bool, rows: int):
     engine = tiny_engine(num_pages=6)
-    engine.scheduler._gathering = gathering
+    engine.scheduler._admission._gathering = gathering
     # A batch of 2 has page tables for 2 * 4 pages.
     for length, count in ((9, 12), (1, 4), (1, 4)):
         params = dataclasses.replace(GREEDY, max_tokens=count)
