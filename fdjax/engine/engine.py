@@ -10,6 +10,7 @@ from fdjax.engine.borrowing import Borrowing
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.executor import Executor
+from fdjax.engine.in_turn import wait_for
 from fdjax.engine.intake import Intake
 from fdjax.engine.lent_pages import borrowing_of
 from fdjax.engine.limits import QueueLimits
@@ -184,6 +185,16 @@ class Engine(Intake):
         increments = self._pipeline.step()
         self._softmax.look(self.executor.progress.softmax, at_once=not self.has_work)
         return increments
+
+    def wait(self) -> None:
+        """Waits until the device has done what was launched, read or not.
+
+        Raises:
+            jax.errors.JaxRuntimeError: some of it failed there.
+        """
+        self._pipeline.wait()
+        if not self.sleeping.missing:
+            wait_for(self.executor)
 
     def update_weights(self, model: Decoder) -> None:
         """Goes on with other weights of the same model, without the host.

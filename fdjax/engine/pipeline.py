@@ -49,6 +49,11 @@ class Pipeline:
         """Forgets what was launched."""
         self._unread.clear()
 
+    def wait(self) -> None:
+        """Waits for what was launched and nobody has read."""
+        for launch in self._unread:
+            launch.wait()
+
     def step(self) -> list[tuple[EngineSequence, Increment]]:
         """See `Engine.step`."""
         increments = self._settle()

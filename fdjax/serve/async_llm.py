@@ -262,7 +262,8 @@ class AsyncLLM:
         """Ends all requests, and the thread.
 
         Args:
-            seconds: to wait for the step under way; `None` waits until it is done.
+            seconds: to wait for the step under way, and for what the device has to do
+                still; `None` waits until that is done.
 
         Returns:
             Whether the thread has ended.

@@ -140,6 +140,8 @@ class EngineThread:
     def close(self, *, seconds: float | None = None) -> bool:
         """Ends all calls and the thread, once the step under way is done.
 
+        Nothing that was launched runs any more then: programs may be gone next.
+
         Args:
             seconds: to wait for that; `None` waits for ever.
 
@@ -178,6 +180,15 @@ class EngineThread:
             _LOGGER.exception("the engine has failed and takes no more requests")
             self.error = error
         self._end()
+        self._wait()
+
+    def _wait(self) -> None:
+        """Waits for what was launched, of which nobody is told any more."""
+        try:
+            self._engine.wait()
+        except RuntimeError:
+            if self.error is None:  # else it was told
+                _LOGGER.exception("the device failed in what was launched last")
 
     def _hold(self) -> None:
         """Waits as long as the device has work anyway."""

@@ -68,6 +68,10 @@ class ServingEngine(Queue, Protocol):
         """Does some work; gives what came of it, which may be nothing."""
         ...
 
+    def wait(self) -> None:
+        """Waits until the device has done what steps have launched."""
+        ...
+
     @property
     def spare_s(self) -> float:
         """Seconds that the next step may wait for what arrives."""

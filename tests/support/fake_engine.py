@@ -165,6 +165,10 @@ class FakeEngine:
             self.sequences.remove(sequence)
             self.aborted.append(sequence.request)
 
+    def wait(self) -> None:
+        """Nothing has been launched."""
+        self._enter()
+
     @property
     def spare_s(self) -> float:
         """As long as `holds` is so."""
