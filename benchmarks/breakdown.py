@@ -8,18 +8,15 @@ the shares of kernels that overlap add up to the run.
 import argparse
 import collections
 import pathlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-import jax
 
 from benchmarks import results
 from benchmarks.cases import Case
 from benchmarks.decode import Bench
 from benchmarks.svg import WIDTH, bar, drawing, text, upright
 from benchmarks.tables import Row
-from benchmarks.timeline import Kernel, advances, kernels_of
+from benchmarks.timeline import Kernel, advances, kernel_trace
 from fdjax import device
 from fdjax.engine.programs import Programs
 from fdjax.serve.loading import load_decoder
@@ -64,10 +61,8 @@ def measure(bench: Bench) -> Iterator[tuple[str, dict[str, float]]]:
     bench.decode()
     for phase in ("prefill", "decode"):
         bench.rewind()
-        with tempfile.TemporaryDirectory() as folder:
-            with jax.profiler.trace(folder):
-                bench.prefill() if phase == "prefill" else bench.decode()
-            kernels = kernels_of(folder)
+        with kernel_trace() as kernels:
+            bench.prefill() if phase == "prefill" else bench.decode()
         if not kernels:
             raise SystemExit("the trace has no kernel of a GPU: run this on one")
         yield phase, milliseconds(kernels)

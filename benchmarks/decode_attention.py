@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import pathlib
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import results
-from benchmarks.timeline import kernels_of
+from benchmarks.timeline import kernel_trace
 from fdjax.kernels.cases import Case, noise, struct, tagged
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
 from fdjax.kernels.decode_attention.pallas import (
@@ -104,11 +103,9 @@ def device_microseconds(run: Decode, call: DecodeAttention) -> float:
     it. With calls of a few microseconds that takes longer than the calls.
     """
     launches, layers = 16, call.kv.cache.num_layers
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            for _ in range(launches):
-                jax.block_until_ready(run(call))
-        kernels = kernels_of(folder)
+    with kernel_trace() as kernels:
+        for _ in range(launches):
+            jax.block_until_ready(run(call))
     each, rest = divmod(len(kernels), launches)
     if each < layers or rest:
         raise RuntimeError(f"{len(kernels)} kernels in {launches} runs of {layers}")

@@ -4,35 +4,69 @@
 
 A load of `benchmarks.serving_online` runs, of which some seconds in its midst are
 traced. Rows decode there all the while, so a GPU that has nothing to do waits for the
-host. With little memory pages run out, and sequences are put back.
+host. With little memory pages run out, and sequences are put back. The longest waits
+are shown with the kernels around them: where these are the end of a step and the begin
+of the next, the host has launched that one too late, and else a launch waits inside.
 """
 
 import argparse
 import asyncio
 import pathlib
-import tempfile
 from collections.abc import Sequence
-from typing import Any
-
-import jax
+from typing import Any, NamedTuple
 
 from benchmarks import results
 from benchmarks.online_engines import EngineSettings, Started, start_fdjax
 from benchmarks.serving_online import SKIPPED, Load, fitting_of, measured
-from benchmarks.timeline import Kernel, kernels_of
+from benchmarks.timeline import Kernel, kernel_trace
 
+SETTLING_S = 0.1
+"""What is left out after the first kernel. While a trace starts, the loop that sends
+requests stands still, and so may launches: the device waits for that, not the load."""
 LONG_US = (20.0, 100.0, 1000.0)
 NAMED = ("load", "model", "max_num_seqs", "memory_fraction")
 """Fields in which rows of the same agree."""
 
 
-def waits(kernels: Sequence[Kernel]) -> list[float]:
-    """Microseconds in which no kernel ran, each time, whatever stream it has."""
-    found, end = list[float](), None
-    for kernel in sorted(kernels, key=lambda kernel: kernel.start):
-        if end is not None and kernel.start > end:
-            found.append((kernel.start - end) / 1e3)
-        end = kernel.end if end is None else max(end, kernel.end)
+class Wait(NamedTuple):
+    """A time in which no kernel ran, whatever stream it has.
+
+    Attributes:
+        us: how long.
+        at_ms: since the first kernel.
+        before: the kernel that had ended last.
+        after: the one that ended it.
+    """
+
+    us: float
+    at_ms: float
+    before: str
+    after: str
+
+    @property
+    def shown(self) -> str:
+        """As a line."""
+        names = f"{self.before[:60]} -> {self.after[:60]}"
+        return f"{self.us:11,.1f} us at {self.at_ms:8.1f} ms: {names}"
+
+
+def settled(kernels: Sequence[Kernel], seconds: float) -> list[Kernel]:
+    """Those that began in some seconds, which begin when the trace has settled."""
+    begin = min((kernel.start for kernel in kernels), default=0.0) + SETTLING_S * 1e9
+    end = begin + seconds * 1e9
+    return [kernel for kernel in kernels if begin <= kernel.start < end]
+
+
+def waits(kernels: Sequence[Kernel]) -> list[Wait]:
+    """All of them, in order."""
+    found = list[Wait]()
+    first, *others = sorted(kernels, key=lambda kernel: kernel.start)
+    last = first
+    for kernel in others:
+        if kernel.start > last.end:
+            us, at_ms = (kernel.start - last.end) / 1e3, (last.end - first.start) / 1e6
+            found.append(Wait(us, at_ms, last.name, kernel.name))
+        last = max(last, kernel, key=lambda one: one.end)
     return found
 
 
@@ -45,7 +79,7 @@ def summary(kernels: Sequence[Kernel]) -> dict[str, Any]:
     if not kernels:
         raise SystemExit("the trace has no kernels of a GPU")
     first, last = min(k.start for k in kernels), max(k.end for k in kernels)
-    gaps = waits(kernels)
+    gaps = [wait.us for wait in waits(kernels)]
     whole_us = (last - first) / 1e3
     return {
         "traced_s": round(whole_us / 1e6, 3),
@@ -65,6 +99,8 @@ async def traced(
 ) -> tuple[list[Kernel], int]:
     """The kernels of some seconds of a load, which is given up then.
 
+    What begins or ends a trace is in none of these seconds.
+
     Returns:
         They, and how many sequences were put back in these seconds.
     """
@@ -72,18 +108,16 @@ async def traced(
     asked = measured(started.generate, load, vocab_size=started.vocab_size)
     running = asyncio.ensure_future(asked)
     await asyncio.sleep(after)
-    with tempfile.TemporaryDirectory() as folder:
+    with kernel_trace() as kernels:
+        await asyncio.sleep(SETTLING_S)
         before = preemptions()
-        with jax.profiler.trace(folder):
-            await asyncio.sleep(seconds)
-        put_back = preemptions() - before
-        if running.done():
-            running.result()
-            raise SystemExit(
-                f"{load.name} was over in {after + seconds:g} s: trace less"
-            )
-        running.cancel()
-        return kernels_of(folder), put_back
+        await asyncio.sleep(seconds)
+        put_back, over = preemptions() - before, running.done()
+    if over:
+        running.result()
+        raise SystemExit(f"{load.name} was over in {after + seconds:g} s: trace less")
+    running.cancel()
+    return settled(kernels, seconds), put_back
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         **results.provenance(),
     }
     print(row)
+    for wait in sorted(waits(kernels), reverse=True)[: given.list]:
+        print(wait.shown)
     out = given.out or results.RESULTS / results.device_slug() / "gaps.json"
     results.keep(out, [row], named=NAMED)
 
@@ -130,6 +166,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--load", default="conv-512")
     parser.add_argument("--after", type=float, default=5.0, help="seconds")
     parser.add_argument("--seconds", type=float, default=2.0, help="that are traced")
+    parser.add_argument("--list", type=int, default=10, help="of the longest waits")
     parser.add_argument("--skip", type=int, default=SKIPPED)
     parser.add_argument("--model", default="configs/models/llama3-8b.json")
     parser.add_argument("--max-model-len", type=int, default=8192)
