@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import results
 from benchmarks.online_engines import EngineSettings, Started, start_fdjax
-from benchmarks.serving_online import SKIPPED, Load, fitting_of, measured
+from benchmarks.serving_online import Load, add_options, fitting_of, measured
 from benchmarks.timeline import Kernel, kernel_trace
 
 SETTLING_S = 0.1
@@ -162,17 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", type=pathlib.Path)
+    add_options(parser)
     parser.add_argument("--load", default="conv-512")
     parser.add_argument("--after", type=float, default=5.0, help="seconds")
     parser.add_argument("--seconds", type=float, default=2.0, help="that are traced")
     parser.add_argument("--list", type=int, default=10, help="of the longest waits")
-    parser.add_argument("--skip", type=int, default=SKIPPED)
-    parser.add_argument("--model", default="configs/models/llama3-8b.json")
-    parser.add_argument("--max-model-len", type=int, default=8192)
-    parser.add_argument("--max-num-seqs", type=int, default=256)
-    parser.add_argument("--memory-fraction", type=float, default=0.9)
-    parser.add_argument("--out", type=pathlib.Path)
     return parser.parse_args(arguments)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.made_up import GRAPHS, VLLM_TOKENS, folder_of
 from fdjax import LLM, SamplingParams
-from fdjax.engine.policy import StepPolicy
+from fdjax.engine.policy import PrefillOrder, StepPolicy
 from fdjax.serve.async_llm import AsyncLLM
 
 type Generate = Callable[[list[int], int], AsyncIterator[int]]
@@ -56,6 +56,7 @@ class Started:
         vocab_size: of the model.
         preemptions: how often it has put a sequence back; `None`: nobody counts.
         close: ends it.
+        reorder: has prompts in another order; `None`: it has one alone.
     """
 
     generate: Generate
@@ -63,6 +64,7 @@ class Started:
     vocab_size: int
     preemptions: Callable[[], int] | None
     close: Callable[[], object]
+    reorder: Callable[[PrefillOrder], None] | None = None
 
 
 def start_fdjax(settings: EngineSettings) -> Started:
@@ -101,12 +103,17 @@ def start_fdjax(settings: EngineSettings) -> Started:
         "kv_tokens": layout.num_pages * layout.page_size,
     }
     scheduler = llm.engine.scheduler
+
+    def reorder(order: PrefillOrder) -> None:
+        scheduler.prompts.order = order
+
     return Started(
         generate,
         about,
         llm.config.embedding.vocab_size,
         lambda: scheduler.num_preemptions,
         engine.close,
+        reorder,
     )
 
 

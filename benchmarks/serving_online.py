@@ -27,9 +27,11 @@ from benchmarks import results
 from benchmarks.online_engines import (
     EngineSettings,
     Generate,
+    Started,
     start_fdjax,
     start_vllm,
 )
+from fdjax import device
 from fdjax.cli.bench.arrivals import Arrival, poisson
 from fdjax.cli.bench.trace import read_trace
 from fdjax.engine.policy import StepPolicy
@@ -144,9 +146,29 @@ async def measured(
         "seconds": round(seconds, 2),
         "requests_per_s": round(len(done) / seconds, 2),
         "output_tokens_per_s": round(tokens / seconds, 1),
-        "ttft_ms": percentiles([one.times[0] for one in done]),
+        **first_tokens(load, done),
         "tpot_ms": percentiles([one for one in per_token if one is not None]),
         "gap_ms": percentiles([gap for one in done for gap in np.diff(one.times)]),
+    }
+
+
+async def served(started: Started, load: Load) -> dict[str, Any]:
+    """One load, and how often the engine has put a sequence back, if it counts that."""
+    preemptions = started.preemptions
+    before = preemptions() if preemptions else 0
+    row = await measured(started.generate, load, vocab_size=started.vocab_size)
+    return row | ({"preemptions": preemptions() - before} if preemptions else {})
+
+
+def first_tokens(load: Load, done: Sequence[Answered]) -> dict[str, list[float] | None]:
+    """Percentiles of their times: of all, and of short and of long prompts."""
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for arrival, one in zip(load.arrivals, done, strict=True):
+        times[arrival.input_tokens < SHORT_TOKENS].append(one.times[0])
+    return {
+        "ttft_ms": percentiles(times[True] + times[False]),
+        "ttft_short_ms": percentiles(times[True]),
+        "ttft_long_ms": percentiles(times[False]),
     }
 
 
@@ -158,23 +180,28 @@ def percentiles(seconds: Sequence[float]) -> list[float] | None:
     return [round(float(one), 1) for one in found]
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What each program has that runs such loads."""
+    parser.add_argument("trace", type=pathlib.Path)
+    parser.add_argument("--skip", type=int, default=SKIPPED)
+    parser.add_argument("--model", default="configs/models/llama3-8b.json")
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--memory-fraction", type=float, default=0.9)
+    parser.add_argument("--out", type=pathlib.Path)
+
+
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", type=pathlib.Path)
+    add_options(parser)
     parser.add_argument("--engine", choices=("fdjax", "vllm"), default="fdjax")
     parser.add_argument("--loads", default=LOADS)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--skip", type=int, default=SKIPPED)
-    parser.add_argument("--model", default="configs/models/llama3-8b.json")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--max-model-len", type=int, default=8192)
-    parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-num-batched-tokens", type=int)
     parser.add_argument("--max-itl-ms", type=float)
     parser.add_argument("--prefill-order", default=StepPolicy.prefill_order)
     parser.add_argument("--no-mixed-steps", action="store_true")
-    parser.add_argument("--memory-fraction", type=float, default=0.9)
-    parser.add_argument("--out", type=pathlib.Path)
     return parser.parse_args(arguments)
 
 
@@ -185,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line.
     """
     given = _parsed(arguments)
+    device.claim_memory(given.memory_fraction)  # before its name is asked for
     out = given.out or results.RESULTS / results.device_slug() / "serving_online.json"
     fitting = fitting_of(given)
     loads = [
@@ -213,10 +241,7 @@ async def _measure_all(
     rows: list[dict[str, Any]] = []
     try:
         for load in loads:
-            before = started.preemptions and started.preemptions()
-            row = await measured(started.generate, load, vocab_size=started.vocab_size)
-            if started.preemptions is not None and before is not None:
-                row["preemptions"] = started.preemptions() - before
+            row = await served(started, load)
             rows.append(row | common)
             print(row, flush=True)
             results.write(out, rows)

@@ -33,11 +33,14 @@ class Prompts(Collection[EngineSequence]):
     Args:
         buckets: shapes of calls.
         order: see `StepPolicy`.
+
+    Attributes:
+        order: the same; another one holds from the next call on.
     """
 
     def __init__(self, buckets: Buckets, order: PrefillOrder) -> None:
         self._buckets = buckets
-        self._order = order
+        self.order = order
         # In the order in which they were let in.
         self._sequences: dict[EngineSequence, _Age] = {}
 
@@ -116,7 +119,7 @@ class Prompts(Collection[EngineSequence]):
         sizes: list[int] = []
         for sequence in sequences:
             size = min(_left(sequence), room)
-            if self._order == "fcfs" and _left(sequence) > whole:
+            if self.order == "fcfs" and _left(sequence) > whole:
                 size = 0 if has_half else -(-room // 2)
                 has_half = True
             sizes.append(size)
@@ -145,7 +148,7 @@ class Prompts(Collection[EngineSequence]):
             later += sizes.get(sequence, 0)
 
     def _in_turn(self) -> list[EngineSequence]:
-        if self._order == "fcfs":
+        if self.order == "fcfs":
             return in_turn(self._sequences)
         return in_turn(self._sequences, self._left_unless_due)
 

@@ -327,6 +327,18 @@ def test_the_shortest_goes_first_and_the_longest_is_not_starved():
     assert overtaken == 20
 
 
+def test_another_order_holds_from_the_next_call_on():
+    desk = Desk(max_batched_tokens=8, num_pages=64)
+    desk.add(6)
+    desk.add(4)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(2)) == [(0, 0, 2)]
+    desk.add(2)
+    desk.scheduler.admit()
+    desk.scheduler.prompts.order = "shortest"
+    assert spans(desk.scheduler.chunks(2)) == [(2, 0, 2)]
+
+
 def test_rows_that_decode_are_part_of_the_budget():
     desk = Desk(max_batched_tokens=64)
     desk.add(30)
