@@ -1,6 +1,7 @@
 // attention_states on a GPU: checks and launch.
 #include "attention_states/launch.h"
 #include "attention_states/limits.h"
+#include "fdjax/gpu_dispatch.h"
 #include "prefill_attention/arguments.h"
 
 namespace fdjax::attention_states {
@@ -80,21 +81,9 @@ ffi::Error handle(gpu_stream stream, const paged::Attributes& attributes,
                    "; the handler takes above 0");
   }
   if (p.queries == 0 || p.num_tiles == 0) return ffi::Error::Success();
-  cudaError_t error;
-  switch (const ffi::DataType dtype = q.element_type()) {
-    case ffi::DataType::BF16:
-      error = launch_attention_states<GpuFloats::bfloat16>(stream, p);
-      break;
-    case ffi::DataType::F16:
-      error = launch_attention_states<GpuFloats::float16>(stream, p);
-      break;
-    default:
-      return invalid("q has element type " + std::to_string(static_cast<int>(dtype)) +
-                     "; the handler takes bfloat16 and float16");
-  }
-  if (error == cudaSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string("attention_states: ") +
-                              cudaGetErrorString(error));
+  return launch_16_bits("attention_states", q.element_type(), [&](auto type) {
+    return launch_attention_states<typename decltype(type)::type>(stream, p);
+  });
 }
 
 }  // namespace

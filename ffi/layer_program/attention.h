@@ -64,9 +64,8 @@ class AttentionChain {
     p.q = reader_.operand(p.rows * (rotates ? qkv_columns : q_columns));
     p.out = reader_.operand(p.rows * q_columns);
     if (rotates) check_rotation(p);
-    if (shares && attention_.about == nullptr) {
-      reader_.refuse("rows share prefixes, and there are none");
-    }
+    check_shares(shares, rotates);
+    shares_ = shares;
     if (!is_right() || p.rows == 0) return cudaSuccess;
     p.kv = static_cast<char*>(p.kv) + index * attention_.layer_bytes;
     p.newest.pages.kv = p.kv;
@@ -105,8 +104,12 @@ class AttentionChain {
     return prefill_attention::launch_prefill_attention<T>(stream_, p);
   }
 
-  // What queries find in prefixes that they share is added to what they have found.
-  cudaError_t share() {
+  // What queries find in prefixes that they share is added to what they have found. The
+  // launch starts while the one before it, which must find that, is under way.
+  cudaError_t share(bool follows_decode) {
+    if (!follows_decode || !shares_) {
+      reader_.refuse("what rows share does not follow what is their own");
+    }
     prefill_attention::Params p = attention_.shared;
     decode_attention::Params& a = p.attention;
     const int64_t index = layer();
@@ -119,9 +122,6 @@ class AttentionChain {
     a.out = reader_.operand(size);
     a.kv = static_cast<char*>(a.kv) + index * attention_.layer_bytes;
     check_scale(a.scale);
-    if (attention_.about == nullptr) {
-      reader_.refuse("rows share prefixes, and there are none");
-    }
     if (!is_right() || p.queries == 0 || p.num_tiles == 0) return cudaSuccess;
     return prefill_attention::launch_shared_prefixes<T>(stream_, p, attention_.joining);
   }
@@ -156,6 +156,14 @@ class AttentionChain {
     }
   }
 
+  void check_shares(bool shares, bool rotates) {
+    if (!shares) return;
+    if (attention_.about == nullptr) {
+      reader_.refuse("rows share prefixes, and there are none");
+    }
+    if (rotates) reader_.refuse("rows that share prefixes rotate with their attention");
+  }
+
   void check_scale(float scale) {
     if (scale > 0.0f) return;  // NaN is not
     reader_.refuse("scale is " + std::to_string(scale) +
@@ -166,6 +174,7 @@ class AttentionChain {
   Reader& reader_;
   const Tokens& tokens_;
   const Attention& attention_;
+  bool shares_ = false;  // the last rows that decode share prefixes
 };
 
 }  // namespace fdjax::layer_program

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -34,12 +35,13 @@ class Chain {
   // Launches all; says what keeps it from that, or nothing.
   std::string run() {
     for (int index = 0; reader_.has_more(); ++index) {
-      const cudaError_t error = launch(reader_.code());
+      const Code code = reader_.code();
+      const cudaError_t error = launch(code);
       if (!reader_.problem().empty()) return reader_.problem();
       if (error != cudaSuccess) {
         return "launch " + std::to_string(index) + ": " + cudaGetErrorString(error);
       }
-      first_ = false;
+      last_ = code;
     }
     return "";
   }
@@ -70,7 +72,7 @@ class Chain {
       case Code::kScatter:
         return move_rows(/*scatters=*/true);
       case Code::kShare:
-        return attend_.share();
+        return attend_.share(last_ == Code::kDecode);
       case Code::kEnd:
         break;
     }
@@ -132,7 +134,7 @@ class Chain {
       reader_.refuse("a norm has a delta, and no sum to write");
     }
     if (!is_right() || p.rows == 0) return cudaSuccess;
-    return add_norm::launch_rows<T>(stream_, p, /*programmatic=*/!first_);
+    return add_norm::launch_rows<T>(stream_, p, /*programmatic=*/last_.has_value());
   }
 
   cudaError_t head_norm() {
@@ -179,7 +181,8 @@ class Chain {
     if (p.gated && std::holds_alternative<matmul::LibraryConfig>(config)) {
       return gated_by_library(p, config, wide, slice);
     }
-    const matmul::LaunchOptions options{.stream = stream_, .programmatic = !first_};
+    const matmul::LaunchOptions options{.stream = stream_,
+                                        .programmatic = last_.has_value()};
     return matmul::launch_matmul<T>(p, config, options);
   }
 
@@ -254,7 +257,7 @@ class Chain {
   const Tokens& tokens_;
   const Attention& attention_;
   AttentionChain<T> attend_;
-  bool first_ = true;  // the first kernel has no predecessor in the chain
+  std::optional<Code> last_;  // the first kernel has no predecessor in the chain
 };
 
 }  // namespace fdjax::layer_program

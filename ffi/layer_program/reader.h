@@ -82,6 +82,7 @@ class Reader : public Numbers {
 
   // A weight [n, k]: its format, and the operands that it has.
   WeightView weight(int64_t n, int64_t k) {
+    static_assert(std::variant_size_v<WeightView> == 1, "a format has its operands");
     number("format", 0, std::variant_size_v<WeightView> - 1);
     return DenseView{operand(n * k)};
   }

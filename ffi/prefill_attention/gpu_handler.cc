@@ -1,4 +1,5 @@
 // prefill_attention on a GPU: checks and launch.
+#include "fdjax/gpu_dispatch.h"
 #include "prefill_attention/arguments.h"
 #include "prefill_attention/launch.h"
 
@@ -32,21 +33,12 @@ ffi::Error handle(gpu_stream stream, const Attributes& attributes, ffi::AnyBuffe
       &d, &p));
   FDJAX_RETURN_IF_ERROR(check_limits(d));
   FDJAX_RETURN_IF_ERROR(check_scale(attributes.attention.scores.scale));
-  cudaError_t error = clear_recomputed(stream, p, /*layers=*/1);
+  const cudaError_t error = clear_recomputed(stream, p, /*layers=*/1);
   if (error != cudaSuccess) return failed(error);
   if (p.queries == 0 || p.num_tiles == 0) return ffi::Error::Success();
-  switch (const ffi::DataType dtype = q.element_type()) {
-    case ffi::DataType::BF16:
-      error = launch_prefill_attention<GpuFloats::bfloat16>(stream, p);
-      break;
-    case ffi::DataType::F16:
-      error = launch_prefill_attention<GpuFloats::float16>(stream, p);
-      break;
-    default:
-      return invalid("q has element type " + std::to_string(static_cast<int>(dtype)) +
-                     "; the handler takes bfloat16 and float16");
-  }
-  return error == cudaSuccess ? ffi::Error::Success() : failed(error);
+  return launch_16_bits("prefill_attention", q.element_type(), [&](auto type) {
+    return launch_prefill_attention<typename decltype(type)::type>(stream, p);
+  });
 }
 
 }  // namespace

@@ -56,6 +56,8 @@ bool encode_sources(const Params& p, Sources* sources) {
          encode_tensor_map(kv, kBfloat16, &sources->slots);
 }
 
+// Prefixes are read while rows' own attention is under way, which is launched before
+// them and starts when all before it has ended: what is read here nobody writes then.
 template <typename G>
 cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& sources) {
   int device, sms;
@@ -68,7 +70,8 @@ cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& so
       .grid = dim3(std::min(most_items(p, G::kBlocks), sms / G::kBlocks) * G::kBlocks),
       .threads = G::kThreads,
       .shared_bytes = G::kSharedBytes,
-      .cluster = G::kBlocks};
+      .cluster = G::kBlocks,
+      .programmatic = G::kShared};
   return fdjax::launch(how, wgmma_kernel<G>, p, sources);
 }
 

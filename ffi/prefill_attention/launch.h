@@ -18,6 +18,8 @@ cudaError_t clear_recomputed(cudaStream_t stream, const Params& p, int64_t layer
 
 // Adds to `out`, what queries have found in keys of their own, what they find in the
 // prefixes that they share. `params.order` is not nullptr, and every item has a record.
+// The launch before it in the stream is that of their own keys' attention, which does
+// not rotate: the kernel starts before that ends.
 template <typename T>
 cudaError_t launch_shared_prefixes(cudaStream_t stream, const Params& params,
                                    const Joining& joining);

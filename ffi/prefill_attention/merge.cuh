@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kMergeThreads)
 }
 
 // Joins what queries have found in a prefix that they share, and in their own keys.
-// Grid: queries in their order, key/value heads. Only pieces are the predecessor's.
+// Grid: queries in their order, key/value heads.
 template <typename T>
 __global__ void __launch_bounds__(kMergeThreads)
     join_kernel(FDJAX_GRID_CONSTANT const Params params,
@@ -95,10 +95,8 @@ __global__ void __launch_bounds__(kMergeThreads)
                        ? joining.parts[level * params.queries + blockIdx.x]
                        : Part{-1, 0, 0, 0};
   }
-  if (parts[0].record < 0) {  // nor in a group within another
-    pdl_wait();               // whoever waits for this kernel waits for the pieces, too
-    return;
-  }
+  pdl_wait();  // whoever waits for this kernel waits for the pieces, too
+  if (parts[0].record < 0) return;  // nor in a group within another
   const decode_attention::Params& p = params.attention;
   const int units = p.head_dim / 4, kv_head = blockIdx.y;
   const int64_t query = query_at(params, blockIdx.x);
@@ -111,7 +109,6 @@ __global__ void __launch_bounds__(kMergeThreads)
     Sum sum{about.x,
             weight,
             {own.x * weight, own.y * weight, own.z * weight, own.w * weight}};
-    pdl_wait();
 #pragma unroll
     for (int level = 0; level < shared_prefix::kMaxLevels; ++level) {
       const Part& part = parts[level];

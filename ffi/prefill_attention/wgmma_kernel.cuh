@@ -66,11 +66,9 @@ class Consumer {
       mbarrier_wait(&barriers_.queries.full[queries_.stage], queries_.parity);
       work_ = buffers_.work[queries_.stage];
       if (work_.tokens == 0) return;
-      if constexpr (kPass == Pass::kAgain || G::kShared) {
-        if (is_others()) {
-          skip();
-          continue;
-        }
+      if (is_others<kPass>()) {
+        skip();
+        continue;
       }
       const int lane = threadIdx.x % kLanes;
       __syncwarp();  // the last item's descriptions have been read
@@ -91,9 +89,11 @@ class Consumer {
     }
   }
 
-  // Are all rows the other warpgroup's? A vote is the same in all lanes to ptxas, too.
+  // Are all rows the other warpgroup's? So it is where a tile has few queries: those of
+  // drafts, or of a shared prefix. A vote is the same in all lanes to ptxas, too.
+  template <Pass kPass>
   __device__ bool is_others() const {
-    if constexpr (G::kShared) {
+    if constexpr (kPass != Pass::kAgain) {
       return __all_sync(~0u, group_ * kGroupRows >= work_.tokens * p_.group);
     } else {
       bool own = false;
@@ -290,6 +290,8 @@ __global__ void __launch_bounds__(G::kThreads, 1)
     cluster_arrive();  // no block leaves before the other one's arrivals have come
     cluster_wait();
   }
+  // What waits for this kernel waits for rows' own attention, too (launch.cuh).
+  if constexpr (G::kShared) pdl_wait();
 #endif
 }
 

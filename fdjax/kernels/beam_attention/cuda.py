@@ -6,8 +6,6 @@ beams of its group, by the kernels of `shared_prefix`, which add what they find;
 nothing is planned for that, each beam reads it, by slot too.
 """
 
-import dataclasses
-
 import jax
 
 from fdjax.kernels import ffi
@@ -17,7 +15,7 @@ from fdjax.kernels.decode_attention import cuda as decode_cuda
 from fdjax.kernels.decode_attention import handler as decode_handler
 from fdjax.kernels.op import Impl
 from fdjax.kernels.paged import PageView
-from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, add_prefixes
+from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE
 from fdjax.kernels.shared_prefix.cuda import NAME as PREFIXES
 from fdjax.notation import Array, Float
 
@@ -26,10 +24,9 @@ def run(call: BeamAttention) -> Float[Array, "B Hq D"]:
     """See `fdjax.kernels.beam_attention.beam_attention`."""
     prefixes = call.beams.prefixes
     if prefixes is None:
-        return decode_cuda.attend(all_tokens(call), with_about=False)[0]
-    out, _, about = decode_cuda.attend(own_tokens(call), with_about=True)
-    prompts = dataclasses.replace(call, pages=call.beams.prompts(call.q.shape[0]))
-    return add_prefixes(prompts, prefixes, out, about)
+        return decode_cuda.attend(all_tokens(call))[0]
+    prompts = call.beams.prompts(call.q.shape[0])
+    return decode_cuda.attend_sharing(own_tokens(call), prompts, prefixes)[0]
 
 
 def own_tokens(call: BeamAttention) -> DecodeAttention:

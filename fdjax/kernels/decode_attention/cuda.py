@@ -1,6 +1,7 @@
 """`decode_attention` as one CUDA kernel, called through XLA's FFI."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,19 @@ from fdjax.kernels.limits import Limits, refuse_sizes
 from fdjax.kernels.op import Impl, is_batch_invariant
 from fdjax.kernels.paged import (
     AttentionAttributes,
+    PageView,
+    SharedPrefixes,
     attention_attributes,
     handlers_window,
 )
-from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE, add_prefixes, own_pages
-from fdjax.notation import Array, Float, Int32
+from fdjax.kernels.shared_prefix.cuda import (
+    LEAST_SHARED_PAGE,
+    own_pages,
+    prefix_operands,
+    prefix_records,
+)
+from fdjax.kernels.shared_prefix.cuda import NAME as SHARED_PREFIX
+from fdjax.notation import Array, Int32
 
 HEAD_MULTIPLE = ffi.limit(handler.NAME, "head_multiple")
 LIMITS = Limits(
@@ -49,16 +58,27 @@ class Attributes:
     by_slot: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class SharingAttributes:
+    """Those of the GPU's handler that reads what rows share, too.
+
+    Attributes:
+        own: of attention over what each row has of its own.
+        shared: of attention over what they share.
+    """
+
+    own: Attributes
+    shared: AttentionAttributes
+
+
 def run(call: DecodeAttention) -> Attended:
     """See `fdjax.kernels.decode_attention.decode_attention`."""
     prefixes = call.pages.prefixes
     if prefixes is None or not reads_prefixes_once(call):
-        out, recomputed, _ = attend(call, with_about=False)
-        return out, recomputed
+        return attend(call)
     pages = own_pages(call.pages, prefixes, page_size=call.kv.cache.page_size)
     own = dataclasses.replace(call, pages=pages)
-    out, recomputed, about = attend(own, with_about=True)
-    return add_prefixes(call, prefixes, out, about), recomputed
+    return attend_sharing(own, call.pages, prefixes)
 
 
 def reads_prefixes_once(call: DecodeAttention) -> bool:
@@ -74,40 +94,58 @@ def reads_prefixes_once(call: DecodeAttention) -> bool:
     return scores.window is None and scores.slopes is None
 
 
-def attend(
-    call: DecodeAttention, *, with_about: bool
-) -> tuple[Array, Array, Float[Array, "B Hq 2"]]:
-    """The result over the pages of each row, and what can be added to it.
+def attend(call: DecodeAttention) -> Attended:
+    """The result over the pages of each row; what rows share is not looked at."""
+    launch = _launch_of(call, shares=False)
+    memory, attributes = (launch.records,), ffi.attributes(launch.attributes)
+    out, recomputed, _ = handler.run(call, (launch.plan,), memory, attributes)
+    return out, recomputed
+
+
+def attend_sharing(
+    own: DecodeAttention, pages: PageView, prefixes: SharedPrefixes
+) -> Attended:
+    """The result over what rows have of their own, and over what they share.
 
     Args:
-        call: the operation; what rows share is not looked at.
-        with_about: whether the last result is wanted; else it is empty.
-
-    Returns:
-        The result, how many heads were computed again, and of each head what its
-        weights are relative to, in units of log 2, and their sum.
+        own: the operation over what each row does not share.
+        pages: of the rows, what they share being the leading ones.
+        prefixes: what they share, which is read once.
     """
-    rows, num_heads, head_dim = call.q.shape
-    chosen = config.heuristic(sizes_of(call, shares=with_about))
+    launch = _launch_of(own, shares=True)
+    shared = attention_attributes(own)
+    about = jax.ShapeDtypeStruct((*own.q.shape[:2], 2), jnp.float32)
+    out, recomputed, *_ = handler.run(
+        own,
+        (launch.plan, *prefix_operands(pages, prefixes)),
+        (launch.records, about, prefix_records(own.kv.cache, prefixes)),
+        ffi.attributes(SharingAttributes(launch.attributes, shared)),
+        name=SHARED_PREFIX,
+    )
+    return out, recomputed
+
+
+class _Launch(NamedTuple):
+    """What the kernel is launched with."""
+
+    attributes: Attributes
+    plan: Int32[Array, " _"]
+    records: jax.ShapeDtypeStruct
+
+
+def _launch_of(call: DecodeAttention, *, shares: bool) -> _Launch:
+    rows, _, head_dim = call.q.shape
+    chosen = config.heuristic(sizes_of(call, shares=shares))
     shape = chosen.plan_shape(rows, call.kv.cache.num_kv_heads)
     floats = shape.record_floats(call.group, head_dim)
-    about = (rows, num_heads, 2) if with_about else (0,)
     told = Attributes(
         attention_attributes(call),
         UnifiedMax.attributes(call.unified),
         chosen.attributes(shape),
         by_slot=call.pages.by_slot,
     )
-    out, recomputed, _, about = handler.run(
-        call,
-        (plan_for(call, shape),),
-        (
-            jax.ShapeDtypeStruct((floats,), jnp.float32),
-            jax.ShapeDtypeStruct(about, jnp.float32),
-        ),
-        ffi.attributes(told),
-    )
-    return out, recomputed, about
+    records = jax.ShapeDtypeStruct((floats,), jnp.float32)
+    return _Launch(told, plan_for(call, shape), records)
 
 
 def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:

@@ -18,6 +18,7 @@ def run(
     operands: Sequence[Array],
     memory: Sequence[jax.ShapeDtypeStruct],
     attributes: ffi.Attributes,
+    name: str = NAME,
 ) -> Sequence[Array]:
     """The handler's results, and what is in its memory then.
 
@@ -26,10 +27,11 @@ def run(
         operands: what only one platform's handler reads beside the call's.
         memory: what only one platform's handler writes beside the results.
         attributes: what the platform's handler is told.
+        name: of the handler; another one may do more than this operation.
     """
     q, cache, scores = call.q, call.kv.cache, call.scores
     handler = jax.ffi.ffi_call(
-        ffi.target(NAME),
+        ffi.target(name),
         (
             jax.ShapeDtypeStruct(q.shape, q.dtype),
             jax.ShapeDtypeStruct((q.shape[0], cache.num_kv_heads), jnp.int32),

@@ -4,16 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.kernels import ffi
-from fdjax.kernels.paged import (
-    PagedAttention,
-    PageView,
-    SharedPrefixes,
-    attention_attributes,
-    by_head,
-    handlers_array,
-)
+from fdjax.kernels.paged import KVCache, PageView, SharedPrefixes
 from fdjax.kernels.prefill_plan.tiles import TILE_ROWS
-from fdjax.notation import Array, Float, Int32
+from fdjax.notation import Array, Int32
 
 NAME = "shared_prefix"
 # Tokens of the smallest pages that its kernels read.
@@ -43,42 +36,20 @@ def _without(
     return table, jnp.maximum(lengths - tokens, 0)
 
 
-def add_prefixes(
-    call: PagedAttention,
-    prefixes: SharedPrefixes,
-    own: Float[Array, "B Hq D"],
-    about: Float[Array, "B Hq 2"],
-) -> Float[Array, "B Hq D"]:
-    """The result over all keys, from that over each row's own.
+def prefix_operands(
+    pages: PageView, prefixes: SharedPrefixes
+) -> tuple[Int32[Array, "..."], ...]:
+    """What the handler reads beside rows' own attention.
 
     Args:
-        call: the operation, over all pages.
-        prefixes: what its rows share.
-        own: the result over `own_pages`; it is overwritten.
-        about: what its weights are relative to, and their sums.
+        pages: of the rows, what they share being the leading ones.
+        prefixes: what they share.
     """
-    cache = call.kv.cache
+    shared = prefixes.order, prefixes.work, prefixes.parts
+    return pages.page_table, pages.lengths, *shared
+
+
+def prefix_records(cache: KVCache, prefixes: SharedPrefixes) -> jax.ShapeDtypeStruct:
+    """What pieces of prefixes leave."""
     shape = (prefixes.num_records, cache.num_kv_heads, TILE_ROWS, cache.head_dim + 2)
-    handler = jax.ffi.ffi_call(
-        ffi.target(NAME),
-        (
-            jax.ShapeDtypeStruct(own.shape, own.dtype),
-            jax.ShapeDtypeStruct(shape, jnp.float32),
-        ),
-        input_output_aliases={8: 0},
-        vmap_method="sequential",
-    )
-    out, _ = handler(
-        call.q,
-        handlers_array(cache),
-        call.pages.page_table,
-        call.pages.lengths,
-        by_head(None),
-        prefixes.order,
-        prefixes.work,
-        prefixes.parts,
-        own,
-        about,
-        attributes=ffi.attributes(attention_attributes(call)),
-    )
-    return out
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
