@@ -33,10 +33,13 @@ __global__ void __launch_bounds__(kThreads)
   const int index = position / p.page_size, place = position % p.page_size;
   int slot = -1;
   if (position >= 0 && position < p.lengths[row] && index < p.width) {
-    // The id of an absent page may be any: in 32 bits without a sign, as XLA has it.
+    // The id of an absent page may be any; what is counted beyond 32 bits would be some
+    // other page's slot.
     const auto page =
         static_cast<uint32_t>(p.page_table[int64_t{row} * p.width + index]);
-    slot = static_cast<int>(page * p.page_size + place);
+    if (page < (uint32_t{1} << 31) / p.page_size) {
+      slot = static_cast<int>(page) * p.page_size + place;
+    }
   }
   p.positions[token] = position;
   p.slots[token] = slot;

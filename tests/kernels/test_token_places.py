@@ -20,7 +20,8 @@ def drawn(seed: int, *, packed: bool = True) -> tuple[PageView, int]:
     starts = random.integers(0, width * PAGE_SIZE, rows)
     counts = random.integers(0, 50, rows) * random.integers(0, 2, rows)
     table = random.permutation(rows * width).reshape(rows, width)
-    table[random.random(table.shape) < 0.1] = ABSENT
+    absent = random.random(table.shape) < 0.1
+    table[absent] = random.choice(IDS, int(absent.sum()))
     table, first, ends = (
         jnp.asarray(x, jnp.int32)
         for x in (table, starts, starts + counts if packed else starts + 1)
@@ -36,8 +37,21 @@ def test_tokens_stand_where_their_rows_do():
     pages = PageView.packed(table, jnp.array([18, 17]), jnp.array([15, 15]))
     places = token_places(pages, 6, page_size=PAGE_SIZE)
     assert places.positions.tolist() == [15, 16, 17, 15, 16, 17]
-    absent = np.int64(ABSENT * PAGE_SIZE).astype(np.int32)
-    assert places.slots.tolist() == [127, 48, 49, 95, int(absent), -1]
+    assert places.slots.tolist() == [127, 48, 49, 95, -1, -1]
+
+
+IDS = (-(2**31), -(2**28), -1, 0, 2**27 - 1, 2**27, 2**28, 2**28 + 3, ABSENT)
+"""Of pages: those beyond 2^27 of 16 tokens have no place in 32 bits."""
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 48])
+def test_ids_that_no_cache_has_room_for_have_no_slot(page_size: int):
+    table = jnp.asarray(IDS, jnp.int32)[:, None]
+    pages = PageView.decoding(table, jnp.full(len(IDS), page_size, jnp.int32))
+    last = [page * page_size + page_size - 1 for page in IDS]
+    expected = [slot if 0 <= slot < 2**31 else -1 for slot in last]
+    places = token_places(pages, len(IDS), page_size=page_size)
+    assert places.slots.tolist() == expected
 
 
 def test_tokens_before_the_first_row_belong_to_it():

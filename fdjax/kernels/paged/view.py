@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fdjax.kernels.paged.integers import int32_of
+from fdjax.kernels.paged.integers import HIGHEST, int32_of
 from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree, static
@@ -197,14 +197,17 @@ class PageView:
     def slots(self, num_tokens: int, *, page_size: int) -> Int32[Array, " T"]:
         """Where each token's key and value go, `page * Z + slot`.
 
-        -1 for padding and for tokens past their row's table, so that nothing is
-        written; past the end of the cache for absent pages, likewise.
+        -1 for padding, for tokens past their row's table and for ids that no cache has
+        room for, so that nothing is written; past the end of the cache for other absent
+        pages, likewise.
         """
         rows, positions = self.rows(num_tokens), self.positions(num_tokens)
         index = positions // page_size
         pages = self.page_table.at[rows, index].get(mode="clip")
         exists = (positions >= 0) & (positions < self.lengths[rows])
-        inside = exists & (index < self.width)
+        # What is counted beyond 32 bits would be some other page's slot.
+        counted = (pages >= 0) & (pages <= (HIGHEST + 1) // page_size - 1)
+        inside = exists & (index < self.width) & counted
         return jnp.where(inside, pages * page_size + positions % page_size, -1)
 
 

@@ -18,8 +18,8 @@ def token_places(pages: PageView, num_tokens: int, *, page_size: int) -> Places:
     The token at place `t` belongs to the last row `r` with `firsts[r] <= t`. There it
     has the position `starts[r] + t - firsts[r]`, and its key and value go to slot
     `page * Z + position % Z` of the page that the row has there. The slot is -1 for
-    padding and for tokens past their row's table, and past the end of the cache where
-    the page is absent: nothing is written.
+    padding, for tokens past their row's table and for ids that no cache has room for,
+    and past the end of the cache for other absent pages: nothing is written.
 
     Args:
         pages: the rows, in the order of their tokens.
