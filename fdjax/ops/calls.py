@@ -128,6 +128,37 @@ def check_type_of_number(operation: str, name: str, value: Any) -> None:
         raise TypeError(f"{operation}: {name} is {kind(value)}; give a number")
 
 
+def boolean(operation: str, name: str, value: Any) -> bool:
+    """A static argument that is true or false.
+
+    Raises:
+        TypeError: it is something else, or traced: a string is true, whatever it says.
+    """
+    refuse_traced(operation, **{name: value})
+    if not isinstance(value, bool) and getattr(value, "dtype", None) != np.bool_:
+        raise TypeError(f"{operation}: {name} is {kind(value)}; give True or False")
+    return bool(value)
+
+
+def floating_type(operation: str, name: str, value: Any) -> jnp.dtype:
+    """A static argument that is a type of floating numbers.
+
+    Raises:
+        TypeError: it is no type.
+        ValueError: it is one of other numbers.
+    """
+    remedy = "give a floating type, such as jnp.float32"
+    try:
+        dtype = jnp.dtype(value)
+    except TypeError:
+        raise TypeError(
+            f"{operation}: {name} is {value!r}, which is no type; {remedy}"
+        ) from None
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{operation}: {name} is {dtype}; {remedy}")
+    return dtype
+
+
 def whole_number(operation: str, name: str, value: Any) -> int:
     """A static argument that counts something, 1 or more.
 

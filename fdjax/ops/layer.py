@@ -58,7 +58,7 @@ def rope_and_write(
         NotImplementedError: it is under `jax.vmap`.
     """
     name = "rope_and_write"
-    calls.refuse_traced(name, interleaved=interleaved)
+    interleaved = calls.boolean(name, "interleaved", interleaved)
     calls.check_layer(name, kv)
     qkv = calls.array_of(name, "qkv", qkv, "T", "H", "D")
     calls.check_kind(name, jnp.floating, qkv=qkv)
@@ -97,7 +97,7 @@ def flat_gemm(
 
     Raises:
         ValueError: shapes do not fit together, or a type is not floating.
-        TypeError: an argument is no array.
+        TypeError: an argument is no array, or `out_dtype` no type.
     """
     name = "flat_gemm"
     x = calls.array_of(name, "x", x, "M", "K")
@@ -108,8 +108,8 @@ def flat_gemm(
         residual = calls.array_of(name, "residual", residual, "M", "N")
     arrays = {"x": x, "weight": weight, "bias": bias, "residual": residual}
     calls.check_kind(name, jnp.floating, **arrays)
-    if out_dtype is not None and not jnp.issubdtype(out_dtype, jnp.floating):
-        raise ValueError(f"flat_gemm: out_dtype is {out_dtype}; give a floating type")
+    if out_dtype is not None:
+        out_dtype = calls.floating_type(name, "out_dtype", out_dtype)
     return _flat_gemm(x, Dense(weight), bias, residual, out_dtype=out_dtype)
 
 

@@ -83,7 +83,7 @@ def ragged_paged_attention(
     _check_static(sm_scale, sliding_window, mode)
     if pages_per_row is not None:
         pages_per_row = calls.whole_number(NAME, "pages_per_row", pages_per_row)
-    calls.refuse_traced(NAME, update_kv_cache=update_kv_cache)
+    update_kv_cache = calls.boolean(NAME, "update_kv_cache", update_kv_cache)
     q, k, v = _tokens(q, k, v)
     kv_cache = calls.array_of(NAME, "kv_cache", kv_cache)
     cache = ragged_cache.cache_of(

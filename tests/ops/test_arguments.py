@@ -92,6 +92,10 @@ TRACED: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "epsilon",
         lambda n: ops.rms_norm(normal(2, 8), normal(8), epsilon=n),
     ),
+    "ragged_paged_attention: update_kv_cache": (
+        "update_kv_cache",
+        lambda n: ragged(update_kv_cache=n),
+    ),
 }
 CALL = QUERIES["decoding"][0], KV, DECODING
 
@@ -111,6 +115,15 @@ def test_a_concrete_number_may_be_an_array():
     scales: tuple[Any, ...] = (np.float32(0.5), jnp.float32(0.5))
     for scale in scales:
         np.testing.assert_array_equal(ops.attention(*CALL, scale=scale), expected)
+
+
+def test_a_concrete_boolean_may_be_an_array():
+    same = {side: normal(8, KV_HEADS, HEAD_DIM) for side in "kv"}
+    cache = normal(12, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
+    false: tuple[Any, ...] = (np.False_, jnp.asarray(False))
+    for update in false:
+        _, after = ragged(**same, kv_cache=cache, update_kv_cache=update)
+        np.testing.assert_array_equal(after, cache)
 
 
 X, WEIGHT, LOGITS = normal(3, 16), normal(5, 16), normal(4, 50)
@@ -270,6 +283,9 @@ def test_values_and_shapes(message: str):
 UNTYPED: Any = ops
 MISTAKEN: dict[str, Callable[[], Any]] = {
     "flat_gemm: x is a list; give an array": lambda: UNTYPED.flat_gemm([[1.0]], WEIGHT),
+    "flat_gemm: out_dtype is 'x', which is no type; give a floating type, such as": (
+        lambda: ops.flat_gemm(X, WEIGHT, out_dtype="x")
+    ),
     "rms_norm: scale is None; give an array": lambda: UNTYPED.rms_norm(X, None),
     "sample: temperature is a float; give an array": lambda: drawn(temperature=1.0),
     "sample: keys is an array of typed keys; give their data, jax.random.key_data": (
@@ -316,6 +332,18 @@ MISTAKEN: dict[str, Callable[[], Any]] = {
     ),
     "rope_and_write: positions is a list": lambda: UNTYPED.rope_and_write(
         QKV, KV, [0] * 8, PLACES, TURNS
+    ),
+    "rope_and_write: interleaved is a str; give True or False": lambda: (
+        UNTYPED.rope_and_write(QKV, KV, PLACES, PLACES, TURNS, interleaved="no")
+    ),
+    "ragged_paged_attention: update_kv_cache is None; give True or False": (
+        lambda: ragged(update_kv_cache=None)
+    ),
+    "ragged_paged_attention: update_kv_cache is an int; give": lambda: ragged(
+        update_kv_cache=0
+    ),
+    "ragged_paged_attention: update_kv_cache is an array of (1,)": lambda: ragged(
+        update_kv_cache=np.ones(1, bool)
     ),
     "ragged_paged_attention: kv_lens is a list": lambda: ragged(kv_lens=[13, 5, 8]),
     "ragged_paged_attention: k is None; give an array": lambda: ragged(k=None),
