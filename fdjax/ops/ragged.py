@@ -119,7 +119,7 @@ def ragged_paged_attention(
         pages = _rows(table, kv_lens, cu_q_lens, distribution[2], mode=mode)
         if update_kv_cache:
             slots = pages.slots(q.shape[0], page_size=cache.page_size)
-            cache = cache.with_array(ragged_cache.written(cache, slots, k, v))
+            cache = cache.layer(0).write(slots, k, v)
     out = attention(
         q,
         cache.layer(0),

@@ -1,11 +1,9 @@
-"""Caches of ragged paged attention: how their axes are read, and written."""
+"""Caches of ragged paged attention: how their axes are read."""
 
 import math
 from typing import Literal, get_args
 
-import jax.numpy as jnp
-
-from fdjax.kernels.paged import KVCache, PageLayout, two_or_more
+from fdjax.kernels.paged import KVCache, PageLayout
 from fdjax.notation import Array
 
 type Layout = Literal["interleaved", "beside"]
@@ -77,26 +75,6 @@ def _check_layout(
 
 def _padded(num_kv_heads: int, packing: int) -> int:
     return -(-num_kv_heads // max(packing, 1)) * packing
-
-
-def written(cache: KVCache, slots: Array, k: Array, v: Array) -> Array:
-    """As `KVLayer.write`, in the array's own axes.
-
-    Where one of them is 1 (a packing of float32), XLA copies a cache that is given
-    other axes before the write, on a CPU.
-    """
-    array, page_size = cache.array, cache.page_size
-    is_beside = cache.layout.value_stride < cache.layout.head_stride == array.shape[-1]
-    new = jnp.concatenate([k, v], axis=-1) if is_beside else jnp.stack([k, v], axis=2)
-    if is_beside:
-        padding = math.prod(array.shape[2:-1]) - new.shape[1]
-        new = jnp.pad(new, ((0, 0), (0, padding), (0, 0)))
-    new = new.reshape(len(slots), *array.shape[2:-1], -1).astype(array.dtype)
-    slots, new = two_or_more(slots, new)
-    # A negative slot becomes a page past the end, which "drop" does not write.
-    page = jnp.where(slots < 0, cache.num_pages, slots // page_size)
-    place = array.at[page, slots % page_size, ..., : new.shape[-1]]
-    return place.set(new, mode="drop")
 
 
 def _beside(array: Array, num_kv_heads: int, head_dim: int) -> PageLayout:

@@ -8,7 +8,7 @@ import pytest
 
 from fdjax.ops import ragged_paged_attention
 from fdjax.ops.ragged import Mode
-from fdjax.ops.ragged_cache import cache_of, written
+from fdjax.ops.ragged_cache import cache_of
 from tests.support.aot import compile_for_h200, wheels_missing
 
 pytestmark = [
@@ -89,7 +89,7 @@ def test_one_token_is_written_by_one_kernel():
         array: jax.Array, slots: jax.Array, k: jax.Array, v: jax.Array
     ) -> jax.Array:
         cache = cache_of(array, num_kv_heads=8, head_dim=128, layout="interleaved")
-        return written(cache, slots, k, v)
+        return cache.layer(0).write(slots, k, v).array
 
     slots = jax.ShapeDtypeStruct((1,), jnp.int32)
     compiled = compile_for_h200(write, CACHE, slots, token, token, donate_argnums=(0,))

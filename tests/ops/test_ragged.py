@@ -11,8 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax.ops import KVCache, PageView, attention, ragged_paged_attention
-from fdjax.ops.ragged_cache import cache_of, written
+from fdjax.ops import (
+    KVCache,
+    PageView,
+    attention,
+    ragged_paged_attention,
+    rope_and_write,
+)
+from fdjax.ops.ragged_cache import cache_of
 from tests.support.dense_attention import dense_attention
 from tests.support.numerics import assert_close
 
@@ -269,20 +275,21 @@ def test_the_cache_is_updated_in_place(
 
 
 @pytest.mark.parametrize("tokens", [1, 2])
-@pytest.mark.parametrize("inner", [(4, 32), (2, 2, 32)], ids=str)
+@pytest.mark.parametrize("inner", [(4, 32), (2, 2, 32), (4, 1, 32)], ids=str)
 def test_a_layer_is_written_in_place(inner: tuple[int, ...], tokens: int):
     cache = jax.ShapeDtypeStruct((65, 16, *inner), jnp.float32)
 
-    def step(array: jax.Array, new: jax.Array, slots: jax.Array) -> Any:
-        kv = KVCache.interleaved(array).layer(0).write(slots, new, new)
+    def step(array: jax.Array, qkv: jax.Array, slots: jax.Array) -> Any:
+        layer = KVCache.interleaved(array).layer(0)
+        frequencies = jnp.ones(16, jnp.float32)
+        q, kv = rope_and_write(qkv, layer, slots, slots, frequencies)
         pages = PageView.decoding(slots[:, None], slots)
-        q = jnp.concatenate([new, new], axis=1)
         return attention(q, kv.layer(0), pages, scale=SCALE), kv.array
 
     donated = jax.jit(step, donate_argnums=0)
-    new = jax.ShapeDtypeStruct((tokens, 2, 32), jnp.float32)
+    qkv = jax.ShapeDtypeStruct((tokens, 8, 32), jnp.float32)
     slots = jax.ShapeDtypeStruct((tokens,), jnp.int32)
-    assert not copies_of(cache, donated.lower(cache, new, slots).compile())
+    assert not copies_of(cache, donated.lower(cache, qkv, slots).compile())
 
 
 def copies_of(cache: jax.ShapeDtypeStruct, compiled: jax.stages.Compiled) -> list[str]:
@@ -311,7 +318,8 @@ def test_one_token_is_written_or_is_not(form: str, slot: int):
     )
     new = np.ones((1, KV_HEADS, head_dim), np.float32)
     slots = jnp.asarray([slot], jnp.int32)
-    after = np.array(written(cache, slots, jnp.asarray(new), jnp.asarray(2 * new)))
+    kv = cache.layer(0).write(slots, jnp.asarray(new), jnp.asarray(2 * new))
+    after = np.array(kv.array)
     if 0 <= slot < 65 * 16:
         token = after[slot // 16, slot % 16]
         assert token.sum() == 3 * new.size

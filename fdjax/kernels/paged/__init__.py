@@ -1,6 +1,6 @@
 """What the attention operations share: a call, its pages, and the definition itself."""
 
-from fdjax.kernels.paged.cache import KVCache, KVLayer, two_or_more
+from fdjax.kernels.paged.cache import KVCache, KVLayer
 from fdjax.kernels.paged.calls import (
     AttentionAttributes,
     PagedAttention,
@@ -48,5 +48,4 @@ __all__ = [
     "kind",
     "scores_of",
     "tokens_within",
-    "two_or_more",
 ]

@@ -205,19 +205,22 @@ class KVLayer:
         slots = int32_of("KVLayer", "slots", slots)
         by_head = layout.place("heads") < layout.place("halves")
         written = jnp.stack([keys, values], axis=2 if by_head else 1)
-        slots, written = two_or_more(slots, written)
+        slots, written = _two_or_more(slots, written.astype(cache.dtype))
         # A negative slot becomes a page past the end, which "drop" does not write.
         page = jnp.where(slots < 0, cache.num_pages, slots // cache.page_size)
+        token = slots % cache.page_size
+        if _has_tokens(cache):
+            new = _as_tokens(cache, written)
+            place = cache.array.at[page, token, ..., : new.shape[-1]]
+            return cache.with_array(place.set(new, mode="drop"))
         where = {
             "halves": slice(None),
-            "tokens": slots % cache.page_size,
+            "tokens": token,
             "heads": slice(cache.num_kv_heads),
         }
         places = (where[axis.name] for axis in layout.axes)
-        nested = self._nested()
-        after = nested.at[page, self.index, *places, : cache.head_dim].set(
-            written.astype(cache.dtype), mode="drop"
-        )
+        place = self._nested().at[page, self.index, *places, : cache.head_dim]
+        after = place.set(written, mode="drop")
         return cache.with_array(after.reshape(cache.array.shape))
 
     def _nested(self) -> Array:
@@ -226,7 +229,33 @@ class KVLayer:
         return cache.array.reshape(cache.num_pages, *cache.layout.shape)
 
 
-def two_or_more(
+def _has_tokens(cache: KVCache) -> bool:
+    """Whether the array has an axis of a page's tokens, and behind it one token's.
+
+    Then those are written: where one of them is 1 (a packing of float32), XLA copies a
+    cache that is given other axes before the write, on a CPU.
+    """
+    layout, shape = cache.layout, cache.array.shape
+    width = layout.shape[-1]
+    return (
+        layout.num_layers == 1
+        and layout.axes[0].name == "tokens"
+        and len(shape) > 2
+        and shape[1] == layout.shape[1]
+        and width in (layout.head_dim, shape[-1])
+    )
+
+
+def _as_tokens(cache: KVCache, written: Float[Array, "T ..."]) -> Float[Array, "T ..."]:
+    """New tokens in the axes that the array has behind its tokens'."""
+    layout = cache.layout
+    room = zip(layout.axes[1:], layout.shape[2:-1], strict=True)
+    padding = [(0, extent - axis.size) for axis, extent in room]
+    new = jnp.pad(written, ((0, 0), *padding, (0, 0)))
+    return new.reshape(len(new), *cache.array.shape[2:-1], -1)
+
+
+def _two_or_more(
     slots: Int32[Array, " T"], new: Float[Array, "T ..."]
 ) -> tuple[Int32[Array, " N"], Float[Array, "N ..."]]:
     """What is scattered into a cache, of one token beside one that is not written.
