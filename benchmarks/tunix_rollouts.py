@@ -13,6 +13,7 @@ largest resident set, with what compiling took. Weights are random, and so are p
 
 import argparse
 import functools
+import itertools
 import json
 import pathlib
 import resource
@@ -36,6 +37,7 @@ from tunix.rl.rollout.base_rollout import (  # pyright: ignore[reportMissingImpo
 )
 
 from benchmarks import results
+from fdjax.notation import Array
 
 ENGINES = ("vanilla", "fdjax")
 
@@ -81,13 +83,24 @@ def make_actor(sizes: str, dtype: jnp.dtype) -> Any:
     else:
         config = getattr(llama3.ModelConfig, sizes)()
 
-    @jax.jit
-    def state() -> Any:
-        model = llama3.Llama3(config, rngs=nnx.Rngs(0))
-        return jax.tree.map(lambda x: x.astype(dtype), nnx.state(model, nnx.Param))
-
     shape = nnx.eval_shape(lambda: llama3.Llama3(config, rngs=nnx.Rngs(0)))
-    return nnx.merge(nnx.graphdef(shape), state())
+    keys = map(jax.random.key, itertools.count())
+    weights = jax.tree.map(
+        lambda leaf: _weight(next(keys), leaf.shape, dtype),
+        nnx.state(shape, nnx.Param),
+    )
+    return nnx.merge(nnx.graphdef(shape), weights)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _weight(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    """Noise, or the scales of a norm; one for all weights of a shape.
+
+    A program that makes all of an 8B compiles for minutes.
+    """
+    if len(shape) == 1:
+        return jnp.ones(shape, dtype)
+    return 0.02 * jax.random.normal(key, shape, dtype)
 
 
 def make_cluster(engine: str, options: argparse.Namespace) -> Any:
@@ -135,7 +148,9 @@ def prompts_of(options: argparse.Namespace, seed: int) -> list[str]:
 
 def measure(engine: str, options: argparse.Namespace) -> dict[str, Any]:
     """One engine's numbers."""
+    start = time.perf_counter()
     cluster = make_cluster(engine, options)
+    tell(f"{options.model} by {engine}: made in {time.perf_counter() - start:.1f} s")
     calls: list[tuple[float, int]] = []
     syncs: list[float] = []
     for repeat in range(options.repeats + 1):
@@ -148,6 +163,7 @@ def measure(engine: str, options: argparse.Namespace) -> dict[str, Any]:
         cluster.sync_weights()
         jax.block_until_ready(jax.live_arrays())
         syncs.append(time.perf_counter() - start)
+        tell(f"call {repeat}: {seconds:.2f} s, then {syncs[-1]:.2f} s to sync")
     rates = [tokens / seconds for seconds, tokens in calls[1:]]
     return {
         "engine": engine,
@@ -166,6 +182,11 @@ def measure(engine: str, options: argparse.Namespace) -> dict[str, Any]:
         "peak_mib": round(peak_bytes() / 2**20, 1),
         **results.provenance(),
     }
+
+
+def tell(progress: str) -> None:
+    """Beside the results."""
+    print(progress, file=sys.stderr, flush=True)
 
 
 def steps_per_launch(cluster: Any) -> int | None:
@@ -188,7 +209,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--model",
         default="llama3p1_8b" if on_gpu else "tiny",
-        help='"tiny", or a constructor of Tunix\'s Llama 3 ModelConfig',
+        help='"tiny", or a constructor of Tunix\'s Llama 3 ModelConfig; several, by '
+        "commas, are measured one after the other",
     )
     parser.add_argument("--dtype", default="bfloat16" if on_gpu else "float32")
     parser.add_argument("--prompts", type=int, default=64 if on_gpu else 8)
@@ -210,18 +232,19 @@ def main() -> None:
         print(json.dumps(measure(options.engine, options)))
         return
     rows: list[Any] = []
-    for engine in ENGINES:  # a process each: a peak of memory is never forgotten
+    # A process each: a peak of memory is never forgotten.
+    for model, engine in itertools.product(options.model.split(","), ENGINES):
         command = [sys.executable, "-m", "benchmarks.tunix_rollouts", *sys.argv[1:]]
         done = subprocess.run(
-            [*command, "--engine", engine],
+            [*command, "--model", model, "--engine", engine],
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
         rows.append(json.loads(done.stdout.splitlines()[-1]))
-        print(json.dumps(rows[-1]))
-    if options.out is not None:
-        results.write(options.out, rows)
+        print(json.dumps(rows[-1]), flush=True)
+        if options.out is not None:
+            results.write(options.out, rows)
 
 
 if __name__ == "__main__":
