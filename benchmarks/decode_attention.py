@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import results
-from benchmarks.timeline import kernel_trace
+from benchmarks.timeline import device_spans
 from fdjax.kernels.cases import Case, noise, struct, tagged
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
 from fdjax.kernels.decode_attention.pallas import (
@@ -102,15 +102,9 @@ def device_microseconds(run: Decode, call: DecodeAttention) -> float:
     The host writes each call's addresses into the program's graph before it launches
     it. With calls of a few microseconds that takes longer than the calls.
     """
-    launches, layers = 16, call.kv.cache.num_layers
-    with kernel_trace() as kernels:
-        for _ in range(launches):
-            jax.block_until_ready(run(call))
-    each, rest = divmod(len(kernels), launches)
-    if each < layers or rest:
-        raise RuntimeError(f"{len(kernels)} kernels in {launches} runs of {layers}")
-    runs = [kernels[i : i + each] for i in range(0, len(kernels), each)]
-    return statistics.median(k[-1].end - k[0].start for k in runs) / 1e3 / layers
+    layers = call.kv.cache.num_layers
+    spans = device_spans(lambda: run(call), launches=16, at_least=layers)
+    return statistics.median(spans) / layers
 
 
 def measure(

@@ -4,7 +4,8 @@ One layer, one query a row, keys and values written already: `fdjax.ops` over it
 pages and over those of ragged paged attention v3, JAX's
 `pallas.ops.gpu.paged_attention`, and the paged attention of cuDNN that JAX keeps to
 itself. Results are compared before anything is timed; of a peer that does not run, the
-error is recorded.
+error is recorded. Times are those of a clock, with calls one after the other, and on a
+GPU also the device's own, of one call at a time: for few rows the host takes longer.
 
 On a CPU the Pallas kernel is interpreted: `--cases 2x64 --calls 2` shows that all runs,
 and its times mean nothing.
@@ -25,11 +26,13 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.cases import Case, parse_cases
+from benchmarks.timeline import device_spans
 from fdjax import ops
 from fdjax.notation import Array
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16  # Llama-3-8B
 REPEATS = 7
+TRACED = 32  # calls
 CASES = ",".join(
     f"{rows}x{context}"
     for rows in (1, 8, 64, 256)
@@ -185,6 +188,21 @@ def times(
     return repeats
 
 
+def device_times(run: Callable[..., Array], given: Sequence[Any]) -> dict[str, float]:
+    """What a trace tells of single calls, from their first kernel to their last.
+
+    On a CPU nothing: it has no kernels.
+    """
+    if jax.default_backend() == "cpu":
+        return {}
+    spans = device_spans(lambda: run(*given), launches=TRACED)
+    us = statistics.median(spans)
+    return {
+        "device_us": round(us, 2),
+        "device_spread": round((max(spans) - min(spans)) / us, 4),
+    }
+
+
 def check_equal(out: np.ndarray, expected: np.ndarray, name: str) -> None:
     """Whether a peer's output is that of the first.
 
@@ -211,10 +229,11 @@ def measure(
         given: Sequence[Any] = ()  # the last peer's are not held beside these
         try:
             attend, given = peer(rows)
-            out = np.asarray(jax.jit(attend)(*given), np.float32)
+            run = jax.jit(attend)
+            out = np.asarray(run(*given), np.float32)
             expected = out if expected is None else expected
             check_equal(out, expected, f"{case}: {name}")
-            repeats = times(attend, given, calls)
+            repeats, by_device = times(attend, given, calls), device_times(run, given)
         except Exception as error:  # another's may fail in any way: the rest counts
             if name in OURS:
                 raise
@@ -226,6 +245,7 @@ def measure(
                 **about,
                 "us": round(us, 2),
                 "spread": round((max(repeats) - min(repeats)) / us, 4),
+                **by_device,
                 "gb_s": round(rows.kv.nbytes / us / 1e3, 1),
                 **results.provenance(),
             }

@@ -1,25 +1,45 @@
 """The tables of what other JAX stacks gain, as Markdown, from rows of results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.tables import NOTHING, Row, markdown, shape
 
 
 def peers(rows: Sequence[Row]) -> str:
-    """Decode attention over the same rows: a line for each case, a column a peer."""
+    """Decode attention over the same rows: a line for each case, a column a peer.
+
+    Where the device's own times are there, they stand in brackets, and the last column
+    has those over the cache of ragged paged attention v3 by those over fdjax's own.
+    """
     names = dict.fromkeys(row["peer"] for row in rows)
     found = {(shape(row), row["peer"]): row for row in rows}
-    header = ("batch x context", *(f"{name}, µs" for name in names))
+    traced = any("device_us" in row for row in rows)
+    unit = "µs (on the device)" if traced else "µs"
+    header = ("batch x context", *(f"{name}, {unit}" for name in names))
     cells = (
-        (case, *(_time(found.get((case, name))) for name in names))
+        (
+            case,
+            *(_time(found.get((case, name))) for name in names),
+            *([_ratio(found, case)] if traced else []),
+        )
         for case in dict.fromkeys(map(shape, rows))
     )
-    return markdown(header, cells)
+    return markdown((*header, *(["rpa v3 by own"] if traced else [])), cells)
 
 
 def _time(row: Row | None) -> str:
     """Of a peer that ran."""
-    return f"{row['us']:,.1f}" if row and row.get("us") else "not run"
+    if not (row and row.get("us")):
+        return "not run"
+    device = f" ({row['device_us']:,.1f})" if "device_us" in row else ""
+    return f"{row['us']:,.1f}{device}"
+
+
+def _ratio(found: Mapping[tuple[str, str], Row], case: str) -> str:
+    """Of the device's times over two caches."""
+    both = (found.get((case, name), {}) for name in ("fdjax, rpa v3", "fdjax"))
+    ragged, own = (row.get("device_us") for row in both)
+    return f"{ragged / own:.3f}" if ragged and own else "not run"
 
 
 def inside_sgl_jax(rows: Sequence[Row]) -> str:

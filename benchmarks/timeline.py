@@ -11,7 +11,7 @@ import itertools
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import jax
@@ -65,6 +65,31 @@ def kernel_trace() -> Generator[list[Kernel]]:
         with jax.profiler.trace(folder, profiler_options=options):
             yield kernels
         kernels += kernels_of(folder)
+
+
+def device_spans(
+    run: Callable[[], Any], *, launches: int, at_least: int = 1
+) -> list[float]:
+    """Microseconds from the first kernel of each run of a program to its last.
+
+    Args:
+        run: launches the program, which has been compiled.
+        launches: how often.
+        at_least: kernels that a run has.
+
+    Raises:
+        RuntimeError: runs have fewer kernels, as on a CPU, or not all as many.
+    """
+    with kernel_trace() as kernels:
+        for _ in range(launches):
+            jax.block_until_ready(run())
+    each, rest = divmod(len(kernels), launches)
+    if each < at_least or rest:
+        raise RuntimeError(
+            f"{len(kernels)} kernels in {launches} runs of {at_least} or more"
+        )
+    runs = itertools.batched(kernels, each)
+    return [(of_one[-1].end - of_one[0].start) / 1e3 for of_one in runs]
 
 
 def advances(kernels: list[Kernel]) -> dict[str, list[float]]:
