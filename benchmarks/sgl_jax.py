@@ -149,7 +149,11 @@ def main() -> None:
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
         for backend in options.backends.split(","):
             device = "cpu" if options.tiny else "cuda"
+            start = time.perf_counter()
             engine = engine_of(folder, cases, backend=backend, device=device)
+            print(
+                f"{backend}: {time.perf_counter() - start:.1f} s to start", flush=True
+            )
             for case in cases:
                 row = measure(
                     engine,
