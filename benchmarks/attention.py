@@ -15,7 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import results
-from benchmarks.decode_attention import SCHEMES, microseconds, program
+from benchmarks.decode_attention import (
+    SCHEMES,
+    device_microseconds,
+    microseconds,
+    program,
+)
 from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.paged import (
@@ -32,6 +37,7 @@ from fdjax.notation import Array
 
 Q_HEADS, HEAD_DIM, PAGE_SIZE = 32, 128, 16
 LEAST_BYTES = 4 << 30  # of the KV array: many times the L2
+MANY_FLOPS = 1e11  # of a call: some 0.2 ms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,36 +167,53 @@ def measure(rows: Rows) -> list[dict[str, Any]]:
     """The rows of the results of a case: of prompts, one for each scheme."""
     call = draw(rows)
     if isinstance(call, DecodeAttention):
-        repeats = microseconds(program(SCHEMES["synchronised"]), call, calls=400)
-        return [_row(rows, repeats, gb_s=rows.tokens * rows.token_bytes / 1e3)]
+        run = program(SCHEMES["synchronised"])
+        repeats = microseconds(run, call, calls=400)
+        gb_s = rows.tokens * rows.token_bytes / 1e3
+        return [_row(rows, repeats, device_microseconds(run, call), gb_s=gb_s)]
     schemes = {
         "": call,
         "-unified": dataclasses.replace(call, unified=SCHEMES["unified"]),
     }
-    repeats = interleaved(prefill_program(), schemes)
+    run = prefill_program()
+    repeats = interleaved(run, schemes, calls=24 if rows.flops > MANY_FLOPS else 400)
     return [
-        _row(rows, repeats[suffix], suffix=suffix, tflop_s=rows.flops / 1e6)
-        for suffix in schemes
+        _row(
+            rows,
+            repeats[suffix],
+            device_microseconds(run, call),
+            suffix=suffix,
+            tflop_s=rows.flops / 1e6,
+        )
+        for suffix, call in schemes.items()
     ]
 
 
-def interleaved(run: Any, calls: dict[str, Any]) -> dict[str, list[float]]:
+def interleaved(
+    run: Any, schemes: dict[str, Any], *, calls: int
+) -> dict[str, list[float]]:
     """The times of calls in turns: what the card's clock does meets all alike."""
-    repeats: dict[str, list[float]] = {name: [] for name in calls}
+    repeats: dict[str, list[float]] = {name: [] for name in schemes}
     for _ in range(4):
-        for name, call in calls.items():
-            repeats[name] += microseconds(run, call, calls=24)[1:]
+        for name, call in schemes.items():
+            repeats[name] += microseconds(run, call, calls=calls)[1:]
     return repeats
 
 
 def _row(
-    rows: Rows, repeats: list[float], *, suffix: str = "", **work: float
+    rows: Rows,
+    repeats: list[float],
+    device_us: float,
+    *,
+    suffix: str = "",
+    **work: float,
 ) -> dict[str, Any]:
     """One row; `work` over microseconds is what stands in it."""
     us = statistics.median(repeats)
     return {
         "case": rows.name + suffix,
         "us": round(us, 2),
+        "device_us": round(device_us, 2),
         **{unit: round(amount / us) for unit, amount in work.items()},
         "flashinfer_us": rows.flashinfer_us,
         "spread": round((max(repeats) - min(repeats)) / us, 4),

@@ -57,11 +57,13 @@ def in_turns(rows: Sequence[Row]) -> str:
 
 def unequal(rows: Sequence[Row]) -> str:
     """One layer's attention over rows that decode, of unequal length or that share."""
-    header = ("rows x tokens", "fdjax, µs", "FlashInfer", "GB/s", "spread", "commit")
+    header = ("rows x tokens", "fdjax, µs", "on the device", "FlashInfer", "GB/s",
+              "spread", "commit")  # fmt: skip
     cells = (
         (
             _rows(row["case"]),
             f"{row['us']:.1f}",
+            _device(row),
             f"{row['flashinfer_us']:.1f}" if row.get("flashinfer_us") else "",
             f"{row['gb_s']:,}" if row.get("gb_s") else "",
             f"{row['spread']:.0%}",
@@ -144,8 +146,10 @@ def prefills(rows: Sequence[Row]) -> str:
     header = (
         "new tokens",
         "µs",
+        "on the device",
         "TFLOP/s",
         "unified, µs",
+        "on the device",
         "TFLOP/s",
         "gain",
         "FlashInfer's best, µs",
@@ -169,10 +173,15 @@ def prefills(rows: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
-def _speed(row: Row | None) -> tuple[str, str]:
+def _speed(row: Row | None) -> tuple[str, str, str]:
     if row is None:
-        return "", ""
-    return f"{row['us']:,.1f}", f"{row['tflop_s']}"
+        return "", "", ""
+    return f"{row['us']:,.1f}", _device(row), f"{row['tflop_s']}"
+
+
+def _device(row: Row) -> str:
+    """From a call's first kernel to its last, where that was traced."""
+    return f"{row['device_us']:,.1f}" if "device_us" in row else ""
 
 
 def _gain(row: Row, unified: Row | None) -> str:

@@ -96,7 +96,7 @@ def microseconds(run: Decode, call: Any, *, calls: int = 2000) -> list[float]:
     return repeats
 
 
-def device_microseconds(run: Decode, call: DecodeAttention) -> float:
+def device_microseconds(run: Decode, call: Any) -> float:
     """Of one layer, from the first kernel of a program to its last, by a trace.
 
     The host writes each call's addresses into the program's graph before it launches
