@@ -1,16 +1,15 @@
-"""`fdjax tune`: times GEMM kernels, one GEMM at a time, and writes what is chosen by.
-
-The head and single calls choose by its inflection points; the one call of all layers
-takes the launch configs of `flat`, and chooses by what `--chain` measures in steps.
-"""
+"""`fdjax tune`: measures kernels, and writes what they are chosen by."""
 
 import pathlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
 from fdjax.cli import progress
+from fdjax.cli.choices import one_of
 from fdjax.cli.errors import reported
 from fdjax.cli.loading import configuration
 from fdjax.cli.options import (
@@ -22,15 +21,18 @@ from fdjax.cli.options import (
 )
 from fdjax.cli.places import check_places
 from fdjax.cli.writer import emit
-from fdjax.version import __version__
 
 if TYPE_CHECKING:
-    from fdjax.kernels.matmul.tuning import Profile, WeightSpec
     from fdjax.serve.setup import Settings
 
-_MEASURED_WITH = (
-    "microseconds of one GEMM in a graph, each after the end of the one before"
-)
+type Measure = Callable[[], None]
+
+PartName = Literal[
+    "chip", "shapes", "layer_program", "decode_attention", "shared_prefix"
+]
+"""In the order in which they are measured: launch configs follow from those before."""
+_ROWS = "shapes"
+_OF_MODELS = {_ROWS, "layer_program"}
 
 
 def tune(
@@ -45,17 +47,30 @@ def tune(
             show_default=SHIPPED,
         ),
     ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            help="A part of the table to measure; may be repeated. shapes is of each "
+            "model's GEMMs, layer_program of the first model, and the others of the "
+            "device. Default: all that can be measured.",
+            **one_of(PartName),
+        ),
+    ] = None,
     m: Annotated[
         str,
         typer.Option("--m", help="Rows to measure; more than the most take XLA's dot."),
     ] = "1,2,4,8,16,32,64,128",
     missing: Annotated[
-        bool, typer.Option("--missing", help="Leave out shapes that the file has.")
+        bool,
+        typer.Option("--missing", help="Leave out shapes and parts that the file has."),
     ] = False,
     limit: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Seconds after which no further shape is begun; default: none."
+            min=0,
+            help="Seconds after which no further shape is begun, counted from the "
+            "first; default: none. Other parts take as long as they take.",
         ),
     ] = None,
     out: Annotated[
@@ -69,57 +84,73 @@ def tune(
         pathlib.Path | None,
         typer.Option(help="Where to draw times and choices; needs matplotlib."),
     ] = None,
-    chain: Annotated[
-        bool,
-        typer.Option(
-            "--chain",
-            help="Measure steps of the first model, too: up to how many rows each "
-            "kernel serves in the one call of all layers, and which of cuBLASLt's "
-            "candidates. Not within --limit; --missing does not leave it out.",
-        ),
-    ] = False,
     dtype: DtypeOption = "auto",
     revision: RevisionOption = None,
     json_report: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure the GEMM kernels for a model's weights, and write a table of choices.
+    """Measure kernels on this GPU, and write the table that they are chosen by.
 
-    For each shape of a weight, GEMV on CUDA cores serves M rows up to a first
-    inflection point M1, the flat GEMM on tensor cores up to a second, M2, and
-    XLA's dot above. Reads the configuration only; the weights are made up.
+    shapes: for each shape of a weight, GEMV on CUDA cores serves M rows up to a
+    first inflection point M1, the flat GEMM on tensor cores up to a second, M2,
+    and XLA's dot above. M1 and M2 hold for the head, and for GEMMs that are calls
+    of their own. Reads the configuration only; the weights are made up.
 
-    M1 and M2 hold for the head, and for GEMMs that are calls of their own. The
-    one call of all layers on Hopper GPUs (layer_program) takes the launch configs
-    of the flat GEMM from this table. How many rows each kernel serves there is
+    layer_program: the one call of all layers on Hopper GPUs takes the launch
+    configs of the flat GEMM from shapes. How many rows each kernel serves there is
     the same for all GEMMs, as kernels of one kind begin beside the end of each
-    other, and stands in the part layer_program of the table: --chain measures it,
-    by steps of four layers of the first model, and which of cuBLASLt's candidates
-    is fastest in them at up to 1,024 rows.
+    other. It is found by steps of four layers of the first model, and so is which
+    of cuBLASLt's candidates is fastest in them at up to 1,024 rows.
+
+    chip: the SMs, and how many clusters of blocks they run at once.
+    decode_attention: from how many tokens on rows take larger blocks, and how many
+    blocks serve many rows. shared_prefix: how much must be saved for what rows
+    share to be read once. These need no model.
     """
     ms = _parse_ms(m)
     with reported(debug=debug):
         from fdjax import device
-        from fdjax.cli import tune_chain
         from fdjax.kernels.matmul import table
         from fdjax.kernels.tuning import files
 
         check_places(out, plot)
         path = out or files.user_path(device.kind())
-        table.updated(path, device.kind(), [])
-        models = model or [SHIPPED]
-        weights = _weights(models, revision, dtype=dtype)
-        if missing:
-            known = table.parse(files.read(path), path)
-            weights = [one for one in weights if (one.n, one.k) not in known]
-        steps_of = _settings(models[0], revision, dtype=dtype) if chain else None
-        if steps_of:  # refused before minutes of measuring, if at all
-            tune_chain.check(steps_of.config, steps_of.dtype, path)
-        profiles = _measure(_tunable(weights, ms), ms, path, limit=limit)
-        progress.note(f"{len(profiles)} shapes written to {path}")
-        if steps_of:
-            tune_chain.measure(steps_of.config, steps_of.dtype, path, quiet=json_report)
-        _show(profiles, path, plot=plot, json_report=json_report)
+        known = table.updated(path, device.kind(), []) if missing else {}
+        names = _wanted(part, known)
+        models = [
+            _settings(one, revision, dtype=dtype)
+            for one in (model or [SHIPPED] if {*names} & _OF_MODELS else [])
+        ]
+        asked = _Asked(models, ms, path, missing, limit, plot, quiet=json_report)
+        # Refused before minutes of measuring, if at all.
+        prepared = [_prepared(name, asked, is_named=bool(part)) for name in names]
+        for measure in prepared:
+            measure()
+        if json_report:
+            emit(path.read_text())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for, of whatever part.
+
+    Attributes:
+        models: whose GEMMs are measured, and steps of the first.
+        ms: rows of x.
+        path: of the table.
+        missing: without shapes that it has.
+        limit: seconds after which no further shape is begun.
+        plot: where to draw GEMMs' times.
+        quiet: nothing is shown.
+    """
+
+    models: "Sequence[Settings]"
+    ms: Sequence[int]
+    path: pathlib.Path
+    missing: bool
+    limit: float | None
+    plot: pathlib.Path | None
+    quiet: bool
 
 
 def _parse_ms(text: str) -> list[int]:
@@ -136,103 +167,56 @@ def _settings(model: str, revision: str | None, *, dtype: str) -> "Settings":
     return Settings.of(place, dtype=dtype, softmax="synchronised")
 
 
-def _weights(
-    models: Sequence[str], revision: str | None, *, dtype: str
-) -> "list[WeightSpec]":
-    """The weights of all models, each shape once."""
-    from fdjax.models.linears import linears
-
-    found: dict[tuple[int, int], WeightSpec] = {}
-    for model in models:
-        settings = _settings(model, revision, dtype=dtype)
-        for weight in linears(settings.config, dtype=settings.dtype):
-            shape = weight.n, weight.k
-            # Tiles for a gate serve a plain GEMM too, and not the other way round.
-            if shape not in found or (weight.gated and not found[shape].gated):
-                found[shape] = weight
-    return list(found.values())
+def _wanted(named: Sequence[str] | None, known: Container[str]) -> list[str]:
+    """The parts to measure, in order; of those known only rows may be missing."""
+    every = [one for one in get_args(PartName) if one in (named or get_args(PartName))]
+    return [one for one in every if one == _ROWS or one not in known]
 
 
-def _tunable(weights: "Sequence[WeightSpec]", ms: Sequence[int]) -> "list[WeightSpec]":
-    """The weights that `gemv` or `flat` serves, and a note where one does not.
+def _prepared(name: str, asked: _Asked, *, is_named: bool) -> Measure:
+    """What measures a part, writes and shows it.
+
+    One that nobody has named, and that cannot be measured here, is left out with a
+    note; but of GEMMs it is an error, since nothing of this is for such a device.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it cannot be measured here, or the table cannot be read.
     """
-    from fdjax import device
-    from fdjax.errors import ConfigError
-    from fdjax.kernels.matmul.tuning import refusals
+    from fdjax.errors import ConfigError, Unsupported
 
-    every = [(weight, refusals(weight, ms)) for weight in weights]
-    kept = [weight for weight, refused in every if len(refused) < 2]
-    if weights and not kept:
-        reasons = "; ".join(f"{way}: {reason}" for way, reason in every[0][1].items())
-        raise ConfigError(
-            f"there is nothing to tune on {device.platform()} ({device.kind()}): "
-            f"{reasons}. Run it on an NVIDIA GPU of compute capability 9.0, with "
-            "weights of bfloat16 or float16"
+    try:
+        return _measure_of(name, asked)
+    except Unsupported as error:
+        told = f"the part {name} has nothing to measure: {error}"
+        if is_named:
+            raise ConfigError(told) from error
+    return partial(progress.note, f"{told}; it is left out")
+
+
+def _measure_of(name: str, asked: _Asked) -> Measure:
+    """As `_prepared`.
+
+    Raises:
+        ConfigError: see there.
+        Unsupported: it cannot be measured here.
+    """
+    from fdjax.cli import tune_attention, tune_chain, tune_gemms
+
+    path, quiet = asked.path, asked.quiet
+    if name == _ROWS:
+        weights = tune_gemms.weights(asked.models, asked.ms, path, asked.missing)
+        return partial(
+            tune_gemms.measure,
+            weights,
+            asked.ms,
+            path,
+            limit=asked.limit,
+            plot=asked.plot,
+            quiet=quiet,
         )
-    for weight, refused in every:
-        reasons = "; ".join(f"{way}: {reason}" for way, reason in refused.items())
-        what = "is measured without" if weight in kept else "is left to XLA:"
-        if reasons:
-            name = f"{weight.name} [{weight.n}, {weight.k}]"
-            progress.note(f"{name} {what} {reasons}")
-    return kept
-
-
-def _measure(
-    weights: "Sequence[WeightSpec]",
-    ms: Sequence[int],
-    path: pathlib.Path,
-    *,
-    limit: float | None,
-) -> "list[Profile]":
-    """Every row is written as soon as it is there."""
-    import datetime
-    import time
-
-    from fdjax import device
-    from fdjax.kernels.matmul import table, timing
-    from fdjax.kernels.matmul.tuning import profile
-    from fdjax.kernels.tuning import files
-
-    made_by = f"fdjax tune {__version__}: {_MEASURED_WITH}"
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    profiles: list[Profile] = []
-    begun = time.monotonic()
-    with progress.stepping(len(weights) * len(ms), "measuring") as advance:
-        for weight in weights:
-            if limit is not None and time.monotonic() - begun >= limit:
-                break
-            measured = profile(weight, ms, times=timing.Stopwatch, on_point=advance)
-            row = measured.row(measured_with=made_by, date=date)
-            document = table.updated(path, device.kind(), [row])
-            path.write_text(files.to_json(document))
-            profiles.append(measured)
-    if left := weights[len(profiles) :]:
-        shapes = ", ".join(f"[{weight.n}, {weight.k}]" for weight in left)
-        progress.note(
-            f"left after {limit:g} s: {shapes}; --missing with the same --out goes on"
-        )
-    return profiles
-
-
-def _show(
-    profiles: "Sequence[Profile]",
-    path: pathlib.Path,
-    *,
-    plot: pathlib.Path | None,
-    json_report: bool,
-) -> None:
-    if plot is not None and profiles:
-        from fdjax.cli.tuning_plots import draw
-
-        draw(profiles, plot)
-    if json_report:
-        emit(path.read_text())
-    else:
-        from fdjax.cli.tuning_tables import show
-
-        show(profiles)
+    if name == "layer_program":
+        config, dtype = asked.models[0].config, asked.models[0].dtype
+        tune_chain.check(config, dtype, path)
+        return partial(tune_chain.measure, config, dtype, path, quiet=quiet)
+    tune_attention.check(name, path)
+    return partial(tune_attention.MEASURES[name], path, quiet=quiet)

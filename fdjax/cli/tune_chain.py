@@ -1,6 +1,5 @@
-"""`fdjax tune --chain`: times steps, and writes which kernels serve in a chain."""
+"""The part `layer_program` of `fdjax tune`: times steps, for who serves in a chain."""
 
-import datetime
 import pathlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -9,21 +8,16 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fdjax import device
 from fdjax.cli import progress
 from fdjax.cli.tables import print_all, titled
+from fdjax.cli.tuned_part import before, write
 from fdjax.engine.buckets import fine_ladder
-from fdjax.errors import ConfigError, Unsupported
 from fdjax.generate import chain_times
 from fdjax.kernels.layer_program.table import PART, ChainRows
-from fdjax.kernels.matmul import table
-from fdjax.kernels.tuning import files
 from fdjax.kernels.tuning.chain import LIBRARY, MOST, Points, chosen, profile, serving
 from fdjax.kernels.tuning.chain_candidates import Candidates, faster, merged
-from fdjax.kernels.tuning.parts import MEASURED_WITH
 from fdjax.models.config import ModelConfig
 from fdjax.models.linears import linears
-from fdjax.version import __version__
 
 ROWS = (1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 # Sizes of calls with prompts. In larger ones the library's first candidates are within
@@ -40,15 +34,11 @@ def check(config: ModelConfig, dtype: jax.typing.DTypeLike, path: pathlib.Path) 
         path: of the table.
 
     Raises:
-        ConfigError: the model has no such call here, or the table cannot be read.
+        Unsupported: the model has no such call here.
+        ConfigError: the table cannot be read.
     """
     PART.load(path)
-    try:
-        chain_times.ChainTimes.check(config, dtype)
-    except Unsupported as error:
-        raise ConfigError(
-            f"--chain has nothing to measure: {error}; leave it out"
-        ) from error
+    chain_times.ChainTimes.check(config, dtype)
 
 
 def measure(
@@ -70,19 +60,16 @@ def measure(
         Unsupported: see `check`.
         ConfigError: likewise.
     """
-    before = PART.load(path) or PART.find()
+    stood = before(path, PART)
     times = chain_times.ChainTimes(config, dtype, most_rows=ROWS[-1])
     shapes = _shapes(config, dtype)
     with progress.stepping(len(ROWS) + len(SIZES), "measuring steps") as advance:
-        points = profile(times, ROWS, before, on_point=advance)
-        found = chosen(points, before)
+        points = profile(times, ROWS, stood, on_point=advance)
+        found = chosen(points, stood)
         candidates = faster(times, SIZES, shapes, found, on_point=advance)
-    every = merged(before.candidates, candidates, SIZES, shapes)
+    every = merged(stood.candidates, candidates, SIZES, shapes)
     found = replace(found, candidates=every)
-    document = table.updated(path, device.kind(), []) | {PART.name: _part(found)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(files.to_json(document))
-    PART.load.cache_clear()  # it has been read, as it was
+    write(path, PART, _fields(found), "steps of four layers")
     if not quiet:
         print_all(_shown(points, found))
         progress.note(_told(candidates))
@@ -103,16 +90,14 @@ def _told(found: Candidates) -> str:
     return f"of cuBLASLt's candidates, the first being 0: {each or 'the first'}"
 
 
-def _part(found: ChainRows) -> dict[str, Any]:
+def _fields(found: ChainRows) -> dict[str, Any]:
     fields = asdict(found)
     candidates = fields.pop("candidates")
     library = [
         {"m": m, "n": n, "k": k, "candidate": one}
         for (m, n, k), one in candidates.items()
     ]
-    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    how = f"fdjax tune --chain {__version__}, {today}: steps of four layers"
-    return {**fields, "library": library, MEASURED_WITH: how}
+    return {**fields, "library": library}
 
 
 def _shown(points: Points, found: ChainRows) -> Table:

@@ -6,10 +6,19 @@ import pathlib
 
 import pytest
 
+from fdjax.errors import Unsupported
 from fdjax.generate import chain_times
+from fdjax.kernels import chip
+from fdjax.kernels.chip import Chip
+from fdjax.kernels.decode_attention import table as attention
+from fdjax.kernels.decode_attention.table import Blocks
 from fdjax.kernels.layer_program.table import PART, ChainRows
 from fdjax.kernels.matmul import OP, cases, table, timing
+from fdjax.kernels.shared_prefix import table as shared
+from fdjax.kernels.tuning import attention_times, occupancy, shared_times
 from fdjax.kernels.tuning.chain import serving
+from fdjax.kernels.tuning.occupancy import CLUSTERS, Occupancy
+from fdjax.kernels.tuning.shared_worth import Sharing
 from fdjax.models import program
 from fdjax.models.config import ModelConfig
 from tests.cli.conftest import Invoke
@@ -18,6 +27,7 @@ from tests.support.matmul_times import MadeUpTimes
 
 MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
 LLAMA3, LLAMA2 = str(MODELS / "llama3-8b.json"), str(MODELS / "llama2-7b.json")
+GEMMS, CHAIN = ("--part", "shapes"), ("--part", "layer_program")
 SHAPES = [[6144, 4096], [4096, 4096], [28672, 4096], [4096, 14336], [128256, 4096]]
 
 
@@ -37,7 +47,7 @@ def test_tables_a_file_and_a_picture(
     invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path
 ):
     plot = tmp_path / "choices.png"
-    result = invoke("tune", "--model", LLAMA3, "--plot", str(plot))
+    result = invoke("tune", *GEMMS, "--model", LLAMA3, "--plot", str(plot))
     assert result.exit_code == 0, result.stderr
     for text in (
         "qkv [6144, 4096]",
@@ -54,7 +64,7 @@ def test_tables_a_file_and_a_picture(
 def test_what_was_written_is_found_when_a_call_is_traced(
     invoke: Invoke, user: pathlib.Path
 ):
-    assert invoke("tune", "--model", LLAMA3, "--m", "1,2").exit_code == 0
+    assert invoke("tune", *GEMMS, "--model", LLAMA3, "--m", "1,2").exit_code == 0
 
     def explained(m: int) -> str:
         return OP.explain(cases._case("qkv", m=m, n=6144, k=4096).call)
@@ -67,7 +77,7 @@ def test_what_was_written_is_found_when_a_call_is_traced(
 
 def test_json_is_the_file(invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path):
     out = tmp_path / "table.json"
-    result = invoke("tune", "--model", LLAMA3, "--out", str(out), "--json")
+    result = invoke("tune", *GEMMS, "--model", LLAMA3, "--out", str(out), "--json")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == out.read_text()
     document = json.loads(result.stdout)
@@ -82,15 +92,17 @@ def test_json_is_the_file(invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.
 def test_models_share_shapes_and_known_ones_may_be_left_out(
     invoke: Invoke, user: pathlib.Path
 ):
-    assert invoke("tune", "-m", LLAMA3, "--m", "8").exit_code == 0
+    assert invoke("tune", *GEMMS, "-m", LLAMA3, "--m", "8").exit_code == 0
     before = json.loads(user.read_text())["shapes"]
-    result = invoke("tune", "-m", LLAMA3, "-m", LLAMA2, "--m", "1,8", "--missing")
+    result = invoke(
+        "tune", *GEMMS, "-m", LLAMA3, "-m", LLAMA2, "--m", "1,8", "--missing"
+    )
     assert result.exit_code == 0, result.stderr
     assert "out [4096, 4096]" not in result.stdout
     new = [[12288, 4096], [22016, 4096], [4096, 11008], [32000, 4096]]
     assert _shapes(user) == [*SHAPES, *new]
     assert json.loads(user.read_text())["shapes"][:5] == before
-    nothing = invoke("tune", "-m", LLAMA2, "--missing", "--plot", "a.svg")
+    nothing = invoke("tune", *GEMMS, "-m", LLAMA2, "--missing", "--plot", "a.svg")
     assert nothing.exit_code == 0
     assert "0 shapes written" in nothing.stderr
 
@@ -100,12 +112,12 @@ def test_after_its_limit_no_shape_is_begun_and_another_run_goes_on(
 ):
     clock = iter([0.0, 0.0, 50.0, 100.0])  # the third shape would begin at 100
     monkeypatch.setattr("time.monotonic", lambda: next(clock, 100.0))
-    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--limit", "90")
+    result = invoke("tune", *GEMMS, "--model", LLAMA3, "--m", "8", "--limit", "90")
     assert result.exit_code == 0, result.stderr
     assert _shapes(user) == SHAPES[:2]
     said = result.stderr.replace("\n", " ")
     assert "left after 90 s: [28672, 4096], [4096, 14336], [128256, 4096]" in said
-    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--missing")
+    result = invoke("tune", *GEMMS, "--model", LLAMA3, "--m", "8", "--missing")
     assert result.exit_code == 0, result.stderr
     assert _shapes(user) == SHAPES
 
@@ -114,7 +126,7 @@ def test_what_a_table_has_of_other_operations_stays(invoke: Invoke, user: pathli
     part = {"gemv_up_to": 0, "flat_up_to": 32, "gemm_up_to": 96, "library": []}
     user.parent.mkdir(parents=True)
     user.write_text(json.dumps({"layer_program": part, "shapes": []}))
-    assert invoke("tune", "--model", LLAMA3, "--m", "8").exit_code == 0
+    assert invoke("tune", *GEMMS, "--model", LLAMA3, "--m", "8").exit_code == 0
     document = json.loads(user.read_text())
     assert document["layer_program"] == part
     assert document["format"] == 1
@@ -145,7 +157,7 @@ def test_steps_say_who_serves_in_the_one_call_of_all_layers(
 ):
     monkeypatch.setattr(chain_times, "ChainTimes", MadeUpSteps)
     assert PART.find().candidates, "the package's table has others"
-    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--chain")
+    result = invoke("tune", "--model", LLAMA3, "--m", "8", *GEMMS, *CHAIN)
     assert result.exit_code == 0, result.stderr
     for text in (
         "gemv up to M = 2, flat up to M = 32, gemm up to M = 32, library above",
@@ -156,10 +168,11 @@ def test_steps_say_who_serves_in_the_one_call_of_all_layers(
     said = result.stderr.replace("\n", " ")
     assert "the first being 0: 3 at M = 576 of [28672, 4096]" in said
     part = json.loads(user.read_text())["layer_program"]
-    assert part["measured_with"].startswith("fdjax tune --chain ")
+    assert part["measured_with"].startswith("fdjax tune ")
+    assert part["measured_with"].endswith(": steps of four layers")
     assert len(_shapes(user)) == 5
     assert PART.find() == ChainRows(2, 32, 32, {(576, 28672, 4096): 3})
-    again = invoke("tune", "-m", LLAMA3, "--m", "8", "--missing", "--chain", "--json")
+    again = invoke("tune", "-m", LLAMA3, *CHAIN, "--json")
     assert again.stdout == user.read_text()
 
 
@@ -174,11 +187,102 @@ def test_candidates_of_the_file_that_is_written_stay(
     part = {"gemv_up_to": 0, "flat_up_to": 32, "gemm_up_to": 96, "library": library}
     out = tmp_path / "table.json"
     out.write_text(json.dumps({"layer_program": part, "shapes": []}))
-    arguments = ("tune", "-m", LLAMA3, "--m", "8", "--chain", "--out", str(out))
+    arguments = ("tune", "-m", LLAMA3, *CHAIN, "--out", str(out))
     assert invoke(*arguments).exit_code == 0
     found = {"m": 576, "n": 28672, "k": 4096, "candidate": 3}
     written = json.loads(out.read_text())["layer_program"]["library"]
     assert written == [*library, found]
+
+
+class MadeUpBlocks:
+    """Rows of 4,096 tokens and more are long; 256 blocks are better than 264."""
+
+    def microseconds(self, blocks: Blocks, rows: int, tokens: int) -> float:
+        del rows
+        reached = tokens >= blocks.long_from
+        return blocks.blocks_two_an_sm + 10 * (reached != (tokens >= 4096))
+
+
+class MadeUpReads:
+    """To read once is always faster, but never for beams."""
+
+    def rows(self, sharing: Sharing, once: int) -> float:
+        return 100 * len(sharing.groups) - once
+
+    def prompts(self, count: int, tokens: int, *, once: bool) -> float:
+        return count * tokens + 10 * once
+
+
+@pytest.fixture
+def whole(user: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The user's table; every part has made-up times."""
+    gpus = [Occupancy(132, {size: 132 // size for size in CLUSTERS})]
+    monkeypatch.setattr(occupancy, "of_devices", lambda: gpus)
+    monkeypatch.setattr(chain_times, "ChainTimes", MadeUpSteps)
+    monkeypatch.setattr(attention_times, "BlockTimes", MadeUpBlocks)
+    monkeypatch.setattr(shared_times, "SharedTimes", MadeUpReads)
+    return user
+
+
+def test_one_command_fills_a_table(invoke: Invoke, whole: pathlib.Path):
+    result = invoke("tune", "--model", LLAMA3, "--m", "8")
+    assert result.exit_code == 0, result.stderr
+    for text in (
+        "of many rows: 256 blocks",
+        "attention of long rows: from 4,096 or 4,096 tokens",
+        "of_group = 256",
+        "of_batch = 4,128",
+        "prompt_bytes = 346,030,080",
+        "all layers: gemv up to M = 2",
+    ):
+        assert text in " ".join(result.stdout.split()), text
+    assert "chip: 132 SMs; clusters at once: 66 of 2" in result.stderr
+    document = json.loads(whole.read_text())
+    parts = ("chip", "layer_program", "decode_attention", "shared_prefix")
+    assert {name: "measured_with" in document[name] for name in parts} == dict.fromkeys(
+        parts, True
+    )
+    assert chip.PART.find() == Chip(132, {size: 132 // size for size in CLUSTERS})
+    assert attention.PART.find() == Blocks(4096, 4096, 256)
+    assert shared.PART.find().of_group == 256
+    assert _shapes(whole) == SHAPES
+
+
+def test_only_the_parts_that_are_named_are_measured(
+    invoke: Invoke, whole: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(timing, "Stopwatch", None)
+    result = invoke("tune", "--part", "decode_attention", "--part", "chip")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(whole.read_text())
+    assert document.keys() - {"format", "device", "shapes"} == {
+        "chip",
+        "decode_attention",
+    }
+    monkeypatch.setattr(attention_times, "BlockTimes", None)
+    named = ("--part", "decode_attention", "--part", "shared_prefix", "--missing")
+    result = invoke("tune", *named, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["shared_prefix"]["of_group"] == 256
+    assert invoke("tune", "--part", "shape").exit_code == 2
+
+
+def test_a_part_that_cannot_be_measured_is_left_out_unless_it_is_named(
+    invoke: Invoke, whole: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse() -> None:
+        raise Unsupported("there is no driver")
+
+    monkeypatch.setattr(occupancy, "of_devices", refuse)
+    told = "the part chip has nothing to measure: there is no driver"
+    result = invoke("tune", "--part", "chip")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {told}")
+    result = invoke("tune", "--model", LLAMA3, "--m", "8")
+    assert result.exit_code == 0, result.stderr
+    assert f"{told}; it is left out" in result.stderr.replace("\n", " ")
+    document = json.loads(whole.read_text())
+    assert "chip" not in document and "shared_prefix" in document
 
 
 @pytest.mark.parametrize("broken", ["model", "table"])
@@ -192,9 +296,11 @@ def test_a_chain_that_cannot_be_measured_is_refused_before_anything_is(
     if broken == "model":
         odd = dataclasses.replace(program.OP._impls["cuda"], refuse=lambda _: "it is")
         monkeypatch.setattr(program.OP, "_impls", {"cuda": odd})
-    result = invoke("tune", "--model", LLAMA3, "--m", "8", "--chain")
+    result = invoke("tune", "--model", LLAMA3, "--m", "8", *GEMMS, *CHAIN)
     assert result.exit_code == 1
-    assert ("--chain has nothing to measure" in result.stderr) == (broken == "model")
+    assert ("the part layer_program has nothing to measure" in result.stderr) == (
+        broken == "model"
+    )
     assert json.loads(user.read_text()) == part | {"shapes": []}
 
 
@@ -204,7 +310,7 @@ def test_what_a_kernel_cannot_serve_is_said(
     odd = tmp_path / "config.json"
     fields = json.loads(pathlib.Path(LLAMA3).read_text())
     odd.write_text(json.dumps({**fields, "vocab_size": 1001}))
-    result = invoke("tune", "--model", str(odd), "--m", "8")
+    result = invoke("tune", *GEMMS, "--model", str(odd), "--m", "8")
     assert result.exit_code == 0, result.stderr
     said = result.stderr.replace("\n", " ")
     assert "qkv [6144, 4096] is measured without gemv: M is 8" in said
