@@ -46,7 +46,15 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Llama 3.1's rope scaling: long wavelengths stretched, short ones kept."""
+    """Llama 3.1's rope scaling: long wavelengths stretched, short ones kept.
+
+    Attributes:
+        factor: by which long wavelengths are stretched.
+        low_freq_factor: wavelengths above `original_max_position` over this are long.
+        high_freq_factor: those below `original_max_position` over this are short; in
+            between the stretch grows with the wavelength.
+        original_max_position: tokens that the model was first made for.
+    """
 
     factor: float
     low_freq_factor: float

@@ -26,9 +26,15 @@ class _Known:
     """What was found for some searches, by the very lists that it was found from.
 
     A list of a prompt's pages stays as it is; where pages were moved there is another.
+
+    Attributes:
+        segments: of the searches; held, so that their ids stay theirs.
+        num_changes: how often each of these had changed.
+        prompts: pages of each search's prompt.
+        found: tables for all of them.
     """
 
-    segments: Sequence[Segments]  # held, so that their ids stay theirs
+    segments: Sequence[Segments]
     num_changes: Sequence[int]
     prompts: Sequence[list[int]]
     found: BeamPages

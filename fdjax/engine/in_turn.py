@@ -10,7 +10,7 @@ import jax
 from fdjax.engine.executor import Executor
 from fdjax.kernels.op import as_here
 
-type Call = Callable[[], object]
+type ExecutorCall = Callable[[], object]
 
 
 def wait_for(executor: Executor) -> None:
@@ -37,7 +37,7 @@ class InTurn:
         calls: all of them.
     """
 
-    def __init__(self, executor: Executor, calls: Sequence[Call]) -> None:
+    def __init__(self, executor: Executor, calls: Sequence[ExecutorCall]) -> None:
         self._executor = executor
         self._calls = calls
         self._num_begun = 0
@@ -78,7 +78,7 @@ class InTurn:
             self._num_begun += 1
         self._raise_what_failed(wait=False)
 
-    def _run(self, call: Call) -> None:
+    def _run(self, call: ExecutorCall) -> None:
         if self._has_failed:
             return
         try:

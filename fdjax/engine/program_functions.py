@@ -26,6 +26,16 @@ class ProgramFunctions:
     """Jitted, but for those of beam searches, which are compiled by shape.
 
     Each takes the weights first, as a flat tuple.
+
+    Attributes:
+        extend: computes tokens of prompts, and of rows that decode beside them.
+        sample: the first tokens after prompts, from what `extend` has left.
+        logits: of one row.
+        score: log-probabilities of the tokens of prompts.
+        pool: states of prompts as vectors.
+        decode: steps of all rows, each with its token.
+        beams: steps of beam searches.
+        judged: one step of a search whose candidates the host judges.
     """
 
     extend: Any

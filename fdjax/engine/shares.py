@@ -8,7 +8,7 @@ from fdjax.errors import QuotaError, RequestError
 
 
 @dataclass
-class Share:
+class TenantShare:
     """What one tenant has at this moment.
 
     Attributes:
@@ -31,11 +31,11 @@ class Shares:
     """The shares of all tenants that have any sequence."""
 
     def __init__(self) -> None:
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, TenantShare] = {}
 
-    def of(self, tenant: str) -> Share:
+    def of(self, tenant: str) -> TenantShare:
         """One tenant's; whoever has no sequence has none of anything."""
-        return self._shares.get(tenant) or Share()
+        return self._shares.get(tenant) or TenantShare()
 
     def seen(self) -> dict[str, tuple[int, int]]:
         """Sequences that run and sequences that wait, by tenant; any thread may ask."""
@@ -49,7 +49,7 @@ class Shares:
 
     def come(self, origin: Origin, load: Load) -> None:
         """Counts what waits from now on."""
-        share = self._shares.setdefault(origin.tenant, Share())
+        share = self._shares.setdefault(origin.tenant, TenantShare())
         share.max_running = origin.max_running
         share.waiting = share.waiting.plus(load)
 
@@ -61,7 +61,7 @@ class Shares:
 
     def hold(self, origin: Origin, change: int) -> None:
         """Counts a row that a sequence has got, or has given up."""
-        share = self._shares.setdefault(origin.tenant, Share())
+        share = self._shares.setdefault(origin.tenant, TenantShare())
         share.num_running += change
         self._forget(origin.tenant)
 

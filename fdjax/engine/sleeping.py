@@ -12,9 +12,9 @@ from fdjax.generate.checks import shown
 from fdjax.memory.pages import PagePool
 from fdjax.models.decoder import Decoder
 
-type Part = Literal["weights", "kv_cache"]
+type Resource = Literal["weights", "kv_cache"]
 
-PARTS: tuple[Part, ...] = ("weights", "kv_cache")
+RESOURCES: tuple[Resource, ...] = ("weights", "kv_cache")
 
 
 class Sleeping:
@@ -31,13 +31,13 @@ class Sleeping:
     def __init__(self, executor: Executor, pool: PagePool) -> None:
         self._executor = executor
         self._pool = pool
-        self._missing: set[Part] = set()
+        self._missing: set[Resource] = set()
         if not executor.programs.has_weights:
-            self._missing = {*PARTS}
+            self._missing = {*RESOURCES}
         self._kept: Decoder | None = None
 
     @property
-    def missing(self) -> frozenset[Part]:
+    def missing(self) -> frozenset[Resource]:
         """What was given back, and is not there again."""
         return frozenset(self._missing)
 
@@ -81,7 +81,7 @@ class Sleeping:
         if "kv_cache" not in self._missing:
             self._pool.forget()
             self._executor.kv.array.delete()
-        self._missing = {*PARTS}
+        self._missing = {*RESOURCES}
 
     def take_weights(self, model: Decoder | None = None) -> None:
         """Brings the weights back.

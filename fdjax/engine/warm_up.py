@@ -14,7 +14,7 @@ from fdjax.engine.ahead import (
 )
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.executor import Executor
-from fdjax.engine.in_turn import Call, InTurn, wait_for
+from fdjax.engine.in_turn import ExecutorCall, InTurn, wait_for
 from fdjax.engine.kv_calls import MOVE_SIZES
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Request
@@ -85,7 +85,7 @@ def warm_up(
     plans = [plan for plan in SERVING_PLANS if plan in wanted]
     decodes = list(_decodes(buckets, layout.pages_for(longest)))
     # Prompts are computed with the first plan, whose sampling takes least.
-    calls: list[Call] = [_sample(executor, plan) for plan in reversed(plans)]
+    calls: list[ExecutorCall] = [_sample(executor, plan) for plan in reversed(plans)]
     calls += [_extend(executor, tokens) for tokens in buckets.prefills]
     calls += [_allow(executor, buckets, rows) for rows in buckets.mask_rows]
     calls.append(_place(executor))
@@ -115,7 +115,7 @@ def warm_up(
 
 def _run(
     executor: Executor,
-    calls: Sequence[Call],
+    calls: Sequence[ExecutorCall],
     threads: int,
     report: Callable[[int], None],
     awake: Awake,
@@ -144,7 +144,7 @@ def _run(
     wait_for(executor)
 
 
-def _lowerings(executor: Executor, calls: Sequence[Call]) -> list[Lower | None]:
+def _lowerings(executor: Executor, calls: Sequence[ExecutorCall]) -> list[Lower | None]:
     """What lowers the program of each call; `None` where there is none to compile."""
     found: list[Lower | None] = []
     with executor.programs.ahead.collecting() as lowerings:
@@ -158,7 +158,7 @@ def _lowerings(executor: Executor, calls: Sequence[Call]) -> list[Lower | None]:
     return found
 
 
-def _sample(executor: Executor, plan: SamplingPlan) -> Call:
+def _sample(executor: Executor, plan: SamplingPlan) -> ExecutorCall:
     def call() -> None:
         executor.use(plan)
         executor.sample_nobody()
@@ -166,29 +166,29 @@ def _sample(executor: Executor, plan: SamplingPlan) -> Call:
     return call
 
 
-def _extend(executor: Executor, tokens: int) -> Call:
+def _extend(executor: Executor, tokens: int) -> ExecutorCall:
     """A call of so many tokens, whose prompt is not complete."""
     sequence = _sequence(tokens + 1, row=0)
     return lambda: executor.extend([], [PromptChunk(sequence, 0, tokens)])
 
 
-def _pool(executor: Executor, buckets: Buckets, tokens: int) -> Call:
+def _pool(executor: Executor, buckets: Buckets, tokens: int) -> ExecutorCall:
     sequence = _sequence(tokens + 1, row=buckets.rows[-1])
     return lambda: executor.pool([PromptChunk(sequence, 0, tokens)])
 
 
-def _move(executor: Executor, layout: KVLayout, size: int) -> Call:
+def _move(executor: Executor, layout: KVLayout, size: int) -> ExecutorCall:
     """A call that moves pages which do not exist."""
     absent = layout.num_pages
     return lambda: executor.move({absent + page: absent for page in range(size)})
 
 
-def _place(executor: Executor) -> Call:
+def _place(executor: Executor) -> ExecutorCall:
     """A call that changes nothing in the page table."""
     return lambda: executor.place(np.zeros((3, 0), np.int32))
 
 
-def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> Call:
+def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> ExecutorCall:
     def call() -> None:
         executor.use(plan)
         executor.exchange(range(buckets.rows[-1]))
@@ -196,17 +196,17 @@ def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> Call:
     return call
 
 
-def _decode(executor: Executor, rows: int, width: int) -> Call:
+def _decode(executor: Executor, rows: int, width: int) -> ExecutorCall:
     sequence = _sequence(1, row=rows - 1)
     return lambda: executor.decode([sequence], width=width)
 
 
-def _decode_shared(executor: Executor, reads: SharedReads, rows: int) -> Call:
+def _decode_shared(executor: Executor, reads: SharedReads, rows: int) -> ExecutorCall:
     sequence = _sequence(1, row=rows - 1)
     return lambda: executor.decode([sequence], prefixes=reads.none(rows))
 
 
-def _allow(executor: Executor, buckets: Buckets, rows: int) -> Call:
+def _allow(executor: Executor, buckets: Buckets, rows: int) -> ExecutorCall:
     """A call that changes masks, of rows that do not exist."""
     return lambda: executor.allow([buckets.rows[-1]] * rows, [])
 

@@ -39,7 +39,12 @@ class Range:
 
 @dataclass(frozen=True)
 class LayerRanges:
-    """The ranges of one layer, over its heads."""
+    """The ranges of one layer, over its heads.
+
+    Attributes:
+        scores: of all scores.
+        row_maxima: of the largest score of each row and query head.
+    """
 
     scores: Range
     row_maxima: Range

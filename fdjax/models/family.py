@@ -13,8 +13,13 @@ type Transform = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows of a fused parameter that would be one of their own: q, k, v, gate or up."""
+class FusedRows:
+    """Rows of a fused parameter that would be one of their own.
+
+    Attributes:
+        name: "q", "k", "v", "gate" or "up".
+        rows: how many, behind those of the parts before.
+    """
 
     name: str
     rows: int
@@ -39,7 +44,7 @@ class Rule:
     target: str
     sources: tuple[str, ...]
     transform: Transform | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[FusedRows, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks that several sources are a part each."""

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 
-from fdjax.engine.sleeping import PARTS, Part
+from fdjax.engine.sleeping import RESOURCES, Resource
 from fdjax.errors import ConfigError, RequestError
 from fdjax.generate.checks import shown
 from fdjax.generate.params import SamplingParams
@@ -100,7 +100,7 @@ class Resident:
         """
         self.engine.sleep(level)
 
-    def wake_up(self, tags: Sequence[Part] | None = None) -> None:
+    def wake_up(self, tags: Sequence[Resource] | None = None) -> None:
         """Takes the memory again, and serves as before; no harm if it did not sleep.
 
         Args:
@@ -112,11 +112,11 @@ class Resident:
             ConfigError: there is no such tag.
             CheckpointError: the files do not hold the weights any more.
         """
-        wanted = PARTS if tags is None else tags
+        wanted = RESOURCES if tags is None else tags
         for tag in wanted:
-            if tag not in PARTS:
+            if tag not in RESOURCES:
                 raise ConfigError(
-                    f"tags has {shown(tag)}; use {' and '.join(map(repr, PARTS))}"
+                    f"tags has {shown(tag)}; use {' and '.join(map(repr, RESOURCES))}"
                 )
         sleeping = self.engine.sleeping
         if "weights" in wanted and "weights" in sleeping.missing:

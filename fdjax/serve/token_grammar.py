@@ -75,7 +75,12 @@ class TokenGrammar:
 
 @dataclass
 class _TimeLeft:
-    """Of processor, beyond what masks usually take; threads may lose a little of it."""
+    """Of processor, beyond what masks usually take; threads may lose a little of it.
+
+    Attributes:
+        total_s: seconds in all.
+        held_s: of those in which no other thread of Python runs.
+    """
 
     total_s: float
     held_s: float

@@ -7,7 +7,7 @@ import pytest
 from fdjax.engine.limits import Load
 from fdjax.engine.origin import Origin
 from fdjax.engine.sequence import EngineSequence
-from fdjax.engine.shares import Share, check_share
+from fdjax.engine.shares import TenantShare, check_share
 from fdjax.engine.waiting import WaitingSequences
 from fdjax.errors import QuotaError, RequestError
 from tests.support.crowd import sequence_of
@@ -50,8 +50,8 @@ def test_who_may_hold_no_more_rows_waits_and_others_do_not():
     assert hall.waiting.load.samples == 3
     hall.leave(next(sequence for sequence in first if sequence.origin.tenant == "a"))
     assert tenants(hall.admit()) == ["a"]
-    assert hall.waiting.shares.of("a") == Share(2, Load(1, 2, 6), 2)
-    assert hall.waiting.shares.of("b") == Share(3)
+    assert hall.waiting.shares.of("a") == TenantShare(2, Load(1, 2, 6), 2)
+    assert hall.waiting.shares.of("b") == TenantShare(3)
     assert hall.waiting.shares.seen() == {"a": (2, 2), "b": (3, 0)}
 
 

@@ -10,7 +10,7 @@ import pytest
 from fdjax.errors import CheckpointError
 from fdjax.models.assembly import Assembly, match
 from fdjax.models.checkpoint import open_checkpoint
-from fdjax.models.family import Part, Rule
+from fdjax.models.family import FusedRows, Rule
 from tests.support.safetensors_writer import write_file, write_shards
 
 RULES = (
@@ -19,7 +19,7 @@ RULES = (
         Rule(
             f"layers.{i}.qkv.weight",
             tuple(f"model.layers.{i}.{x}_proj.weight" for x in "qkv"),
-            parts=tuple(Part(x, 4 + i + j) for j, x in enumerate("qkv")),
+            parts=tuple(FusedRows(x, 4 + i + j) for j, x in enumerate("qkv")),
         )
         for i in range(2)
     ),

@@ -116,7 +116,12 @@ class ScoreAttributes:
 
 @dataclass(frozen=True)
 class AttentionAttributes:
-    """What every handler of attention is told besides arrays."""
+    """What every handler of attention is told besides arrays.
+
+    Attributes:
+        layer: whose keys and values are read.
+        scores: what becomes of scores before the softmax.
+    """
 
     layer: int
     scores: ScoreAttributes

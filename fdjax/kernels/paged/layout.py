@@ -105,7 +105,13 @@ class PageLayout:
 
 
 class Axis(NamedTuple):
-    """Something that a layer of a page has several of."""
+    """Something that a layer of a page has several of.
+
+    Attributes:
+        name: what it is.
+        size: how many.
+        stride: elements from one to the next.
+    """
 
     name: str
     size: int

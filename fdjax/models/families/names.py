@@ -12,7 +12,7 @@ from fdjax.config import (
     Norm,
 )
 from fdjax.models.config import ModelConfig
-from fdjax.models.family import Part, Rule, Transform
+from fdjax.models.family import FusedRows, Rule, Transform
 
 # Frequencies that older releases of transformers stored.
 STORED_FREQUENCIES = r"(.+\.)?rotary_(pos_)?emb\.inv_freq"
@@ -143,23 +143,23 @@ def _linear(
     *,
     bias: bool,
     transform: Transform | None = None,
-    parts: tuple[Part, ...] = (),
+    parts: tuple[FusedRows, ...] = (),
 ) -> Iterator[Rule]:
     for array in ("weight", "bias") if bias else ("weight",):
         named = tuple(f"{source}.{array}" for source in sources)
         yield Rule(f"{target}.{array}", named, transform, parts)
 
 
-def _qkv_parts(spec: Attention) -> tuple[Part, ...]:
+def _qkv_parts(spec: Attention) -> tuple[FusedRows, ...]:
     key_rows = spec.num_kv_heads * spec.head_dim
     return (
-        Part("q", spec.num_heads * spec.head_dim),
-        Part("k", key_rows),
-        Part("v", key_rows),
+        FusedRows("q", spec.num_heads * spec.head_dim),
+        FusedRows("k", key_rows),
+        FusedRows("v", key_rows),
     )
 
 
-def _up_parts(spec: FeedForwardPart) -> tuple[Part, ...]:
+def _up_parts(spec: FeedForwardPart) -> tuple[FusedRows, ...]:
     if not isinstance(spec, GatedMlp):
         return ()
-    return Part("gate", spec.size), Part("up", spec.size)
+    return FusedRows("gate", spec.size), FusedRows("up", spec.size)

@@ -40,7 +40,13 @@ def program_of(config: ModelConfig, *, selects: bool) -> Program:
 
 
 class _LeftOver(NamedTuple):
-    """What is to be normalised, and added to the residual stream."""
+    """What is to be normalised, and added to the residual stream.
+
+    Attributes:
+        delta: what is added.
+        path: of the norm's parameters.
+        norm: its kind.
+    """
 
     delta: Value
     path: str

@@ -26,7 +26,7 @@ from fdjax.models.program.gemms import Gemms
 from fdjax.models.program.kept import check_kept
 from fdjax.models.program.lower import Lowering, turns_in_attention, windows_of
 from fdjax.models.program.views import (
-    Rows,
+    RowCounts,
     Views,
     refuse_views,
     view_shapes,
@@ -79,7 +79,12 @@ def _bytes_of(call: LayerProgram, memory: Memory, calls: "_Calls", views: Views)
 
 
 class _Calls(NamedTuple):
-    """Of attention, one for each window; none where there are no such rows."""
+    """Of attention, one for each window; none where there are no such rows.
+
+    Attributes:
+        decoding: of rows with one token each.
+        prompts: of rows with any number of tokens.
+    """
 
     decoding: list[DecodeAttention]
     prompts: list[PrefillAttention]
@@ -207,10 +212,10 @@ def _refuse_rows(call: LayerProgram) -> str | None:
     return None
 
 
-def _rows(call: LayerProgram, views: Views) -> Rows:
+def _rows(call: LayerProgram, views: Views) -> RowCounts:
     tokens, wanted = call.num_tokens, call.batch.wanted
     some, others, shared = views
-    return Rows(
+    return RowCounts(
         tokens=tokens,
         wanted=tokens if wanted is None else wanted.shape[0],
         decoding=0 if some is None else some.num_rows,

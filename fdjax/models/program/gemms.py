@@ -8,7 +8,7 @@ from fdjax.kernels.layer_program import config
 from fdjax.kernels.matmul.params import LibraryConfig, MatmulConfig
 from fdjax.kernels.weight import Weight
 from fdjax.models.program.instructions import Linear
-from fdjax.models.program.views import Rows
+from fdjax.models.program.views import RowCounts
 from fdjax.notation import Array
 
 SLICE_ROWS = 2048
@@ -24,7 +24,7 @@ class Gemms:
         parameters: by path; shapes and types are enough.
     """
 
-    rows: Rows
+    rows: RowCounts
     parameters: Mapping[str, Array | Weight]
     # Layers have GEMMs of the same few shapes, and a choice looks for a file.
     _choose: Callable[..., MatmulConfig] = field(

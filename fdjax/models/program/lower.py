@@ -19,7 +19,7 @@ from fdjax.models.program import instructions
 from fdjax.models.program.buffers import Buffers, assign
 from fdjax.models.program.gemms import Gemms
 from fdjax.models.program.instructions import Program, Value
-from fdjax.models.program.views import Rows
+from fdjax.models.program.views import RowCounts
 from fdjax.notation import Array
 
 _SCRATCH = Operand(Region.SCRATCH)
@@ -38,7 +38,7 @@ class Lowering:
     """
 
     program: Program
-    rows: Rows
+    rows: RowCounts
     parameters: Mapping[str, Array | Weight]
     windows: Sequence[int]
     _buffers: Buffers = field(init=False)

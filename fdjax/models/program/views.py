@@ -29,7 +29,7 @@ class Views(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowCounts:
     """The rows of a call; static.
 
     Attributes:

@@ -16,9 +16,9 @@ from fdjax.engine.request import Request
 from fdjax.engine.statistics import EngineStatistics
 from fdjax.errors import EngineDeadError
 from fdjax.serve.apart import asking
-from fdjax.serve.apart.calls import Calls
 from fdjax.serve.apart.increments import increments
 from fdjax.serve.apart.line import Line
+from fdjax.serve.apart.questions import Questions
 from fdjax.serve.apart.wire import BEAT_S, Message
 from fdjax.serve.claims import Claim, Claims
 from fdjax.serve.switching import switch_often
@@ -58,7 +58,7 @@ class EngineProcess:
         self._claims = Claims(self)
         self._tickets: dict[int, Ticket] = {}
         self._others: set[int] = set()
-        self._calls = Calls(line.send, self._claims.give_back)
+        self._questions = Questions(line.send, self._claims.give_back)
         self._last_name = 0
         self._began_s: float | None = None
         self._heard_s: float | None = None
@@ -98,7 +98,7 @@ class EngineProcess:
         self._attach()
         with contextlib.suppress(TimeoutError, EngineDeadError):
             async with asyncio.timeout(_LOOK_S):
-                told = await self._calls.answered("look", {})
+                told = await self._questions.answered("look", {})
                 self._statistics = asking.statistics_heard(told["statistics"])
                 self.num_made = told["num_made"]
 
@@ -128,7 +128,7 @@ class EngineProcess:
             "params": asking.params_told(submissions[0].params),
             "origin": asking.origin_told(claim.origin),
         }
-        answer = await self._calls.answered("add", told, columns, claim)
+        answer = await self._questions.answered("add", told, columns, claim)
         return [
             request
             for submission, max_tokens in zip(
@@ -205,7 +205,7 @@ class EngineProcess:
                 self._began_s = None
                 self._take(message)
             case "answer":
-                self._calls.take(told)
+                self._questions.take(told)
             case "beat":
                 age_s = told["step_age_s"]
                 self._began_s = time.monotonic() - age_s if age_s else None
@@ -259,7 +259,7 @@ class EngineProcess:
         self._others.clear()
         for ticket in tickets.values():
             ticket.to([(ticket, EngineDeadError(text))])
-        self._calls.end(text)
+        self._questions.end(text)
 
 
 def how_it_ended(status: int) -> str:

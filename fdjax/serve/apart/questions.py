@@ -13,7 +13,7 @@ from fdjax.serve.claims import Claim
 
 
 @dataclass(frozen=True)
-class _Call:
+class _Question:
     """What the engine's process is to answer.
 
     Attributes:
@@ -25,7 +25,7 @@ class _Call:
     claim: Claim | None = None
 
 
-class Calls:
+class Questions:
     """All that is to be answered.
 
     Args:
@@ -38,7 +38,7 @@ class Calls:
     ) -> None:
         self._send = send
         self._give_back = give_back
-        self._calls: dict[int, _Call] = {}
+        self._questions: dict[int, _Question] = {}
         self._last = 0
 
     async def answered(
@@ -63,34 +63,34 @@ class Calls:
         self._last += 1
         call = self._last
         answer = asyncio.get_running_loop().create_future()
-        self._calls[call] = _Call(answer, claim)
+        self._questions[call] = _Question(answer, claim)
         self._send(Message(kind, {**fields, "call": call}, columns))
         try:
             return await answer
         finally:
-            self._calls.pop(call, None)
+            self._questions.pop(call, None)
 
     def take(self, told: dict[str, Any]) -> None:
         """Hands an answer over, if anybody waits for it."""
-        call = self._calls.pop(told["call"], None)
-        if call is None:
+        question = self._questions.pop(told["call"], None)
+        if question is None:
             return
-        if call.claim is not None:
-            self._give_back(call.claim)
-        if call.answer.done():  # whoever asked has gone
+        if question.claim is not None:
+            self._give_back(question.claim)
+        if question.answer.done():  # whoever asked has gone
             return
         if "error" in told:
-            call.answer.set_exception(asking.error_heard(told["error"]))
+            question.answer.set_exception(asking.error_heard(told["error"]))
         else:
-            call.answer.set_result(told)
+            question.answer.set_result(told)
 
     def end(self, text: str) -> None:
         """Tells all who wait that the engine is dead, from any thread."""
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
+        unanswered, self._questions = self._questions, {}
+        for question in unanswered.values():
             with contextlib.suppress(RuntimeError):  # its loop is closed
-                loop = call.answer.get_loop()
-                loop.call_soon_threadsafe(_fail, call.answer, text)
+                loop = question.answer.get_loop()
+                loop.call_soon_threadsafe(_fail, question.answer, text)
 
 
 def _fail(answer: asyncio.Future[dict[str, Any]], text: str) -> None:
