@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -148,6 +149,10 @@ def test_beams_have_their_prompt_and_tokens_of_their_own():
     assert (slots[4, :32] != slots[0, :32]).all()
 
 
+def _lowered(attend: Any, call: Any, *, rounds: int = 3) -> jax.stages.Lowered:
+    return jax.jit(attention_times.chain(attend, rounds=rounds)).lower(call)
+
+
 def _programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, PagedAttention]]:
     """What is timed, in the place of its time."""
     kept: list[tuple[Any, PagedAttention]] = []
@@ -171,8 +176,7 @@ def test_programs_read_each_and_once(
     h200.pretend(monkeypatch, tmp_path)
     monkeypatch.setattr(attention_times, "_LAYERS", (2, 2))
     texts = [
-        attention_times.lowered(attend, call, rounds=3).as_text()
-        for attend, call in _programs(monkeypatch)
+        _lowered(attend, call).as_text() for attend, call in _programs(monkeypatch)
     ]
     prefixes = [text.count("shared_prefix") for text in texts]
     assert prefixes[0] == prefixes[2] == 0
@@ -195,7 +199,7 @@ def test_a_program_has_the_blocks_that_are_asked_for(
         with table.PART.using(blocks):
             chosen = config.heuristic(config.Sizes(8, 8, 2048))
             assert chosen.warps == (16 if start == 1 else 8)
-            program = attention_times.lowered(attention_times.attend, call, rounds=3)
+            program = _lowered(attention_times.attend, call)
             texts.append(program.as_text())
     assert texts[0] != texts[1]
 
@@ -207,7 +211,7 @@ def test_layers_are_chained_and_timed(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(attention_times, "RUN_US", 100)
     call = attention_times._of_equal_rows(2, 32)
-    run = attention_times.lowered(add_layer, call, rounds=5).compile()
+    run = _lowered(add_layer, call, rounds=5).compile()
     assert_close(run(call), call.q + 5 * (1 + 2), reduction=1)
     assert 0 < attention_times.microseconds(add_layer, call) < 1e6
     with pytest.raises(Unsupported, match="decode_attention"):
