@@ -10,7 +10,8 @@ import pytest
 
 from fdjax.kernels.activations import ACTIVATIONS
 from fdjax.kernels.decode_attention.unified import SchemeAttributes
-from fdjax.kernels.layer_program.launches import CODES, Launch
+from fdjax.kernels.layer_program.encoding import CODES
+from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.operands import (
     ABSENT,
     OFFSET_BITS,

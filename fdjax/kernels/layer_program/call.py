@@ -12,7 +12,8 @@ from fdjax.kernels import ffi
 from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import config as decode_config
 from fdjax.kernels.decode_attention import cuda as decode_cuda
-from fdjax.kernels.layer_program.launches import Launch, encode
+from fdjax.kernels.layer_program.encoding import encode
+from fdjax.kernels.layer_program.launches import Launch
 from fdjax.kernels.layer_program.memory import Memory, blocks_of, places_in
 from fdjax.kernels.paged import KVCache, SharedPrefixes, handlers_table
 from fdjax.kernels.prefill_attention import PrefillAttention

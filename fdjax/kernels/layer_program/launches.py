@@ -1,20 +1,13 @@
-"""The launches of a step, as the handler is told them: one flat array of integers.
+"""The launches of a step: what each does, its numbers, and where its operands lie.
 
-`ffi/layer_program/chain.h` reads what `encode` writes: for each launch its code, its
-numbers, and where its operands lie.
+`encoding` writes them as the handler is told them, field by field, in their order.
 """
 
-import functools
-import struct
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
 
 from fdjax.kernels.decode_attention.unified import SchemeAttributes
-from fdjax.kernels.layer_program.operands import ABSENT, Operand, WeightOperand
-from fdjax.kernels.matmul.params import KERNELS, MatmulConfig, config_numbers
+from fdjax.kernels.layer_program.operands import Operand, WeightOperand
+from fdjax.kernels.matmul.params import MatmulConfig
 from fdjax.kernels.paged import ScoreAttributes
 
 
@@ -49,7 +42,19 @@ class Embed:
 class Norm:
     """`out = norm(x + delta)`, and `total = x + delta` where there is a `delta`.
 
-    Where there is a `delta_scale`, `delta` is RMS-normalised first.
+    Attributes:
+        rows: of `x`.
+        columns: of a row.
+        epsilon: added to the variance, or to the mean square.
+        scale_offset: added to the stored scale.
+        x: the residual stream.
+        delta: what is added to it, if anything is.
+        delta_scale: of an RMS norm of `delta` before it is added, with the same
+            constants, if there is one.
+        scale: one factor a column.
+        bias: of a layer norm; an RMS norm has none.
+        total: where `x + delta` goes, if there is a `delta`.
+        out: where to.
     """
 
     rows: int
@@ -67,7 +72,22 @@ class Norm:
 
 @dataclass(frozen=True)
 class HeadNorm:
-    """Query and key heads of `x`, each normalised."""
+    """Query and key heads of `x`, each normalised.
+
+    Attributes:
+        rows: of `x`, each with all heads of q, k and v.
+        num_heads: query heads.
+        num_kv_heads: key heads, and as many value heads, which stay as they are.
+        head_dim: `D`.
+        epsilon: as in `Norm`.
+        scale_offset: as in `Norm`.
+        x: q, k and v.
+        scale: one factor a dimension of a query head.
+        bias: of layer norms of query heads; RMS norms have none.
+        key_scale: as `scale`, of key heads.
+        key_bias: as `bias`, of key heads.
+        out: where to.
+    """
 
     rows: int
     num_heads: int
@@ -94,8 +114,13 @@ class Linear:
         gated: whether `y` is `activation(gate) * up`, of half as many columns.
         activation: its place among `fdjax.kernels.activations`.
         config: which kernel serves, and its launch config.
+        x: what is multiplied.
+        weight: `[N, K]`, of whatever format.
+        bias: one number a row of the weight, if there is one.
+        residual: what is added, if anything is; `y` may lie there.
+        y: where to.
         slice_rows: rows of which the library writes gate and up at a time; else 0.
-        wide: where to.
+        wide: where it writes them, if it does.
     """
 
     m: int
@@ -115,7 +140,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Activate:
-    """`y = activation(y)`, of `size` elements."""
+    """`y = activation(y)`, of `size` elements.
+
+    `activation` is its place among `fdjax.kernels.activations`.
+    """
 
     size: int
     activation: int
@@ -124,7 +152,13 @@ class Activate:
 
 @dataclass(frozen=True)
 class Rotate:
-    """Queries at their positions; keys and values of all tokens into their pages."""
+    """Queries at their positions; keys and values of all tokens into their pages.
+
+    Attributes:
+        layer: whose keys and values they are.
+        qkv: of all tokens.
+        query: where rotated queries go.
+    """
 
     layer: int
     qkv: Operand
@@ -139,9 +173,11 @@ class Decode:
         layer: whose keys and values.
         scores: what becomes of them.
         scheme: of the softmax.
-        plan: which one.
+        plan: which of the call's: there is one for each window.
         rotates: `q` is `qkv` as its GEMM left it: attention rotates and writes.
         shares: `Share` adds to the result: what it needs for that is kept.
+        q: the queries.
+        out: where to; it may be where they lie, if they are no `qkv`.
     """
 
     layer: int
@@ -156,7 +192,16 @@ class Decode:
 
 @dataclass(frozen=True)
 class Prefill:
-    """Attention of rows with any number of tokens, whose keys are in their pages."""
+    """Attention of rows with any number of tokens, whose keys are in their pages.
+
+    Attributes:
+        layer: whose keys and values.
+        scores: what becomes of them.
+        scheme: of the softmax.
+        tiles: which of the call's lists of work: there is one for each window.
+        q: the queries.
+        out: where to; it may be where they lie.
+    """
 
     layer: int
     scores: ScoreAttributes
@@ -168,7 +213,14 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Sum:
-    """`total = x + delta`, of `size` elements."""
+    """`total = x + delta`, of `size` elements.
+
+    Attributes:
+        size: elements.
+        x: the residual stream.
+        delta: what is added to it.
+        total: where to; it may be where either lies.
+    """
 
     size: int
     x: Operand
@@ -178,7 +230,15 @@ class Sum:
 
 @dataclass(frozen=True)
 class Gather:
-    """The rows of `x` that are wanted, or those that decode; `x` has `rows`."""
+    """Some rows of `x`, one after the other.
+
+    Attributes:
+        decoding: those that decode, else those that are wanted.
+        columns: of a row.
+        rows: of `x`.
+        x: all rows.
+        out: where to.
+    """
 
     decoding: bool
     columns: int
@@ -189,7 +249,15 @@ class Gather:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Rows of `x` to where the wanted, or the decoding ones are in `out`'s `rows`."""
+    """The rows of `x` to where they belong among others.
+
+    Attributes:
+        decoding: they are those that decode, else those that are wanted.
+        columns: of a row.
+        rows: of `out`.
+        x: rows one after the other.
+        out: where to; its other rows stay as they are.
+    """
 
     decoding: bool
     columns: int
@@ -200,7 +268,14 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Share:
-    """Adds to `out`, of rows with one token, what they find in prefixes they share."""
+    """Adds to `out`, of rows with one token, what they find in prefixes they share.
+
+    Attributes:
+        layer: whose keys and values.
+        scores: what becomes of them.
+        q: the queries, at their positions.
+        out: what `Decode` has left there, over what is the rows' own.
+    """
 
     layer: int
     scores: ScoreAttributes
@@ -222,54 +297,3 @@ type Launch = (
     | Scatter
     | Share
 )
-
-# In the order of the enum Code of reader.h.
-CODES: tuple[type[Launch], ...] = (
-    *(Embed, Norm, HeadNorm, Linear, Activate, Rotate, Decode, Prefill, Sum, Gather),
-    *(Scatter, Share),
-)
-_CODE_OF = {launch: code for code, launch in enumerate(CODES)}
-
-
-def encode(launches: Iterable[Launch]) -> np.ndarray:
-    """The array that the handler reads, of int64."""
-    numbers: list[int] = []
-    for launch in launches:
-        numbers.append(_CODE_OF[type(launch)])
-        _add_fields(numbers, launch)
-    return np.array(numbers, np.int64)
-
-
-def _add_fields(
-    numbers: list[int], part: Launch | ScoreAttributes | SchemeAttributes
-) -> None:
-    """Adds its numbers: every size of a call has hundreds of launches."""
-    for name in _names(type(part)):
-        value: object = getattr(part, name)
-        if value is None:
-            numbers.append(ABSENT)
-        elif isinstance(value, int):
-            numbers.append(int(value))
-        elif isinstance(value, Operand):
-            numbers.append(value.number)
-        elif isinstance(value, float):
-            numbers.append(_bits(value))
-        elif isinstance(value, WeightOperand):
-            numbers.extend(value.numbers)
-        elif isinstance(value, KERNELS):
-            numbers.extend(config_numbers(value))
-        else:
-            assert isinstance(value, ScoreAttributes | SchemeAttributes)
-            _add_fields(numbers, value)
-
-
-@functools.cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    """Of its fields."""
-    return tuple(field.name for field in fields(kind))
-
-
-def _bits(value: float) -> int:
-    """Of a float32."""
-    (bits,) = struct.unpack("i", struct.pack("f", value))
-    return bits

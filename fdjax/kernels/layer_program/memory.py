@@ -20,14 +20,30 @@ ALIGNMENT = ffi.limit("layer_program", "alignment")
 
 @dataclass(frozen=True)
 class Memory:
-    """Columns of the three buffers, and elements of scratch memory."""
+    """What the launches of a step need.
+
+    Attributes:
+        widths: columns of the three buffers of activations.
+        scratch: elements that one instruction's launches have to themselves.
+    """
 
     widths: tuple[int, int, int]
     scratch: int
 
 
 class Blocks(NamedTuple):
-    """Bytes of what a step alone needs, besides its results."""
+    """Bytes of what a step alone needs, besides its results.
+
+    Attributes:
+        first: the first buffer of activations: the residual stream.
+        second: the second, as wide.
+        third: the third, as wide as the widest value beside them.
+        scratch: see `Memory`.
+        decode_records: what pieces of rows that decode leave, to be merged.
+        prefill_records: what pieces of prompts leave.
+        about: what the weights of rows that share prefixes are relative to, and sums.
+        shared_records: what pieces of prefixes that rows share leave.
+    """
 
     first: int
     second: int
