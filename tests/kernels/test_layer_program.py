@@ -14,8 +14,9 @@ from fdjax.kernels import op
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.kernels.embedding import OP as EMBEDDING
 from fdjax.kernels.layer_program import call as layer_program
-from fdjax.kernels.layer_program import config
+from fdjax.kernels.layer_program import config, table
 from fdjax.kernels.layer_program.launches import Decode, Launch, Linear, Share
+from fdjax.kernels.layer_program.table import ChainRows
 from fdjax.kernels.matmul.params import (
     FlatConfig,
     GemmConfig,
@@ -70,13 +71,13 @@ def test_launches_do_what_the_instructions_say(
     assert (64 in slices) == (name == "llama" and rows == MANY)
 
 
-@pytest.mark.parametrize("efficient", [0.0, 1.0])
+@pytest.mark.parametrize("efficient", [0, 1])
 def test_a_gate_inside_its_gemm_needs_no_room(
-    efficient: float, monkeypatch: pytest.MonkeyPatch
+    efficient: int, monkeypatch: pytest.MonkeyPatch
 ):
     told = _simulate(monkeypatch)
-    monkeypatch.setattr(config, "EFFICIENT", efficient)
-    cuda.run(call_of(config_of("llama"), "decode", MANY))
+    with table.PART.using(ChainRows(persistent_from=1000 * efficient)):
+        cuda.run(call_of(config_of("llama"), "decode", MANY))
     gated = [one for one in told if isinstance(one, Linear) and one.gated]
     kernel = PersistentConfig if efficient == 0 else LibraryConfig
     assert {type(one.config) for one in gated} == {kernel}
@@ -198,14 +199,11 @@ def test_the_chain_agrees_with_the_definition(
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 @pytest.mark.parametrize("kind", ["decode", "mixed"])
-def test_a_gate_inside_its_gemm_agrees(
-    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_gate_inside_its_gemm_agrees(name: str, kind: str):
     """As in calls whose tiles fill the SMs; these are too small for that."""
     skip_without("layer_program", "gpu")
-    monkeypatch.setattr(config, "EFFICIENT", 0.0)
     call = call_of(config_of(name), kind, MANY, dtype="bfloat16")
-    with OP.using("cuda"):
+    with OP.using("cuda"), table.PART.using(ChainRows(persistent_from=0)):
         actual = jax.jit(OP)(call)
     assert_agree(actual, _defined(call))
 
@@ -360,9 +358,14 @@ def test_attention_has_room_beside_the_gemm_before_it():
     alone = config.choose(8, 6144, 4096)
     beside = config.choose(8, 6144, 4096, beside_attention=True)
     assert isinstance(alone, FlatConfig) and isinstance(beside, FlatConfig)
-    assert alone.shared_bytes(8) > config.BESIDE_ATTENTION_BYTES
-    assert beside.shared_bytes(8) <= config.BESIDE_ATTENTION_BYTES
+    room = ChainRows().beside_bytes
+    assert alone.shared_bytes(8) > room >= beside.shared_bytes(8)
     assert replace(beside, stages=alone.stages) == alone
+    with table.PART.using(ChainRows(beside_rows=7)):
+        assert config.choose(8, 6144, 4096, beside_attention=True) == alone
+    with table.PART.using(ChainRows(beside_bytes=0)):
+        least = config.choose(8, 6144, 4096, beside_attention=True)
+    assert least == replace(alone, stages=1)
 
 
 @pytest.mark.usefixtures("on_h200")

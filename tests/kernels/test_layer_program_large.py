@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fdjax.config import LayerSpec, Rope
-from fdjax.kernels.layer_program import config as launch_config
+from fdjax.kernels.layer_program import table
+from fdjax.kernels.layer_program.table import ChainRows
 from fdjax.kernels.paged import KVCache
 from fdjax.layers import packed_batch
 from fdjax.models import ModelConfig, random_weights
@@ -133,18 +134,17 @@ def test_the_large_call_is_beyond_2_to_the_31():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("efficient", [0.0, 1.0], ids=["persistent", "library"])
-def test_offsets_beyond_2_to_the_31_are_right(
-    efficient: float, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("efficient", [0, 1000], ids=["persistent", "library"])
+def test_offsets_beyond_2_to_the_31_are_right(efficient: int):
     """In lent pages, 18 GB of them, with the gate inside its GEMM and behind it."""
     skip_without("layer_program", "gpu")
-    monkeypatch.setattr(launch_config, "EFFICIENT", efficient)
+    choices = ChainRows(persistent_from=efficient)
     held, rows = _held(LARGE), np.array(SAMPLE)
     call = LARGE.call(held, np.arange(LARGE.num_rows), LARGE.places(rows))
     array, held_pages = call.kv.array, call.kv.num_pages
     page_bytes = array.nbytes // held_pages
-    more = -(-cuda.activation_bytes(call) // page_bytes)
+    with table.PART.using(choices):
+        more = -(-cuda.activation_bytes(call) // page_bytes)
     assert more * page_bytes > 2 * 2**33
     shape = (held_pages + more, *array.shape[1:])
     arena = replace(call.kv, array=jnp.zeros(shape, array.dtype), lent=True)
@@ -154,4 +154,5 @@ def test_offsets_beyond_2_to_the_31_are_right(
         with OP.using("cuda"):
             return OP(replace(call, kv=kv))
 
-    _agrees(LARGE, held, chain(arena, call), rows)
+    with table.PART.using(choices):
+        _agrees(LARGE, held, chain(arena, call), rows)

@@ -71,7 +71,10 @@ def test_a_gate_is_judged_by_the_tile_that_it_has(gate: str, bias: bool):
     assert chosen(8192) == tiles
     # It fills the SMs as the other does, and is read from shared memory more often.
     assert chosen(1024) == LibraryConfig(0)
-    assert persistent.efficiency(tiles, 1024, 28672, gated=True) < config.EFFICIENT
+    assert (
+        persistent.efficiency(tiles, 1024, 28672, gated=True)
+        < ChainRows().persistent_from / 1000
+    )
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -110,9 +113,14 @@ def test_a_table_steers_the_program():
             {**PART, "gemm_up_to": 129},
             "gemm_up_to is 129; it is a whole number from 32",
         ),
-        ({**PART, "more": 1}, "'more' is none of flat_up_to, gemm_up_to, gemv_up_to"),
+        (
+            {**PART, "more": 1},
+            "'more' is none of beside_bytes, beside_rows, flat_up_to",
+        ),
         ({**PART, "library": [{"m": 1, "n": 1, "k": 1}]}, "has no 'candidate'"),
         ({**PART, "library": [7]}, "layer_program: "),
+        ({**PART, "persistent_from": 1002}, "persistent_from is 1002; it is a whole"),
+        ({**PART, "beside_bytes": 0.5}, "beside_bytes is 0.5; it is a whole number"),
         ({"gemv_up_to": 1}, "layer_program has no 'flat_up_to'"),
     ],
 )

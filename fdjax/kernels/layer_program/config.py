@@ -12,19 +12,6 @@ from fdjax.kernels.matmul.params import (
     MatmulConfig,
 )
 
-# What a block of the QKV GEMM may take of an SM's shared memory up to FEW_ROWS rows, so
-# that a block of attention starts beside it and fetches pages while it ends. On an H200
-# layers of Llama-3-8B take 4.05 ms at 8 x 1,024 with a ring of 9 stages, 4.11 with 15;
-# at 16 x 1,024 4.35 with 8, 4.39 with 13; at 64 all are level.
-BESIDE_ATTENTION_BYTES = 132 * 1024
-FEW_ROWS = 16
-
-# From this efficiency on a gated GEMM is by `persistent`, which has the gate inside. At
-# the power limit of an H200 the GEMMs of a layer of Llama-3-8B take up to 4 % less time
-# so than by cuBLASLt with a kernel for the gate; those without a gate as long by either
-# (docs/kernels/matmul.md).
-EFFICIENT = 0.95
-
 
 def choose(
     m: int,
@@ -54,13 +41,16 @@ def choose(
     if m > rows.gemm_up_to:
         if gate is not None:
             tiles = persistent.choose(m, n, activation=gate, bias=bias)
-            if persistent.efficiency(tiles, m, n, gated=True) >= EFFICIENT:
+            filled = persistent.efficiency(tiles, m, n, gated=True)
+            if 1000 * filled >= rows.persistent_from:
                 return tiles
         return LibraryConfig(rows.candidates.get((m, n, k), 0))
     if m > rows.flat_up_to:
         return gemm.choose(n, k)
     config = matmul_config.flat_config(m, n, k, gated=gate is not None)
-    return _beside_attention(m, config) if beside_attention else config
+    if beside_attention and m <= rows.beside_rows:
+        return _within(rows.beside_bytes, m, config)
+    return config
 
 
 def source(m: int, shapes: tuple[tuple[int, int], ...]) -> str:
@@ -85,12 +75,8 @@ def source(m: int, shapes: tuple[tuple[int, int], ...]) -> str:
     return f"GEMMs by {', '.join(names)}"
 
 
-def _beside_attention(m: int, config: FlatConfig) -> FlatConfig:
+def _within(num_bytes: int, m: int, config: FlatConfig) -> FlatConfig:
     """With a ring no larger than leaves attention's blocks room."""
-    while (
-        m <= FEW_ROWS
-        and config.stages > 1
-        and config.shared_bytes(m) > BESIDE_ATTENTION_BYTES
-    ):
+    while config.stages > 1 and config.shared_bytes(m) > num_bytes:
         config = dataclasses.replace(config, stages=config.stages - 1)
     return config
