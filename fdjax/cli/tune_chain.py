@@ -11,11 +11,13 @@ from rich.table import Table
 from fdjax.cli import progress
 from fdjax.cli.tables import print_all, titled
 from fdjax.cli.tuned_part import before, write
+from fdjax.config import GatedMlp
 from fdjax.engine.buckets import fine_ladder
 from fdjax.generate import chain_times
 from fdjax.kernels.layer_program.table import PART, ChainRows
 from fdjax.kernels.tuning.chain import LIBRARY, MOST, Points, chosen, profile, serving
 from fdjax.kernels.tuning.chain_candidates import Candidates, faster, merged
+from fdjax.kernels.tuning.chain_gate import Gated, compared, with_gate
 from fdjax.models.config import ModelConfig
 from fdjax.models.linears import linears
 
@@ -23,6 +25,8 @@ ROWS = (1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 # Sizes of calls with prompts. In larger ones the library's first candidates are within
 # a percent of the best (an H200).
 SIZES = fine_ladder(ROWS[-1], 1024)
+# Sizes whose tiles of gated GEMMs fill the SMs more and less.
+GATED = (512, 640, 768, 832, 896, 960, 1024, 2048, 3072)
 
 
 def check(config: ModelConfig, dtype: jax.typing.DTypeLike, path: pathlib.Path) -> None:
@@ -63,16 +67,23 @@ def measure(
     stood = before(path, PART)
     times = chain_times.ChainTimes(config, dtype, most_rows=ROWS[-1])
     shapes = _shapes(config, dtype)
-    with progress.stepping(len(ROWS) + len(SIZES), "measuring steps") as advance:
+    num_steps = len(ROWS) + len(SIZES) + len(GATED)
+    with progress.stepping(num_steps, "measuring steps") as advance:
         points = profile(times, ROWS, stood, on_point=advance)
         found = chosen(points, stood)
         candidates = faster(times, SIZES, shapes, found, on_point=advance)
-    every = merged(stood.candidates, candidates, SIZES, shapes)
-    found = replace(found, candidates=every)
+        every = merged(stood.candidates, candidates, SIZES, shapes)
+        found = replace(found, candidates=every)
+        if (gemm := _gated(config)) is not None:
+            found = with_gate(
+                found, compared(times, GATED, gemm, found, on_point=advance)
+            )
     write(path, PART, _fields(found), "steps of four layers")
     if not quiet:
         print_all(_shown(points, found))
         progress.note(_told(candidates))
+        filled = f"{found.persistent_from} thousandths"
+        progress.note(f"gates are inside GEMMs whose tiles fill {filled} of the SMs")
 
 
 def _shapes(
@@ -81,6 +92,14 @@ def _shapes(
     """`[N, K]` of the layers' weights, each once."""
     layers = (one for one in linears(config, dtype=dtype) if one.name != "head")
     return [*dict.fromkeys((one.n, one.k) for one in layers)]
+
+
+def _gated(config: ModelConfig) -> Gated | None:
+    """The GEMM with a gate of its first layer, if that has one."""
+    mlp = config.layers[0].mlp
+    if not isinstance(mlp, GatedMlp):
+        return None
+    return Gated(mlp.up_size, mlp.activation, mlp.bias)
 
 
 def _told(found: Candidates) -> str:
