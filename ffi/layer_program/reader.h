@@ -1,5 +1,5 @@
 // A program as Python writes it: one flat array of integers, a launch after the other
-// (fdjax/kernels/layer_program/launches.py). Every operand is checked against the
+// (fdjax/kernels/layer_program/encoding.py). Every operand is checked against the
 // memory that it lies in.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace fdjax::layer_program {
 
-// In the order of the classes of launches.py.
+// In the order of the classes of encoding.py.
 enum class Code : int64_t {
   kEmbed,
   kNorm,
