@@ -25,6 +25,10 @@ def _odd_heads(one: Launch) -> Launch:
     return replace(one, head_dim=60) if isinstance(one, HeadNorm) else one
 
 
+def _unshared(one: Launch) -> Launch:
+    return replace(one, shares=False) if isinstance(one, Decode) else one
+
+
 def _scaled(scale: float) -> Change:
     def changed(one: Launch) -> Launch:
         if not isinstance(one, Prefill):
@@ -49,6 +53,7 @@ def _run(call: LayerProgram) -> None:
     [
         ("llama", "decode", _without_total, "a norm has a delta, and no sum to write"),
         ("qwen3", "decode", _odd_heads, "D is 60; norms of heads take multiples of 8"),
+        ("llama", "shared", _unshared, "what rows share does not follow what is their"),
         ("llama", "prefill", _scaled(-1.0), "scale is -1.000000; attention of prompts"),
         ("llama", "prefill", _scaled(float("nan")), "nan; attention of prompts"),
     ],
@@ -69,7 +74,8 @@ def test_launches_that_do_not_go_together_are_refused(
         return run(others, *operands, **options)
 
     monkeypatch.setattr(layer_program, "run", told)
-    call = call_of(config_of(name), kind, 2, dtype="bfloat16")
+    rows = 7 if kind == "shared" else 2
+    call = call_of(config_of(name), kind, rows, dtype="bfloat16")
     with pytest.raises(jax.errors.JaxRuntimeError, match=reason):
         _run(call)
     assert changed

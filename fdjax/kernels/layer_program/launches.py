@@ -175,7 +175,7 @@ class Decode:
         scheme: of the softmax.
         plan: which of the call's: there is one for each window.
         rotates: `q` is `qkv` as its GEMM left it: attention rotates and writes.
-        shares: `Share` adds to the result: what it needs for that is kept.
+        shares: `Share`, which is next, adds to the result: what it needs is kept.
         q: the queries.
         out: where to; it may be where they lie, if they are no `qkv`.
     """
@@ -269,6 +269,8 @@ class Scatter:
 @dataclass(frozen=True)
 class Share:
     """Adds to `out`, of rows with one token, what they find in prefixes they share.
+
+    The launch before it is `Decode`, which does not rotate.
 
     Attributes:
         layer: whose keys and values.
