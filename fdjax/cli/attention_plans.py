@@ -1,19 +1,44 @@
-"""Who does what of a decode step's attention, for rows of lengths that are told."""
+"""Who does what of a step's attention, for rows of lengths that are told."""
 
 import dataclasses
 import pathlib
 from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fdjax.cli.prompt_plans import Prompt, PromptSharing
 from fdjax.errors import ConfigError
 from fdjax.kernels.attention_plan import Plan, make_plan
 from fdjax.kernels.attention_plan.shape import MAX_ROWS
 from fdjax.kernels.decode_attention import config
+from fdjax.kernels.prefill_plan.tiles import KEY_TILE
 from fdjax.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Costs of longer rows, times their heads, would leave a plan's 32 bits.
 _MAX_TOKENS = 2**24
+
+
+class Bars(NamedTuple):
+    """Items as they are drawn, in the order in which they are taken.
+
+    Attributes:
+        takers: which cluster or block has each.
+        costs: how long each is.
+        is_piece: whether each is a piece of something.
+    """
+
+    takers: np.ndarray[Any, np.dtype[np.int64]]
+    costs: np.ndarray[Any, np.dtype[np.int64]]
+    is_piece: np.ndarray[Any, np.dtype[np.bool_]]
+
+    @property
+    def turns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Of each item, how many its taker has had before."""
+        return np.arange(len(self.takers)) // (int(self.takers.max()) + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +60,16 @@ class Sharing:
         """What the busiest cluster does, in parts of the mean over all."""
         loads = self.plan.loads()
         return float(loads.max() / max(loads.mean(), 1))
+
+    def bars(self) -> Bars:
+        """What each cluster does, to be drawn."""
+        slots, items = self.plan.shape.slots, self.plan.items
+        turn, place = np.divmod(np.arange(len(items)), slots)
+        return Bars(
+            np.where(turn % 2 == 0, place, slots - 1 - place),
+            np.array([item.cost for item in items]),
+            np.array([item.pieces > 1 for item in items]),
+        )
 
     def lines(self) -> dict[str, str]:
         """In words."""
@@ -59,33 +94,44 @@ class Sharing:
         return lines
 
 
-def parse_rows(text: str) -> tuple[int, ...]:
-    """Lengths of rows, as "63x512,32768" for 63 rows of 512 tokens and one of 32,768.
+def parse_rows(text: str) -> tuple[tuple[int, ...], tuple[Prompt, ...]]:
+    """Lengths of rows that decode, and prompts.
+
+    Args:
+        text: "63x512,32768" is 63 rows of 512 tokens and one of 32,768; "2x64@1000"
+            are two rows of 64 new tokens after 1,000.
 
     Raises:
         ConfigError: it says something else, more rows than a plan has room for, or
             rows of no tokens or longer than those of any model.
     """
-    lengths: list[int] = []
+    lengths, prompts = list[int](), list[Prompt]()
     for part in text.split(","):
-        count, length = part.split("x", 1) if "x" in part else ("1", part)
-        if not length.isdecimal() or not count.isdecimal():
+        counted, at, before = part.partition("@")
+        count, length = counted.split("x", 1) if "x" in part else ("1", counted)
+        numbers = (count, length, before) if at else (count, length)
+        if not all(number.isdecimal() for number in numbers):
             raise ConfigError(
-                f"--plan {text}: {part!r} is not a length as 512, or a number of rows "
-                "and their length as 63x512"
+                f"--plan {text}: {part!r} is not a length as 512, a number of rows and "
+                "their length as 63x512, or new tokens after others as 64@1000"
             )
-        if len(lengths) + int(count) > MAX_ROWS:
+        if len(lengths) + len(prompts) + int(count) > MAX_ROWS:
             raise ConfigError(f"--plan {text}: more rows than {MAX_ROWS}")
         if int(length) == 0:
             raise ConfigError(
                 f"--plan {text}: {part!r} is a row of no tokens; give 1 or more"
             )
-        if int(length) > _MAX_TOKENS:
+        if int(length) + int(before or 0) > _MAX_TOKENS:
             raise ConfigError(f"--plan {text}: a row of more than {_MAX_TOKENS} tokens")
-        lengths += [int(length)] * int(count)
-    if not lengths:
+        if at:
+            prompts += [Prompt(int(length), int(before))] * int(count)
+        else:
+            lengths += [int(length)] * int(count)
+    if sum(prompt.new for prompt in prompts) > _MAX_TOKENS:
+        raise ConfigError(f"--plan {text}: more than {_MAX_TOKENS} new tokens")
+    if not lengths and not prompts:
         raise ConfigError(f"--plan {text}: no rows")
-    return tuple(lengths)
+    return tuple(lengths), tuple(prompts)
 
 
 def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sharing:
@@ -113,37 +159,46 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
     return Sharing(lengths, chosen, plan)
 
 
-def draw(sharing: Sharing, path: pathlib.Path) -> None:
-    """Draws what each cluster does, one item above the other.
+def draw(
+    decoding: Sharing | None, prompts: PromptSharing | None, path: pathlib.Path
+) -> None:
+    """Draws what each cluster and each block does, one item above the other.
 
     Args:
-        sharing: the plan.
+        decoding: of rows that decode.
+        prompts: of rows with several new tokens.
         path: the picture; its suffix says the format.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.subplots()
-    slots, items = sharing.plan.shape.slots, sharing.plan.items
-    below = np.zeros(slots)
-    for turn in range(-(-len(items) // slots)):
-        taken = items[turn * slots : (turn + 1) * slots]
-        places = np.arange(len(taken))
-        places = places if turn % 2 == 0 else slots - 1 - places
-        costs = np.array([item.cost for item in taken])
-        cut = np.array([item.pieces > 1 for item in taken])
-        for mask, name, colour in (
-            (~cut, "heads of whole rows", "#4c72b0"),
-            (cut, "pieces of cut rows", "#dd8452"),
+    count = (decoding is not None) + (prompts is not None)
+    figure = Figure(figsize=(9, 4 * count), layout="constrained")
+    (*axes,) = figure.subplots(count, squeeze=False)[:, 0]
+    if decoding is not None:
+        _draw_items(axes[0], decoding.bars(), ("whole rows", "pieces of cut rows"))
+        axes[0].set(xlabel="cluster", ylabel="tokens of a head")
+    if prompts is not None:
+        bars = Bars(prompts.takers, prompts.costs, prompts.is_piece)
+        _draw_items(axes[-1], bars, ("tiles of queries", "pieces of tiles' keys"))
+        axes[-1].set(xlabel="block", ylabel=f"tiles of {KEY_TILE} keys")
+    figure.savefig(path)
+
+
+def _draw_items(axes: "Axes", bars: Bars, names: tuple[str, str]) -> None:
+    below = np.zeros(int(bars.takers.max()) + 1)
+    for turn in np.unique(bars.turns):
+        now = bars.turns == turn
+        for is_piece, name, colour in zip(
+            (False, True), names, ("#4c72b0", "#dd8452"), strict=True
         ):
-            label = name if turn == 0 and mask.any() else None
-            bottom, heights = below[places[mask]], costs[mask]
+            chosen = now & (bars.is_piece == is_piece)
+            label = name if turn == 0 and chosen.any() else None
+            takers, costs = bars.takers[chosen], bars.costs[chosen]
             axes.bar(
-                places[mask], heights, 1.0, bottom, color=colour, ec="w", lw=0.3,
+                takers, costs, 1.0, below[takers], color=colour, ec="w", lw=0.3,
                 label=label,
             )  # fmt: skip
-        below[places] += costs
+        below[bars.takers[now]] += bars.costs[now]
     axes.axhline(float(below.mean()), color="k", lw=0.8, ls="--", label="mean")
-    axes.set(xlabel="cluster", ylabel="tokens of a head", xlim=(-0.5, slots - 0.5))
+    axes.set(xlim=(-0.5, len(below) - 0.5))
     axes.legend(loc="lower right")
-    figure.savefig(path)

@@ -73,7 +73,7 @@ def inspect(
         typer.Option(
             metavar="LENGTHS",
             help="Instead: how attention over rows of these lengths is shared out on a "
-            "GPU, as 63x512,32768.",
+            "GPU, as 63x512,32768; 2x64@1000 are two of 64 new tokens after 1,000.",
         ),
     ] = None,
     program: Annotated[
@@ -187,19 +187,24 @@ def _show_plan(
     *,
     page_size: int,
 ) -> None:
-    from fdjax.cli import attention_plans
+    from fdjax.cli import attention_plans, prompt_plans
     from fdjax.cli.plots import check_plots
     from fdjax.cli.tables import pairs, print_all
     from fdjax.serve.setup import Settings
 
-    lengths = attention_plans.parse_rows(rows)
+    lengths, prompts = attention_plans.parse_rows(rows)
     if plot is not None:
         check_plots(plot)
-    settings = Settings.of(configuration(model, revision), softmax="synchronised")
-    sharing = attention_plans.share(settings.config, lengths, page_size=page_size)
-    print_all(pairs("Attention", sharing.lines()))
+    config = Settings.of(configuration(model, revision), softmax="synchronised").config
+    decoding = new = None
+    if lengths:
+        decoding = attention_plans.share(config, lengths, page_size=page_size)
+        print_all(pairs("Attention", decoding.lines()))
+    if prompts:
+        new = prompt_plans.share(config, prompts)
+        print_all(pairs("Attention of prompts", new.lines()))
     if plot is not None:
-        attention_plans.draw(sharing, plot)
+        attention_plans.draw(decoding, new, plot)
 
 
 def _report(

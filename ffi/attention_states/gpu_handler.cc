@@ -76,10 +76,7 @@ ffi::Error handle(gpu_stream stream, const paged::Attributes& attributes,
                               log_sums,
                               records},
                              &p));
-  if (!(attributes.scores.scale > 0.0f)) {
-    return invalid("scale is " + std::to_string(attributes.scores.scale) +
-                   "; the handler takes above 0");
-  }
+  FDJAX_RETURN_IF_ERROR(prefill_attention::check_scale(attributes.scores.scale));
   if (p.queries == 0 || p.num_tiles == 0) return ffi::Error::Success();
   return launch_16_bits("attention_states", q.element_type(), [&](auto type) {
     return launch_attention_states<typename decltype(type)::type>(stream, p);

@@ -120,6 +120,7 @@ class AttentionChain {
     const int64_t size = int64_t{p.queries} * a.kv_heads * a.group * a.head_dim;
     a.q = reader_.operand(size);
     a.out = reader_.operand(size);
+    if (a.q == a.out) reader_.refuse("queries lie where what they find is added");
     a.kv = static_cast<char*>(a.kv) + index * attention_.layer_bytes;
     check_scale(a.scale);
     if (!is_right() || p.queries == 0 || p.num_tiles == 0) return cudaSuccess;

@@ -21,6 +21,13 @@ inline ffi::Error check_limits(const paged::Dims& d) {
                         std::to_string(kHeadMultiple));
 }
 
+// The largest score must be that of the largest product.
+inline ffi::Error check_scale(float scale) {
+  if (scale > 0.0f) return ffi::Error::Success();  // NaN is not
+  return paged::invalid("scale is " + std::to_string(scale) +
+                        "; the handler takes above 0");
+}
+
 // The scheme is a GPU's: on a CPU results are the same, and the softmax synchronised.
 struct Attributes {
   paged::Attributes attention;

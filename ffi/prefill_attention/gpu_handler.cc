@@ -6,13 +6,6 @@
 namespace fdjax::prefill_attention {
 namespace {
 
-using paged::invalid;
-
-ffi::Error check_scale(float scale) {
-  if (scale > 0.0f) return ffi::Error::Success();
-  return invalid("scale is " + std::to_string(scale) + "; the handler takes above 0");
-}
-
 ffi::Error failed(cudaError_t error) {
   return ffi::Error::Internal(std::string("prefill_attention: ") +
                               cudaGetErrorString(error));

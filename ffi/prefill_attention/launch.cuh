@@ -57,7 +57,8 @@ bool encode_sources(const Params& p, Sources* sources) {
 }
 
 // Prefixes are read while rows' own attention is under way, which is launched before
-// them and starts when all before it has ended: what is read here nobody writes then.
+// them and starts when all before it has ended: what is read here nobody writes then,
+// and the records that are written nobody reads.
 template <typename G>
 cudaError_t launch_wgmma(cudaStream_t stream, const Params& p, const Sources& sources) {
   int device, sms;

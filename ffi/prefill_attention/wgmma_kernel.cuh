@@ -170,17 +170,19 @@ class Consumer {
     }
   }
 
-  // Gives back what the producer brings.
+  // Gives back what the producer brings: a tile of keys at least, of an item without
+  // keys, too.
   __device__ void skip() {
     release_queries();
     int first = loop_begin<G>(work_);
-    for (; first < loop_end<G>(work_); first += G::kTileKeys) {
+    do {
       mbarrier_wait(&keys_.full[cursor_.stage], cursor_.parity);
       release(&keys_.empty[cursor_.stage]);
       mbarrier_wait(&values_.full[cursor_.stage], cursor_.parity);
       release(&values_.empty[cursor_.stage]);
       cursor_.advance(kStages);
-    }
+      first += G::kTileKeys;
+    } while (first < loop_end<G>(work_));
   }
 
   // Slots of keys that are not the item's may hold NaN, and a weight of zero would not

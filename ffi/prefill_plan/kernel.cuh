@@ -192,15 +192,16 @@ __device__ inline int class_of(const Tile& tile) {
   return kClasses - 1 - size;
 }
 
-// By all threads: writes `count` items, in the order of their classes, and those of a
-// class as they come; make(i) is one of them.
+// By all threads: writes those of `count` items that have keys, in the order of their
+// classes, and those of a class as they come; make(i) is one of them. Returns how many.
 template <typename Make>
-__device__ void in_order(const Params& p, Shared& shared, int count, Make&& make) {
+__device__ int in_order(const Params& p, Shared& shared, int count, Make&& make) {
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   if (threadIdx.x < kClasses) shared.places[threadIdx.x] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    atomicAdd(&shared.places[class_of(make(i))], 1);
+    const Tile item = make(i);
+    if (key_tiles_of(item) > 0) atomicAdd(&shared.places[class_of(item)], 1);
   }
   __syncthreads();
   if (warp == 0) {
@@ -217,7 +218,7 @@ __device__ void in_order(const Params& p, Shared& shared, int count, Make&& make
     int own = kClasses;  // of who has none
     if (i < count) {
       item = make(i);
-      own = class_of(item);
+      if (key_tiles_of(item) > 0) own = class_of(item);
     }
     const unsigned alike = __match_any_sync(~0u, own);
     const int rank = __popc(alike & ((1u << lane) - 1));
@@ -233,9 +234,10 @@ __device__ void in_order(const Params& p, Shared& shared, int count, Make&& make
       shared.places[threadIdx.x] = place;
     }
     __syncthreads();
-    if (i < count) p.work[shared.of_warp[warp][own] + rank] = item;
+    if (own < kClasses) p.work[shared.of_warp[warp][own] + rank] = item;
     __syncthreads();
   }
+  return shared.places[kClasses - 1];  // where its items end, and so all
 }
 
 // Grid: one block.
@@ -248,9 +250,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   int count = num_tiles;
   if (p.records > 0) {
     count = cut_tiles(p, shared, num_tiles);
-    in_order(p, shared, count, [&](int i) { return piece_of(p, shared, i); });
+    count = in_order(p, shared, count, [&](int i) { return piece_of(p, shared, i); });
   } else {
-    in_order(p, shared, count, [&](int i) { return tile_of(p, shared, i); });
+    count = in_order(p, shared, count, [&](int i) { return tile_of(p, shared, i); });
   }
   for (int i = count + threadIdx.x; i < p.tiles + p.records; i += kThreads) {
     p.work[i] = {.row = 0,

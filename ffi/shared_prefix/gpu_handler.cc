@@ -62,6 +62,7 @@ ffi::Error check_scores(const Attributes& attributes, const Arguments& a) {
   for (const paged::Attributes& each : {attributes.own.attention, attributes.shared}) {
     FDJAX_RETURN_IF_ERROR(check_range("window", each.scores.window, kAll, kAll));
   }
+  FDJAX_RETURN_IF_ERROR(prefill_attention::check_scale(attributes.shared.scores.scale));
   if (is_absent(a.shared.slopes)) return ffi::Error::Success();
   return invalid("there are slopes; rows that share prefixes have none");
 }

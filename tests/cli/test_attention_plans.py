@@ -1,18 +1,26 @@
 """`fdjax inspect --plan`: how attention over rows of some lengths is shared out."""
 
+import json
 import pathlib
 
 import pytest
 
 from fdjax.cli.attention_plans import parse_rows
+from fdjax.cli.prompt_plans import Prompt, share
 from fdjax.errors import ConfigError
+from fdjax.models.config import ModelConfig
 from tests.cli.conftest import Invoke
 
 LLAMA = str(pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json")
 
 
 def test_rows_are_counts_and_lengths():
-    assert parse_rows("3x512,7,1x40") == (512, 512, 512, 7, 40)
+    assert parse_rows("3x512,7,1x40") == ((512, 512, 512, 7, 40), ())
+
+
+def test_new_tokens_come_after_others():
+    prompts = (Prompt(4, 1020), Prompt(4, 1020), Prompt(64, 0))
+    assert parse_rows("2x4@1020,9,64@0") == ((9,), prompts)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,13 @@ def test_rows_are_counts_and_lengths():
         ("5,-3", "'-3' is not a length"),
         ("2.5x3", "'2.5x3' is not a length"),
         ("4000x1,97x1", "more rows than 4096"),
+        ("4000x1,97x1@5", "more rows than 4096"),
+        ("64@", "'64@' is not a length"),
+        ("@64", "'@64' is not a length"),
+        ("2x3@4@5", "'2x3@4@5' is not a length"),
+        ("0@64", "'0@64' is a row of no tokens"),
+        ("2@16777215", "more than 16777216 tokens"),
+        ("2x16777216@0", "more than 16777216 new tokens"),
         ("0x5", "no rows"),
         ("8x0", "'8x0' is a row of no tokens; give 1 or more"),
         ("3x5,0", "'0' is a row of no tokens; give 1 or more"),
@@ -45,6 +60,29 @@ def test_a_long_row_is_cut(invoke: Invoke, tmp_path: pathlib.Path):
     busiest = float(result.stdout.split("busiest cluster")[1].split()[0])
     assert 1.0 <= busiest <= 1.15
     assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_prompts_are_cut_into_tiles_and_pieces(invoke: Invoke, tmp_path: pathlib.Path):
+    picture = tmp_path / "plan.svg"
+    rows = "60x1016,64@32704,2x5@0"
+    result = invoke("inspect", LLAMA, "--plan", rows, "--plot", str(picture))
+    assert result.exit_code == 0, result.stderr
+    assert "60, of 1,016 to 1,016 tokens" in result.stdout
+    assert "3, of 5 to 64 new tokens" in result.stdout
+    assert "4, of 32 tokens at most" in result.stdout
+    assert "pieces of tiles' keys" in result.stdout
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_every_key_of_a_tile_is_some_items():
+    model = ModelConfig.from_hf(json.loads(pathlib.Path(LLAMA).read_text()))
+    sharing = share(model, (Prompt(64, 32_704), Prompt(1, 7)))
+    keys = {(0, 0): 0, (0, 32): 0, (1, 64): 0}
+    for row, first, _, _, begin, end, *_ in sharing.work.tolist():
+        keys[row, first] += end - begin
+    assert keys == {(0, 0): 32_736, (0, 32): 32_768, (1, 64): 8}
+    assert sharing.costs.sum() >= 8 * (2 * 256 + 1)
+    assert 1.0 <= sharing.busiest <= 1.15
 
 
 def test_equal_rows_are_not(invoke: Invoke):

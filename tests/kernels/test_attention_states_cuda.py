@@ -32,6 +32,12 @@ ROWS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "pieces": ((3000, 700), (2980, 699)),
     "tiles": ((300, 129), (0, 1)),
 }
+# As many items as give each block of an H200 several, one after the other.
+MANY: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "drafts": ((300,) * 64, (296,) * 64),
+    "decoding": ((300, 129) * 40, (299, 128) * 40),
+    "chunks": ((400,) * 40, (399,) * 32 + (144,) * 8),
+}
 GPU_MASKS: list[dict[str, Any]] = [
     {},
     {"window": 90},
@@ -44,11 +50,12 @@ GPU_SIZES = {
     "d64": Sizes(head_dim=64, page_size=8),
     "d256": Sizes(head_dim=256, kv_heads=1),
     "d80": Sizes(head_dim=80, page_size=12),
+    "many": Sizes(heads=32, kv_heads=8),
 }
 
 
 def call_on_gpu(rows: str, sizes: Sizes, dtype: Any, **mask: Any) -> Attention:
-    lengths, starts = ROWS[rows]
+    lengths, starts = (ROWS | MANY)[rows]
     random = np.random.default_rng(len(rows))
     heads = (sizes.kv_heads, sizes.head_dim)
     sequences = [
@@ -149,6 +156,20 @@ def test_cuda_attends_to_a_part_of_the_keys(rows: str):
     for first, end in ((none, middle), (middle, 2 * middle), (2 * middle, none + 9999)):
         assert_found(dataclasses.replace(call, keys=KeyRange(first, end)))
     assert_found(dataclasses.replace(call, keys=KeyRange(middle, middle)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("with_keys", [8, 3])
+@pytest.mark.parametrize("rows", MANY)
+def test_a_block_goes_through_tiles_without_keys(rows: str, with_keys: int):
+    """Most rows have none in the range, so a block has such tiles between others."""
+    call = call_on_gpu(rows, GPU_SIZES["many"], jnp.bfloat16)
+    count = call.pages.num_rows
+    some = jnp.arange(count) % with_keys == 0
+    none = jnp.zeros(count, jnp.int32)
+    assert_found(dataclasses.replace(call, keys=KeyRange(none, 128 * some)))
+    first = jnp.where(some, 128, 2**20).astype(jnp.int32)
+    assert_found(dataclasses.replace(call, keys=KeyRange(first, none + 2**20)))
 
 
 def test_what_the_kernels_do_not_take_is_said():

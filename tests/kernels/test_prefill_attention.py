@@ -118,6 +118,38 @@ def _tokens_found(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("unified", [None, WIDE], ids=["synchronised", "unified"])
+@pytest.mark.parametrize("heads", [8, 16, 32], ids=lambda heads: f"group{heads // 8}")
+def test_rows_stand_beside_many_that_begin_before_their_sequence(
+    heads: int, unified: UnifiedMax | None
+):
+    """So many tiles that no keys are cut; those of such rows have none."""
+    skip_without("prefill_attention", "gpu")
+    sizes: dict[str, Any] = {"num_heads": heads, "num_kv_heads": 8, "head_dim": 128}
+    call = Call("good", (150, 40), starts=(7, 36), page_size=16, width=10, **sizes)
+    good = draw(call, packed=True).call
+    bad, count = 80, good.q.shape[0]
+    none = jnp.zeros(bad, jnp.int32)
+    pages = PageView.packed(
+        jnp.concatenate([jnp.tile(good.pages.page_table[:1], (bad, 1)),
+                         good.pages.page_table]),
+        jnp.concatenate([none, good.pages.lengths]),
+        jnp.concatenate([none - 4, good.pages.first_positions]),
+    )  # fmt: skip
+    q = jnp.concatenate([jnp.ones((4 * bad, *good.q.shape[1:]), good.q.dtype), good.q])
+    both = dataclasses.replace(good, q=q, pages=pages)
+    with OP.using("cuda"):
+        alone, beside = (
+            jax.jit(functools.partial(OP))(one)[0][-count:]
+            for one in (
+                dataclasses.replace(_narrowed(each), unified=unified)
+                for each in (good, both)
+            )
+        )
+    assert_close(beside, alone.astype(jnp.float32), reduction=128)
+
+
+@pytest.mark.gpu
 def test_a_page_beyond_2_to_the_31_elements():
     skip_without("prefill_attention", "gpu")
     shape = (2100, 32, 2, 16, 8, 128)

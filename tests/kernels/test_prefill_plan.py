@@ -359,15 +359,17 @@ def test_the_kernel_lists_what_the_definition_does_beside_a_bad_row(start: int):
     skip_without("prefill_plan", "gpu")
     rows = [[8, 3, 900], [4, start, 5], [0, 4, 420]]
     lengths, starts, firsts = (jnp.array(each, jnp.int32) for each in rows)
-    for kv_heads in (1, 8):
+    tiles = most_tiles(1400, 3, 32)
+    for room in (room_of(tiles, 1, 132), room_of(tiles, 8, 132), Room(132.0, 0)):
         sizes: dict[str, Any] = {
             "num_queries": 1400,
             "max_tokens": 1024,
             "tile_tokens": 32,
-            "room": room_of(most_tiles(1400, 3, 32), kv_heads, 132),
+            "room": room,
         }
         found = np.asarray(cuda.work_of(lengths, starts, firsts, 2**31 - 1, **sizes))
         wanted = np.asarray(work_of(lengths, starts, firsts, EVERYTHING, **sizes))
+        assert (found[found[:, 3] > 0][:, 5] > 0).all()  # each has keys
         for row in (0, 2):
             ours, theirs = (
                 each[(each[:, 0] == row) & (each[:, 3] > 0)][:, :6]

@@ -49,6 +49,8 @@ def refuse_arguments(call: BeamAttention) -> str | None:
         return decode_cuda.refuse_arguments(jax.eval_shape(all_tokens, call))
     if call.scores.window is not None or call.scores.slopes is not None:
         return "positions matter: there is a window, or ALiBi"
+    if call.scores.scale <= 0:
+        return f"scale is {call.scores.scale}; prompts are read once with one above 0"
     if call.kv.cache.page_size < LEAST_SHARED_PAGE:
         return "prompts lie in pages of one token"
     return decode_cuda.refuse_arguments(jax.eval_shape(own_tokens, call))

@@ -91,7 +91,7 @@ def reads_prefixes_once(call: DecodeAttention) -> bool:
     scores, page_size = call.scores, call.kv.cache.page_size
     if call.pages.by_slot or page_size < LEAST_SHARED_PAGE:
         return False
-    return scores.window is None and scores.slopes is None
+    return scores.window is None and scores.slopes is None and scores.scale > 0
 
 
 def attend(call: DecodeAttention) -> Attended:
