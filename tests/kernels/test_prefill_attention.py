@@ -127,8 +127,8 @@ def test_rows_stand_beside_many_that_begin_before_their_sequence(
     skip_without("prefill_attention", "gpu")
     sizes: dict[str, Any] = {"num_heads": heads, "num_kv_heads": 8, "head_dim": 128}
     call = Call("good", (150, 40), starts=(7, 36), page_size=16, width=10, **sizes)
-    good = draw(call, packed=True).call
-    bad, count = 80, good.q.shape[0]
+    drawn = draw(call, packed=True)
+    good, bad = drawn.call, 80
     none = jnp.zeros(bad, jnp.int32)
     pages = PageView.packed(
         jnp.concatenate([jnp.tile(good.pages.page_table[:1], (bad, 1)),
@@ -137,16 +137,13 @@ def test_rows_stand_beside_many_that_begin_before_their_sequence(
         jnp.concatenate([none - 4, good.pages.first_positions]),
     )  # fmt: skip
     q = jnp.concatenate([jnp.ones((4 * bad, *good.q.shape[1:]), good.q.dtype), good.q])
-    both = dataclasses.replace(good, q=q, pages=pages)
-    with OP.using("cuda"):
-        alone, beside = (
-            jax.jit(functools.partial(OP))(one)[0][-count:]
-            for one in (
-                dataclasses.replace(_narrowed(each), unified=unified)
-                for each in (good, both)
-            )
-        )
-    assert_close(beside, alone.astype(jnp.float32), reduction=128)
+    beside = dataclasses.replace(
+        drawn,
+        call=dataclasses.replace(good, q=q, pages=pages),
+        firsts=[first + 4 * bad for first in drawn.firsts],
+    )
+    alone, found = (_tokens_found("cuda", one, unified) for one in (drawn, beside))
+    assert_close(jnp.asarray(found, jnp.bfloat16), alone, reduction=128)
 
 
 @pytest.mark.gpu
