@@ -24,6 +24,7 @@ from benchmarks.beam_attention import measure_attention
 from benchmarks.beam_peers import PEERS
 from benchmarks.report import REPOSITORY, load_rows
 from benchmarks.searches import Run, Search, Times
+from fdjax import device
 from fdjax.engine.engine import Engine
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.beam_fields import MAX_BEAMS
@@ -126,6 +127,7 @@ def engine_of(model: str, some: Sequence[Search], **options: Any) -> Engine:
 def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Measures a figure and adds its results to `beams.json`."""
     asked = _parsed(given)
+    device.claim_memory(0.9)  # `LLM`'s share, before the device's name starts JAX
     out = asked.out or results.RESULTS / results.device_slug() / "beams.json"
     context = asked.context or (4096 if asked.case == "fig7" else 1024)
     rows: list[dict[str, Any]] = []

@@ -34,6 +34,7 @@ from benchmarks.throughput_engines import (
     BatchSettings,
     OutOfMemoryError,
 )
+from fdjax import device
 
 OUTPUT = 128
 MODELS = "llama2-7b,llama3-8b,qwen1.5-7b,opt-6.7b"
@@ -105,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line.
     """
     given = _parsed(arguments)
+    if given.engine == "fdjax":
+        device.claim_memory(given.memory_fraction)  # before its name starts JAX
     out: pathlib.Path = given.out or (
         results.RESULTS / results.device_slug() / "highest_throughput.json"
     )

@@ -121,7 +121,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
-    out = arguments.out or results.RESULTS / results.device_slug() / "serving.json"
     start = time.perf_counter()
     llm = LLM(
         arguments.model,
@@ -130,6 +129,8 @@ def main() -> None:
         max_num_seqs=arguments.max_num_seqs,
         memory_fraction=arguments.memory_fraction,
     )
+    # Who asks for the device's name starts JAX, with the memory that was claimed.
+    out = arguments.out or results.RESULTS / results.device_slug() / "serving.json"
     layout = llm.engine.plan.layout
     common = {
         "model": pathlib.Path(arguments.model).stem,

@@ -34,6 +34,7 @@ from benchmarks.online_engines import (
     start_vllm,
 )
 from benchmarks.serving_online import Answered
+from fdjax import device
 from fdjax.cli.bench.arrivals import Arrival, random_prompts
 from fdjax.cli.bench.trace import read_trace
 
@@ -181,6 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line.
     """
     given = _parsed(arguments)
+    if given.engine == "fdjax":
+        device.claim_memory(given.memory_fraction)  # before its name starts JAX
     out: pathlib.Path = given.out or (
         results.RESULTS / results.device_slug() / "trace_decode.json"
     )
