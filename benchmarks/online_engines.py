@@ -1,6 +1,5 @@
 """Engines that answer requests as they come, in this process: fdjax, and vLLM."""
 
-import gc
 import importlib
 import itertools
 import json
@@ -13,6 +12,7 @@ from typing import Any
 from benchmarks.made_up import GRAPHS, VLLM_TOKENS, folder_of
 from fdjax import LLM, SamplingParams
 from fdjax.engine.policy import PrefillOrder, StepPolicy
+from fdjax.garbage import settle
 from fdjax.serve.async_llm import AsyncLLM
 
 type Generate = Callable[[list[int], int], AsyncIterator[int]]
@@ -88,8 +88,7 @@ def start_fdjax(settings: EngineSettings) -> Started:
     greedy = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     programs, layout = llm.warm_up([greedy]), llm.engine.plan.layout
     steps["max_num_batched_tokens"] = llm.loaded.settings.max_batched_tokens
-    gc.collect()  # as `fdjax serve` does before it is ready
-    gc.freeze()
+    settle()  # as `fdjax serve` does before it is ready
     engine = AsyncLLM.of(llm)
 
     async def generate(prompt: list[int], count: int) -> AsyncIterator[int]:

@@ -2,15 +2,18 @@
 
 import gc
 import itertools
+from collections.abc import Generator
 
 import jax
 import pytest
 
 from fdjax.garbage import (
     NEW_OBJECTS,
+    SERVED_OBJECTS,
     TRACED_OBJECTS,
     old_objects_apart,
     seldom_collected,
+    settle,
 )
 from tests.support.engines import tiny_engine
 
@@ -36,6 +39,12 @@ def test_one_that_waits_for_even_more_is_left_as_it_is():
         assert gc.get_threshold()[0] == 2 * NEW_OBJECTS
 
 
+def test_a_server_that_was_started_inside_keeps_its_own():
+    with seldom_collected():
+        gc.set_threshold(SERVED_OBJECTS)
+    assert gc.get_threshold()[0] == SERVED_OBJECTS
+
+
 def test_what_others_have_set_apart_stays_apart():
     """One object is looked for: others may end meanwhile, in another thread."""
     mine = [[]]
@@ -44,6 +53,35 @@ def test_what_others_have_set_apart_stays_apart():
     with old_objects_apart():
         assert gc.get_threshold()[0] == TRACED_OBJECTS
     assert not is_looked_through(mine)
+
+
+@pytest.fixture
+def settled() -> Generator[None]:
+    """A process that is ready to serve, inside another that is not."""
+    others = gc.get_freeze_count()  # of all tests
+    settle()
+    yield
+    if not others:
+        gc.unfreeze()
+
+
+@pytest.mark.usefixtures("settled")
+def test_steps_of_a_server_are_not_looked_through():
+    """The objects of 256 rows die before there are enough to be looked through."""
+    assert gc.get_threshold() == (SERVED_OBJECTS, 10, 10)
+    before = gc.get_stats()
+    for _ in range(20):
+        step = [[row] for row in range(8 * 256)]
+        assert len(step) == 2048
+    assert gc.get_stats() == before
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_server_looks_through_what_stays():
+    before = gc.get_stats()[0]["collections"]
+    kept = [[n] for n in range(SERVED_OBJECTS + 1)]
+    assert len(kept) > SERVED_OBJECTS
+    assert gc.get_stats()[0]["collections"] > before
 
 
 def is_looked_through(wanted: object) -> bool:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from fdjax.cli.errors import FAILED, show_error
-from fdjax.cli.served_model import ServedOptions, settle
+from fdjax.cli.served_model import ServedOptions
 from fdjax.cli.start_times import StartTimes
+from fdjax.garbage import settle
 from fdjax.serve.apart.launch import Launched, StartError
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """What `fdjax serve` loads, in its own process or in one for the engine."""
 
 import dataclasses
-import gc
 import logging
 import pathlib
 from collections.abc import Generator
@@ -15,6 +14,7 @@ from fdjax.cli.loading import keep_programs, load, load_ready
 from fdjax.cli.options import ModelOptions
 from fdjax.cli.progress import OnPrograms
 from fdjax.cli.start_times import StartTimes
+from fdjax.garbage import settle
 
 if TYPE_CHECKING:
     from fdjax.serve.loading import Loaded
@@ -110,12 +110,6 @@ def load_served(
     times.lap("engine")
     _LOGGER.info("%s", loaded.engine.limits)
     return loaded, counts
-
-
-def settle() -> None:
-    """What is here stays: the collector need not look through it for requests."""
-    gc.collect()
-    gc.freeze()
 
 
 @contextmanager
