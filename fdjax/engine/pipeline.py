@@ -13,7 +13,7 @@ from fdjax.engine.request import Increment
 from fdjax.engine.results import ending
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import EngineSequence
-from fdjax.generate.plan import serving_plan
+from fdjax.generate.plan import SERVING_PLANS
 
 # Steps whose launches are queued when the host waits for those of the one before: one,
 # so that there is no gap, and no more, as what arrives meanwhile waits for them all.
@@ -84,13 +84,8 @@ class Pipeline:
             now_s = time.monotonic()
             for sequence in admitted:
                 sequence.let_in(now_s)
-            running = self._scheduler.running
-            rows = (
-                sequence.request.params
-                for sequence in running
-                if not sequence.is_search
-            )
-            self._executor.use(serving_plan(rows))
+            level = max(sequence.plan_level for sequence in self._scheduler.running)
+            self._executor.use(SERVING_PLANS[level])
 
     def _compact(self) -> None:
         source = self._scheduler.compaction()

@@ -12,6 +12,7 @@ from fdjax.engine.request import Request
 from fdjax.engine.scored_prompt import ScoredPrompt
 from fdjax.engine.search import Search
 from fdjax.generate.masks import num_words
+from fdjax.generate.plan import serving_level
 from fdjax.memory.kv import KVLayout
 from fdjax.memory.prefix import PrefixKeys
 from fdjax.models.config import ModelConfig
@@ -56,6 +57,7 @@ class EngineSequence:
         priority: the origin's; while it runs, perhaps a more urgent one, by waiting.
         num_prompt: tokens of the prompt.
         limit: tokens of prompt and output together.
+        plan_level: which of `SERVING_PLANS` its row needs at least.
         scored: the log-probabilities of the prompt; `None` where nobody asked for them.
         pooled: the vector of the prompt, where that is what was asked for.
     """
@@ -85,6 +87,7 @@ class EngineSequence:
     priority: int = field(init=False)
     num_prompt: int = field(init=False)
     limit: int = field(init=False)
+    plan_level: int = field(init=False)
     scored: ScoredPrompt | None = field(init=False, default=None)
     pooled: PooledPrompt | None = field(init=False, default=None)
 
@@ -93,6 +96,8 @@ class EngineSequence:
         self.priority = self.origin.priority
         self.num_prompt = len(self.request.prompt)
         self.limit = self.num_prompt + self.request.max_tokens
+        # Beams are sampled by themselves.
+        self.plan_level = 0 if self.is_search else serving_level(self.request.params)
         num_top = self.request.params.prompt_logprobs
         if num_top is not None:
             self.scored = ScoredPrompt(self.num_prompt, num_top)

@@ -101,10 +101,11 @@ SERVING_PLANS = (
 
 def serving_plan(params: Iterable[SamplingParams]) -> SamplingPlan:
     """The first of `SERVING_PLANS` that serves all of `params`."""
-    return SERVING_PLANS[max(map(_serving_level, params), default=0)]
+    return SERVING_PLANS[max(map(serving_level, params), default=0)]
 
 
-def _serving_level(params: SamplingParams) -> int:
+def serving_level(params: SamplingParams) -> int:
+    """Which of `SERVING_PLANS` is the first that serves these; later ones do, too."""
     wanted = plan_of([params])
     if wanted.penalties or wanted.min_tokens or wanted.token_lists:
         return 2

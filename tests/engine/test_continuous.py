@@ -11,12 +11,14 @@ import pytest
 
 from fdjax import QueueFullError, RequestError, SamplingParams
 from fdjax.engine import scheduler
+from fdjax.engine import sequence as sequence_module
 from fdjax.engine.engine import Engine
 from fdjax.engine.limits import Load, QueueLimits
 from fdjax.engine.origin import Origin
 from fdjax.engine.request import Increment
 from fdjax.engine.results import AwaitedTokens
 from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.plan import serving_level
 from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
 from tests.support.soak import is_idle, soak
 
@@ -146,6 +148,25 @@ def test_rows_move_and_plans_change_under_a_request(
     assert outputs[sequence] == expected
     assert [len(outputs[one]) for one in others] == [1, 1, 1, 3, 3, 3]
     assert is_idle(engine)
+
+
+def test_what_a_request_asks_of_sampling_is_looked_at_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """However many others are let in while it runs."""
+    looked: list[SamplingParams] = []
+
+    def level(params: SamplingParams) -> int:
+        looked.append(params)
+        return serving_level(params)
+
+    monkeypatch.setattr(sequence_module, "serving_level", level)
+    lengths = (3, 5, 9)
+    kinds = [GREEDY, SEEDED, PENALISED, SEEDED, GREEDY]
+    for length, kind in itertools.product(lengths, kinds):
+        add(engine, PROMPTS[0], dataclasses.replace(kind, max_tokens=length))
+    finish(engine)
+    assert len(looked) == len(lengths) * len(kinds)
 
 
 def test_an_aborted_request_leaves_the_others_alone(engine: Engine):
