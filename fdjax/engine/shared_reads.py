@@ -118,6 +118,10 @@ class SharedReads:
     def _find(
         self, sequences: Sequence[EngineSequence], pages: np.ndarray
     ) -> SharedPrefixes | None:
+        # Most often nobody begins as another does: no need to look at all pages then.
+        rows = [s.row or 0 for s in sequences if len(s.tokens) > self._page_size]
+        if len(set(pages[rows, 0].tolist())) == len(rows):
+            return None
         lengths = [0] * len(pages)
         for sequence in sequences:
             # The device has these at least: what it has written since is not shared.

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from fdjax.engine import shared_reads
 from fdjax.engine.engine import Engine
 from fdjax.engine.policy import StepPolicy
 from fdjax.engine.shared_reads import SharedReads
@@ -15,7 +16,7 @@ from fdjax.generate.params import SamplingParams
 from fdjax.generate.row_pages import RowPages
 from fdjax.kernels import ffi
 from fdjax.kernels.paged import SharedPrefixes
-from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix import find_groups, table
 from fdjax.kernels.shared_prefix.cuda import LEAST_SHARED_PAGE
 from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.borrowing import Poisoned, TokensBorrow
@@ -120,6 +121,24 @@ def test_what_is_said_to_be_shared_always_is(monkeypatch: pytest.MonkeyPatch):
                 assert np.array_equal(pages[row, span], pages[leader, span])
                 assert tokens[row] >= end
     assert checked > 20
+
+
+def test_pages_are_looked_at_where_two_rows_begin_alike(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    looked: list[int] = []
+
+    def noted(*given: Any, **named: Any) -> Any:
+        looked.append(len(given[1]))
+        return find_groups(*given, **named)
+
+    monkeypatch.setattr(shared_reads, "find_groups", noted)
+    over = engine(shared=True)
+    run(over, [[first, *SYSTEM] for first in range(20, 24)], greedy(12))
+    assert looked == []
+    run(over, prompts(1))
+    run(over, prompts(4), greedy(12))
+    assert looked
 
 
 def test_shared_pages_that_were_moved_are_read_where_they_are():
