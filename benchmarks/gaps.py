@@ -7,15 +7,23 @@ traced. Rows decode there all the while, so a GPU that has nothing to do waits f
 host. With little memory pages run out, and sequences are put back. The longest waits
 are shown with the kernels around them: where these are the end of a step and the begin
 of the next, the host has launched that one too late, and else a launch waits inside.
+
+A trace makes launches slower, so that the same is asked without one, just before:
+`benchmarks.launch_log` notes when the host launches, and when that has ended. What
+it did before the latest launches is shown, without and with a trace.
 """
 
 import argparse
 import asyncio
 import pathlib
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, NamedTuple
 
-from benchmarks import results
+from benchmarks import launch_log, results
+from benchmarks.launch_log import Launch, LaunchLog
 from benchmarks.online_engines import EngineSettings, Started, start_fdjax
 from benchmarks.serving_online import Load, add_options, fitting_of, measured
 from benchmarks.timeline import Kernel, kernel_trace
@@ -94,34 +102,54 @@ def summary(kernels: Sequence[Kernel]) -> dict[str, Any]:
     }
 
 
-async def traced(
-    started: Started, load: Load, *, after: float, seconds: float
-) -> tuple[list[Kernel], int]:
-    """The kernels of some seconds of a load, which is given up then, and the engine.
+@dataclass(frozen=True)
+class Seen:
+    """What some seconds of a load were like.
 
-    What begins or ends a trace is in none of these seconds.
-
-    Returns:
-        They, and how many sequences were put back in these seconds.
+    Attributes:
+        kernels: of those that were traced.
+        put_back: sequences, meanwhile.
+        launches: of the seconds before, and of these; none where nobody notes them.
     """
-    preemptions = started.preemptions or (lambda: 0)
-    asked = measured(started.generate, load, vocab_size=started.vocab_size)
-    running = asyncio.ensure_future(asked)
-    await asyncio.sleep(after)
-    with kernel_trace() as kernels:
-        await asyncio.sleep(SETTLING_S)
-        before = preemptions()
-        await asyncio.sleep(seconds)
-        put_back, over = preemptions() - before, running.done()
-        running.cancel()
-        await asyncio.wait([running])
-        # A trace that ends while kernels run makes them fail now and then: two of five
-        # did on an H200, "unspecified launch failure".
-        started.close()
+
+    kernels: list[Kernel]
+    put_back: int
+    launches: dict[str, list[Launch]]
+
+
+async def traced(started: Started, load: Load, *, after: float, seconds: float) -> Seen:
+    """Some seconds of a load, which is given up then, and the engine.
+
+    What begins or ends a trace is in none of these seconds. As many before them are
+    seen without one.
+    """
+    with LaunchLog(started.engine) if started.engine else nullcontext() as log:
+        preemptions = started.preemptions or (lambda: 0)
+        asked = measured(started.generate, load, vocab_size=started.vocab_size)
+        running = asyncio.ensure_future(asked)
+        untraced_s = min(after, seconds)
+        await asyncio.sleep(after - untraced_s)
+        times = [perf_counter()]
+        await asyncio.sleep(untraced_s)
+        times.append(perf_counter())
+        with kernel_trace() as kernels:
+            await asyncio.sleep(SETTLING_S)
+            before = preemptions()
+            times.append(perf_counter())
+            await asyncio.sleep(seconds)
+            times.append(perf_counter())
+            put_back, over = preemptions() - before, running.done()
+            running.cancel()
+            await asyncio.wait([running])
+            # A trace that ends while kernels run makes them fail now and then: two of
+            # five did on an H200, "unspecified launch failure".
+            started.close()
     if over:
         running.result()
         raise SystemExit(f"{load.name} was over in {after + seconds:g} s: trace less")
-    return settled(kernels, seconds), put_back
+    spans = {"untraced": times[:2], "traced": times[2:]}
+    noted = {way: log.between(*span) for way, span in spans.items()} if log else {}
+    return Seen(settled(kernels, seconds), put_back, noted)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     )
     try:
-        kernels, put_back = asyncio.run(
+        seen = asyncio.run(
             traced(started, load, after=given.after, seconds=given.seconds)
         )
     finally:
@@ -152,14 +180,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "model": pathlib.Path(given.model).stem,
         "max_num_seqs": given.max_num_seqs,
         "memory_fraction": given.memory_fraction,
-        **summary(kernels),
-        "preemptions": put_back,
+        **summary(seen.kernels),
+        **{way: launch_log.summary(noted) for way, noted in seen.launches.items()},
+        "preemptions": seen.put_back,
         "kv_tokens": started.about["kv_tokens"],
         **results.provenance(),
     }
     print(row)
-    for wait in sorted(waits(kernels), reverse=True)[: given.list]:
+    for wait in sorted(waits(seen.kernels), reverse=True)[: given.list]:
         print(wait.shown)
+    for way, noted in seen.launches.items():
+        for one in launch_log.late(noted)[: given.list]:
+            print(f"{way}: {one.shown}")
     out = given.out or results.RESULTS / results.device_slug() / "gaps.json"
     results.keep(out, [row], named=NAMED)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.made_up import GRAPHS, VLLM_TOKENS, folder_of
 from fdjax import LLM, SamplingParams
+from fdjax.engine.engine import Engine
 from fdjax.engine.policy import PrefillOrder, StepPolicy
 from fdjax.garbage import settle
 from fdjax.serve.async_llm import AsyncLLM
@@ -57,6 +58,7 @@ class Started:
         preemptions: how often it has put a sequence back; `None`: nobody counts.
         close: ends it.
         reorder: has prompts in another order; `None`: it has one alone.
+        engine: what its thread steps; `None`: it is another project's.
     """
 
     generate: Generate
@@ -65,6 +67,7 @@ class Started:
     preemptions: Callable[[], int] | None
     close: Callable[[], object]
     reorder: Callable[[PrefillOrder], None] | None = None
+    engine: Engine | None = None
 
 
 def start_fdjax(settings: EngineSettings) -> Started:
@@ -113,6 +116,7 @@ def start_fdjax(settings: EngineSettings) -> Started:
         lambda: scheduler.num_preemptions,
         engine.close,
         reorder,
+        llm.engine,
     )
 
 
