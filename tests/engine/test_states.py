@@ -106,6 +106,21 @@ def test_a_mask_is_its_sequences_own(engine: Engine):
     jax.tree.map(_same, state, whole(engine, sequences, plan))
 
 
+@pytest.mark.parametrize("plan", SERVING_PLANS, ids=["greedy", "drawn", "all"])
+def test_rows_that_nobody_has_are_all_like_one(engine: Engine, plan: SamplingPlan):
+    expected = init_state(
+        [],
+        [],
+        plan=plan,
+        vocab_size=engine.config.embedding.vocab_size,
+        eos_token_ids=engine.config.eos_token_ids,
+        default_seeds=[],
+        num_rows=engine.buckets.rows[-1],
+    )
+    found = engine.executor._states.empty(plan)
+    jax.tree.map(_same, found, expected)
+
+
 def _same(one: Any, other: Any) -> None:
-    assert one.dtype == other.dtype
+    assert (one.dtype, one.weak_type) == (other.dtype, other.weak_type)
     np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
