@@ -270,13 +270,11 @@ class Scatter:
 class Share:
     """Adds to `out`, of rows with one token, what they find in prefixes they share.
 
-    The launch before it is `Decode`, which does not rotate.
-
     Attributes:
         layer: whose keys and values.
         scores: what becomes of them.
         q: the queries, at their positions.
-        out: what `Decode` has left there, over what is the rows' own.
+        out: what `Decode`, which is right before it, has left of the rows' own.
     """
 
     layer: int
