@@ -41,9 +41,12 @@ STRUCTS: dict[str, type[Any]] = {
     "prefill_attention::Attributes": prefill_handler.Attributes,
     "prefill_plan::Attributes": prefill_plan_cuda.Attributes,
     "rope_kv_write::Attributes": rope_cuda.Attributes,
+    "shared_prefix::Attributes": decode_cuda.SharingAttributes,
     "token_places::Attributes": token_places_cuda.Attributes,
 }
 KINDS = {"int64_t": int, "float": float, "bool": bool}
+# Whose Python calls an operation's handler, where another operation's does.
+CALLERS = {"shared_prefix": "decode_attention"}
 
 _SOURCES = {path: path.read_text() for path in sorted(ROOT.glob("ffi/*/*.[hc]*"))}
 _REGISTERED = {
@@ -117,7 +120,7 @@ def test_numbers_have_the_width_that_handlers_read():
 
 @pytest.mark.parametrize("operation", operations())
 def test_attributes_have_the_names_that_handlers_bind(operation: str):
-    folder = ROOT / "fdjax" / "kernels" / operation
+    folder = ROOT / "fdjax" / "kernels" / CALLERS.get(operation, operation)
     python = "".join(path.read_text() for path in folder.glob("*.py"))
     bound: set[str] = set()
     for path, text in _SOURCES.items():
