@@ -5,6 +5,7 @@ import heapq
 import itertools
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -145,20 +146,32 @@ class Forks:
     """Compiles nothing: says at once that hostile grammars take too long.
 
     Attributes:
-        begun: grammars in each lane, in the order of their trials.
-        may_begin: set when those may.
+        places: of each lane, which turn each grammar had. By when a thread took it: one
+            that took a later turn may begin its trial sooner.
+        may_begin: set when trials of a lane may.
     """
 
     def __init__(self) -> None:
-        self.begun: dict[str, list[str]] = {"quick": [], "slow": []}
-        self.may_begin = {lane: threading.Event() for lane in self.begun}
+        self.places: dict[str, dict[str, int]] = {"quick": {}, "slow": {}}
+        self.may_begin = {lane: threading.Event() for lane in self.places}
+        self._taken = threading.local()
+
+    def count(self, order: FairOrder[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Has each thread that takes a turn know which it is."""
+        turns, pop = itertools.count(), order.pop
+
+        def counted() -> Any:
+            self._taken.turn = next(turns)
+            return pop()
+
+        monkeypatch.setattr(order, "pop", counted)
 
     def start(self) -> None:
         """Nothing is to be started."""
 
     def call(self, grammar: str, *, cpu_seconds: float) -> str:
         lane = "slow" if cpu_seconds > FIRST else "quick"
-        self.begun[lane].append(grammar)
+        self.places[lane][grammar] = self._taken.turn
         assert self.may_begin[lane].wait(30)
         if (HOSTILE_SECONDS if "hostile" in grammar else 0.3) > cpu_seconds:
             raise ExhaustedError
@@ -180,9 +193,11 @@ async def test_the_last_that_came_is_tried_next(
     )
     forks = Forks()
     monkeypatch.setattr(grammars._trial, "_forks", forks)
+    lanes = grammars._compiling
+    for threads in (lanes.quick, lanes.slow):
+        forks.count(threads._order, monkeypatch)
     regexes = [f"hostile{i}(a|b)" for i in range(HOSTILE)] + ["innocent(a|b)"]
     tasks = [asyncio.create_task(grammars.compiled(asking(one))) for one in regexes]
-    lanes = grammars._compiling
     for lane, threads, count in (
         ("quick", lanes.quick, QUICK),
         ("slow", lanes.slow, SLOW),
@@ -192,7 +207,6 @@ async def test_the_last_that_came_is_tried_next(
         forks.may_begin[lane].set()
     assert await tasks.pop() is not None
     for lane, count in (("quick", QUICK), ("slow", SLOW)):
-        (place,) = [n for n, one in enumerate(forks.begun[lane]) if "innocent" in one]
-        # Threads that had later turns may have begun theirs sooner.
-        assert place <= count + 3 + count - 1, "each fourth turn is of the last"
+        (place,) = [n for one, n in forks.places[lane].items() if "innocent" in one]
+        assert place <= count + 3, "each fourth turn is of the last"
     await asyncio.gather(*tasks, return_exceptions=True)
