@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import results
-from benchmarks.attention import CASES, Rows, draw, prefill_program
+from benchmarks.attention import prefill_program
+from benchmarks.attention_cases import CASES, Rows, draw
 from benchmarks.decode_attention import SCHEMES, microseconds, program
 from fdjax.kernels import op
 from fdjax.kernels.decode_attention import DecodeAttention
