@@ -5,7 +5,7 @@
 A load of `benchmarks.serving_online` runs, of which some seconds in its midst are
 traced. Rows decode there all the while, so a GPU that has nothing to do waits for the
 host. With little memory pages run out, and sequences are put back. The longest waits
-are shown with the kernels around them: where these are the end of a step and the begin
+are shown with the kernels around them: where these are the end of a step and the start
 of the next, the host has launched that one too late, and else a launch waits inside.
 
 A trace makes launches slower, so that the same is asked without one, just before:
