@@ -1,4 +1,4 @@
-"""What queries find in prefixes that they share, in CUDA, called through XLA's FFI."""
+"""What decode attention's call in CUDA takes where rows share prefixes."""
 
 import jax
 import jax.numpy as jnp
