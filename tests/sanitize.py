@@ -41,7 +41,9 @@ TOOLS = {
     " or (test_some_rows_of_a_tile) or (same_plan and None-64)"
     " or (kernel_lists_what_the_definition_does)"
     " or (test_token_places and kernel_equals) or (test_add_norm and kernel_agrees)"
-    " or (test_embedding and kernel_agrees) or (test_page_move and kernel_agrees)",
+    " or (test_embedding and kernel_agrees) or (test_page_move and kernel_agrees)"
+    " or (test_shared_prefix and kernel_equals and (nested-64 or some-group_7))"
+    " or (test_shared_prefix and kernel_scores and (sinks or unified))",
 }
 TESTS = (
     "tests/kernels/test_add_norm.py",
