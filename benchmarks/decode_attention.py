@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import results
-from benchmarks.timeline import device_spans
+from benchmarks.timeline import device_runs, span_us
 from fdjax.kernels.cases import Case, noise, struct, tagged
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
 from fdjax.kernels.decode_attention.pallas import (
@@ -103,8 +103,8 @@ def device_microseconds(run: Decode, call: Any) -> float:
     it. With calls of a few microseconds that takes longer than the calls.
     """
     layers = call.kv.cache.num_layers
-    spans = device_spans(lambda: run(call), launches=16, at_least=layers)
-    return statistics.median(spans) / layers
+    runs = device_runs(lambda: run(call), launches=16, at_least=layers)
+    return statistics.median(map(span_us, runs)) / layers
 
 
 def measure(

@@ -6,7 +6,8 @@ pages and over those of ragged paged attention v3, JAX's
 and ejkernel's CUDA kernel, where ejkernel is installed and has built it. Results are
 compared before anything is timed; of a peer that does not run, the error is recorded.
 Times are those of a clock, with calls one after the other, and on a GPU also the
-device's own, of one call at a time: for few rows the host takes longer.
+device's own, of one call at a time: for few rows the host takes longer. These are the
+sum of a call's kernels, and the longest of them, which is the attention.
 
 On a CPU the Pallas kernel is interpreted: `--cases 2x64 --calls 2` shows that all runs,
 and its times mean nothing.
@@ -25,9 +26,11 @@ import numpy as np
 from benchmarks import results
 from benchmarks.cases import Case, parse_cases
 from benchmarks.ragged_peers import OURS, PEERS, rows_of
-from benchmarks.timeline import device_spans
+from benchmarks.timeline import busy_us, device_runs
 from fdjax.notation import Array
 
+NAMED = ("peer", "batch", "context")
+"""Fields in which rows of the same agree."""
 REPEATS = 7
 TRACED = 32  # calls
 LONGEST_S = 0.5  # of a repeat
@@ -69,32 +72,35 @@ def affordable(run: Callable[..., Array], given: Sequence[Any], calls: int) -> i
 
 
 def device_times(run: Callable[..., Array], given: Sequence[Any]) -> dict[str, float]:
-    """What a trace tells of single calls, from their first kernel to their last.
+    """What a trace tells of single calls: their kernels' time, and the longest one's.
 
-    On a CPU nothing: it has no kernels.
+    The first kernels of a call make a plan and bring what is given into form, which an
+    engine does once a step for all layers. On a CPU nothing: it has no kernels.
     """
     if jax.default_backend() == "cpu":
         return {}
-    spans = device_spans(lambda: run(*given), launches=TRACED)
-    us = statistics.median(spans)
+    calls = [*map(busy_us, device_runs(lambda: run(*given), launches=TRACED))]
+    sums = [*map(sum, calls)]
+    us = statistics.median(sums)
     return {
         "device_us": round(us, 2),
-        "device_spread": round((max(spans) - min(spans)) / us, 4),
+        "device_spread": round((max(sums) - min(sums)) / us, 4),
+        "longest_us": round(statistics.median(map(max, calls)), 2),
     }
 
 
 def check_equal(out: np.ndarray, expected: np.ndarray, name: str) -> None:
-    """Whether a peer's output is that of the first.
+    """Whether a peer's output is that of the first one.
 
     Raises:
         RuntimeError: it is not.
     """
     if not (apart := float(np.max(np.abs(out - expected)))) <= 0.02:  # nor is NaN
-        raise RuntimeError(f"{name} is {apart} from {next(iter(PEERS))}")
+        raise RuntimeError(f"{name} is {apart} from the first")
 
 
 def measure(
-    case: Case, *, calls: int, dtype: jax.typing.DTypeLike
+    case: Case, peers: Sequence[str], *, calls: int, dtype: jax.typing.DTypeLike
 ) -> list[dict[str, Any]]:
     """A result for each peer, or why another's has none: it fails, or is not ours.
 
@@ -104,7 +110,8 @@ def measure(
     rows = rows_of(case, dtype)
     expected: np.ndarray | None = None
     found: list[dict[str, Any]] = []
-    for name, peer in PEERS.items():
+    for name in peers:
+        peer = PEERS[name]
         about = {"peer": name, "batch": case.batch, "context": case.context}
         given: Sequence[Any] = ()  # the last peer's are not held beside these
         try:
@@ -139,16 +146,17 @@ def main() -> None:
     parser.add_argument("--cases", default=CASES, help="BATCHxCONTEXT,...")
     parser.add_argument("--calls", type=int, default=50, help="in each repeat")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=[*PEERS])
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
     folder = results.RESULTS / results.device_slug()
     out = options.out or folder / "ragged_attention.json"
-    rows: list[dict[str, Any]] = []
     for case in parse_cases(options.cases, steps=0):
-        for row in measure(case, calls=options.calls, dtype=options.dtype):
-            rows.append(row)
+        for row in measure(
+            case, options.peers, calls=options.calls, dtype=options.dtype
+        ):
             print(row, flush=True)
-        results.write(out, rows)
+            results.keep(out, [row], named=NAMED)
 
 
 if __name__ == "__main__":

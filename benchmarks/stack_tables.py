@@ -9,7 +9,8 @@ def peers(rows: Sequence[Row]) -> str:
     """Decode attention over the same rows: a line for each case, a column a peer.
 
     Where the device's own times are there, they stand in brackets, and the last column
-    has those over the cache of ragged paged attention v3 by those over fdjax's own.
+    has the longest kernel's over the cache of ragged paged attention v3 by that over
+    fdjax's own.
     """
     names = dict.fromkeys(row["peer"] for row in rows)
     found = {(shape(row), row["peer"]): row for row in rows}
@@ -36,9 +37,9 @@ def _time(row: Row | None) -> str:
 
 
 def _ratio(found: Mapping[tuple[str, str], Row], case: str) -> str:
-    """Of the device's times over two caches."""
+    """Of the longest kernels over two caches."""
     both = (found.get((case, name), {}) for name in ("fdjax, rpa v3", "fdjax"))
-    ragged, own = (row.get("device_us") for row in both)
+    ragged, own = (row.get("longest_us") for row in both)
     return f"{ragged / own:.3f}" if ragged and own else "not run"
 
 

@@ -11,7 +11,7 @@ import itertools
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -67,10 +67,10 @@ def kernel_trace() -> Generator[list[Kernel]]:
         kernels += kernels_of(folder)
 
 
-def device_spans(
+def device_runs(
     run: Callable[[], Any], *, launches: int, at_least: int = 1
-) -> list[float]:
-    """Microseconds from the first kernel of each run of a program to its last.
+) -> list[tuple[Kernel, ...]]:
+    """The kernels of each run of a program, one run after the other.
 
     Args:
         run: launches the program, which has been compiled.
@@ -88,8 +88,24 @@ def device_spans(
         raise RuntimeError(
             f"{len(kernels)} kernels in {launches} runs of {at_least} or more"
         )
-    runs = itertools.batched(kernels, each)
-    return [(of_one[-1].end - of_one[0].start) / 1e3 for of_one in runs]
+    return [*itertools.batched(kernels, each)]
+
+
+def span_us(kernels: Sequence[Kernel]) -> float:
+    """Microseconds from the first kernel of a run to its last."""
+    return (kernels[-1].end - kernels[0].start) / 1e3
+
+
+def busy_us(kernels: Sequence[Kernel]) -> list[float]:
+    """Microseconds that each kernel adds to those in which any kernel of a run is.
+
+    What the device waits for between them is in none.
+    """
+    added, reached = list[float](), 0.0
+    for kernel in kernels:
+        added.append((kernel.end - max(reached, kernel.start)) / 1e3)
+        reached = kernel.end
+    return added
 
 
 def advances(kernels: list[Kernel]) -> dict[str, list[float]]:
@@ -161,7 +177,7 @@ def main() -> None:
         row = {
             "batch": case.batch,
             "context": case.context,
-            "ms_per_step": round((kernels[-1].end - kernels[0].start) / STEPS / 1e6, 3),
+            "ms_per_step": round(span_us(kernels) / STEPS / 1e3, 3),
             "kernels": summary(kernels, STEPS),
             "layer": one_layer(kernels, arguments.marker),
             **results.provenance(),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import stack_tables, timeline
-from benchmarks.timeline import Kernel, device_spans
+from benchmarks.timeline import Kernel, busy_us, device_runs, span_us
 from fdjax.notation import Array
 
 CLOCK: list[dict[str, Any]] = [
@@ -26,12 +26,13 @@ def test_clock_times_alone():
 
 def test_device_times_beside_them():
     ours = [
-        {**row, "device_us": us} for row, us in zip(CLOCK[:2], (10, 10.1), strict=True)
+        {**row, "device_us": us + 4, "longest_us": us}
+        for row, us in zip(CLOCK[:2], (10, 10.1), strict=True)
     ]
     header, _, line = stack_tables.peers([*ours, CLOCK[2]]).splitlines()
     assert header.startswith("| batch x context | fdjax, µs (on the device) |")
     assert header.endswith("| rpa v3 by own |")
-    assert line == "| 1 x 1,024 | 26.7 (10.0) | 27.1 (10.1) | not run | 1.010 |"
+    assert line == "| 1 x 1,024 | 26.7 (14.0) | 27.1 (14.1) | not run | 1.010 |"
 
 
 def test_spans_are_from_the_first_kernel_of_a_run_to_its_last(
@@ -49,8 +50,15 @@ def test_spans_are_from_the_first_kernel_of_a_run_to_its_last(
     def run() -> Array:
         return jnp.ones(())
 
-    assert device_spans(run, launches=2, at_least=2) == [5.0, 4.0]
+    assert [*map(span_us, device_runs(run, launches=2, at_least=2))] == [5.0, 4.0]
     with pytest.raises(RuntimeError, match="4 kernels in 3 runs"):
-        device_spans(run, launches=3)
+        device_runs(run, launches=3)
     with pytest.raises(RuntimeError, match="4 kernels in 4 runs of 2 or more"):
-        device_spans(run, launches=4, at_least=2)
+        device_runs(run, launches=4, at_least=2)
+
+
+def test_what_the_device_waits_for_is_no_kernels_time():
+    apart = [Kernel(1e3, 3e3, "a"), Kernel(7e3, 8e3, "b")]
+    assert busy_us(apart) == [2.0, 1.0]
+    overlapping = [Kernel(1e3, 3e3, "a"), Kernel(2e3, 8e3, "b")]
+    assert busy_us(overlapping) == [2.0, 5.0]
