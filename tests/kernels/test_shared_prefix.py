@@ -195,6 +195,18 @@ def call_of(
     )
 
 
+def random_tree(seed: int) -> Tables:
+    """Rows of any length on any path, of which at least two share something."""
+    random = np.random.default_rng(seed)
+    paths = ["", "a", "a/x", "a/x/q", "a/y", "b", "b/x"]
+    pages = {name: int(random.integers(1, 60)) for name in "axyqb"}
+    own = [1, 15, 16, 17, 64, 128, *random.integers(1, 900, size=6)]
+    chosen = ["a", "a", *random.choice(paths, size=int(random.integers(1, 30)))]
+    random.shuffle(chosen)
+    rows = [(path, pages[path[-1:] or "a"], int(random.choice(own))) for path in chosen]
+    return tables(*rows, width=240, seed=seed)
+
+
 # Kept small: the definition reads all pages of every row.
 TREES = {
     "one": tables(*[("a", 300, 9)] * 8, width=310),
@@ -211,10 +223,11 @@ TREES = {
         width=230,
     ),
     "more_than_a_tile": tables(*[("a", 65, 3)] * 70, ("", 0, 0), width=70),
+    **{f"random_{seed}": random_tree(seed) for seed in range(4)},
 }
 
 
-@pytest.mark.parametrize("name", ["some", "nested"])
+@pytest.mark.parametrize("name", ["some", "nested", "random_0", "random_1"])
 def test_prefixes_and_own_keys_together_are_all_keys(name: str):
     call = call_of(TREES[name], dtype=jnp.float32, heads=(4, 2, 16))
     prefixes = call.pages.prefixes
