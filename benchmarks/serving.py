@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--memory-fraction", type=float, default=0.9)
+    parser.add_argument("--max-num-batched-tokens", type=int)
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--inputs", type=int, default=1024)
     parser.add_argument("--outputs", type=int, default=128)
@@ -128,6 +129,7 @@ def main() -> None:
         max_model_len=arguments.max_model_len,
         max_num_seqs=arguments.max_num_seqs,
         memory_fraction=arguments.memory_fraction,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
     )
     # Who asks for the device's name starts JAX, with the memory that was claimed.
     out = arguments.out or results.RESULTS / results.device_slug() / "serving.json"
@@ -137,6 +139,7 @@ def main() -> None:
         "max_num_seqs": arguments.max_num_seqs,
         "max_model_len": arguments.max_model_len,
         "memory_fraction": arguments.memory_fraction,
+        "max_num_batched_tokens": llm.loaded.settings.max_batched_tokens,
         "load_s": round(time.perf_counter() - start, 1),
         "kv_tokens": layout.num_pages * layout.page_size,
         **results.provenance(),

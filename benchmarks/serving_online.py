@@ -4,9 +4,9 @@
 
 A load is named `conv-N`: requests with the lengths of a trace of conversations, 512 of
 them at once, or else N a second, as a Poisson process. Of its form `-short`, prompts
-are below 2,100 tokens. The trace is a CSV file with the columns of Azure's traces; none
-is part of the project. Prompts are random, of each load others: none finds its tokens
-in a cache. The engine is in this process, so that what is measured is neither a
+are below 2,100 tokens; of `-long`, they are not. The trace is a CSV file with the
+columns of Azure's traces; none is part of the project. Prompts are random, of each load
+others: none finds its tokens in a cache. The engine is in this process, so that what is measured is neither a
 tokenizer nor HTTP. With `--engine vllm` vLLM answers
 them, where it is installed; `JAX_PLATFORMS=cpu` leaves it the GPU.
 """
@@ -14,6 +14,7 @@ them, where it is installed; `JAX_PLATFORMS=cpu` leaves it the GPU.
 import argparse
 import asyncio
 import dataclasses
+import itertools
 import pathlib
 import random
 import time
@@ -60,15 +61,19 @@ class Load:
         """The load of a name.
 
         Args:
-            name: `conv-N`, or `conv-N-short`.
+            name: `conv-N`, `conv-N-short` or `conv-N-long`.
             trace: whose lengths it has; those that are too long are left out.
             seconds: how long requests come for, if not at once.
         """
         _, number, *form = name.split("-")
-        if form not in ([], ["short"]) or not number.isdecimal():
-            raise SystemExit(f"load {name!r} is not like conv-12 or conv-12-short")
-        short = [one for one in trace if one.input_tokens < SHORT_TOKENS]
-        rate, sized = int(number), short if form else [*trace]
+        if form not in ([], ["short"], ["long"]) or not number.isdecimal():
+            raise SystemExit(
+                f"load {name!r} is not like conv-12, conv-12-short or conv-12-long"
+            )
+        short = [one.input_tokens < SHORT_TOKENS for one in trace]
+        wanted = {"short": short, "long": np.logical_not(short)}
+        chosen_of = wanted[form[0]] if form else itertools.repeat(True)
+        rate, sized = int(number), [*itertools.compress(trace, chosen_of)]
         count = AT_ONCE if rate == AT_ONCE else int(rate * seconds)
         if not sized:
             raise SystemExit(f"the trace has no requests for {name}")

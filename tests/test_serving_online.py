@@ -21,6 +21,8 @@ def test_loads_by_their_names(monkeypatch: pytest.MonkeyPatch):
     short = Load.of("conv-4-short", arrivals(), seconds=60.0)
     assert [one.input_tokens for one in short.arrivals] == [20, 5, 30, 12]
     assert {one.at_s for one in short.arrivals} == {0.0}
+    (long,) = Load.of("conv-4-long", arrivals(), seconds=60.0).arrivals
+    assert long.input_tokens == 2200
     timed = Load.of("conv-2", arrivals(), seconds=2.0)
     assert [one.output_tokens for one in timed.arrivals] == [4, 9, 1, 6]
     assert timed.arrivals[0].at_s == 0.0 < timed.arrivals[1].at_s
