@@ -6,9 +6,9 @@ A load is named `conv-N`: requests with the lengths of a trace of conversations,
 them at once, or else N a second, as a Poisson process. Of its form `-short`, prompts
 are below 2,100 tokens; of `-long`, they are not. The trace is a CSV file with the
 columns of Azure's traces; none is part of the project. Prompts are random, of each load
-others: none finds its tokens in a cache. The engine is in this process, so that what is measured is neither a
-tokenizer nor HTTP. With `--engine vllm` vLLM answers
-them, where it is installed; `JAX_PLATFORMS=cpu` leaves it the GPU.
+others: none finds its tokens in a cache. The engine is in this process, so that what is
+measured is neither a tokenizer nor HTTP. With `--engine vllm` vLLM answers them, where
+it is installed; `JAX_PLATFORMS=cpu` leaves it the GPU.
 """
 
 import argparse
