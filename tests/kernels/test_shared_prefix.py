@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import time
+from random import Random
 from typing import Any
 
 import jax
@@ -105,6 +107,72 @@ def test_where_little_would_be_saved_there_are_no_groups():
     assert found(drawn, least=1121) == ()
     short = tables(("a", 20, 9), ("a", 20, 9), width=80)
     assert found(short) == (), "320 tokens of one group"
+
+
+def _most_saved(rows: list[list[int]], begin: int, levels: int, least: int) -> int:
+    """Of pages, by trying every way: as one group from `begin` on, or each part alone.
+
+    Rows are the same up to page `begin`, and each has all its pages to share.
+    """
+    if len(rows) < 2 or not levels:
+        return 0
+    same = itertools.takewhile(
+        lambda pages: len({*pages}) == 1, zip(*rows, strict=False)
+    )
+    end = len([*same])
+    parts: dict[int, list[list[int]]] = {}
+    for row in rows:
+        if len(row) > end:
+            parts.setdefault(row[end], []).append(row)
+    apart = sum(_most_saved(part, begin, levels, least) for part in parts.values())
+    if (own := (len(rows) - 1) * (end - begin)) < max(least, 1):
+        return apart
+    within = (_most_saved(part, end, levels - 1, least) for part in parts.values())
+    return max(apart, own + sum(within))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), max_size=12),
+    st.integers(0, 8),
+    st.randoms(),
+)
+def test_no_other_groups_save_more(rows: list[list[int]], least: int, random: Random):
+    rows += [[*row[: random.randint(1, 7)], random.randint(0, 2)] for row in rows]
+    width = max(map(len, rows), default=0) + 1
+    table = np.array([row + [9] * (width - len(row)) for row in rows], np.int32)
+    lengths = [len(row) + 1 for row in rows]
+    worth = Worth(of_group=least, of_batch=0)
+    groups = find_groups(
+        table.reshape(len(rows), width), lengths, page_size=1, worth=worth
+    )
+    assert sum(group.saved for group in groups) == _most_saved(rows, 0, 2, least)
+    for group in groups:
+        shared = table[list(group.rows), group.begin : group.end]
+        assert np.all(shared == shared[0]) and group.saved >= least
+        outer = [
+            g for g in groups if g.level < group.level and {*group.rows} <= {*g.rows}
+        ]
+        assert len(outer) == group.level and all(g.end == group.begin for g in outer)
+
+
+def test_a_tree_of_any_depth_takes_a_moment():
+    """Each of 1,200 rows leaves the others a page later: no tree is deeper."""
+    count = 1200
+    table = np.arange(count * (count + 1), dtype=np.int32).reshape(count, -1) + 9999
+    for row in range(count):
+        table[row, : row + 1] = np.arange(row + 1)
+    lengths = [(row + 1) * PAGE + 1 for row in range(count)]
+    began = time.process_time()
+    groups = find_groups(table, lengths, page_size=PAGE, worth=Worth(of_batch=1))
+    assert time.process_time() - began < 2.0, "30 ms; a row by itself took minutes"
+    assert [group.level for group in groups] == [0, 1]
+
+
+def test_rows_longer_than_their_pages_are_refused():
+    drawn = tables(("a", 3, 5), ("a", 3, 5), width=4)
+    with pytest.raises(ValueError, match=r"row 1 has 65 tokens, .* room for 64"):
+        find_groups(drawn.table, (53, 65), page_size=PAGE)
 
 
 @st.composite

@@ -2,17 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from fdjax.kernels.shared_prefix import table
+from fdjax.kernels.shared_prefix.prefix_tree import Node, Table, prefix_tree
 from fdjax.kernels.shared_prefix.table import Worth
 
 MAX_LEVELS = 2
-"""Groups that a row may belong to, one within the other."""
-
-type Table = np.ndarray[Any, np.dtype[np.int32]]
+"""Groups that a row may belong to, one within the other: an outer and an inner one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,76 +51,105 @@ def find_groups(
         lengths: of each row, this step's token included.
         page_size: `Z`.
         worth: what must be saved; `None`: what was measured of the device.
+
+    Raises:
+        ValueError: a row is longer than its pages.
     """
-    full = {row: (int(n) - 1) // page_size for row, n in enumerate(lengths)}
-    rows = tuple(row for row, pages in full.items() if pages > 0)
+    width = page_table.shape[1]
+    if (longest := max(lengths, default=0)) > width * page_size:
+        raise ValueError(
+            f"row {[*lengths].index(longest)} has {longest} tokens, and its {width} "
+            f"pages of {page_size} have room for {width * page_size}; give it more"
+        )
+    whole = np.maximum(np.asarray(lengths, np.int64) - 1, 0) // page_size
     worth = table.PART.find() if worth is None else worth
-    search = _Search(page_table, full, page_size, worth.of_group)
-    groups = search.best(rows, begin=0, level=0).groups
-    return groups if _saved(groups) >= worth.of_batch else ()
+    nodes = prefix_tree(page_table, whole)
+    choice = _Choice(nodes, page_size, worth.of_group)
+    return choice.groups() if choice.saved >= worth.of_batch else ()
 
 
-class _Found(NamedTuple):
-    """Rows in an order in which all groups stand together, and the groups."""
+class _Choice:
+    """Which nodes of a tree are groups.
 
-    order: tuple[int, ...]
-    groups: tuple[Group, ...]
+    What an inner group saves depends on where the outer one ends, and that is where one
+    of the nodes above it does. So each node has a vector of what the inner groups below
+    it, or itself, save by each of these: one pass from the leaves up.
 
+    Args:
+        nodes: of the tree, each behind those below it.
+        page_size: `Z`.
+        least: tokens that a group must save.
+    """
 
-@dataclasses.dataclass(frozen=True)
-class _Search:
-    table: Table
-    full: dict[int, int]  # pages of each row that may be shared
-    page_size: int
-    least: int  # tokens that a group must save
+    def __init__(self, nodes: Sequence[Node], page_size: int, least: int) -> None:
+        self._nodes = nodes
+        self._page_size = page_size
+        self._least = least
+        self._inner: dict[Node, np.ndarray] = {}
+        self._best: dict[Node, int] = {}
+        self._outer: set[Node] = set()
+        for node in nodes:
+            self._weigh(node)
 
-    def best(self, rows: tuple[int, ...], *, begin: int, level: int) -> _Found:
-        """Of rows that are the same up to page `begin`: as one group, or in parts."""
-        if len(rows) < 2 or level == MAX_LEVELS:
-            return _Found(rows, ())
-        end = self._common(rows, begin)
-        parts = self._parts(rows, end)
-        if len(parts) == len(rows) and end == begin:
-            return _Found(rows, ())
-        apart = _joined([self.best(p, begin=begin, level=level) for p in parts])
-        if end == begin:
-            return apart
-        within = _joined([self.best(p, begin=end, level=level + 1) for p in parts])
-        size = self.page_size
-        group = Group(within.order, begin * size, end * size, level)
-        together = (group, *within.groups)
-        if group.saved < self.least or _saved(together) <= _saved(apart.groups):
-            return apart
-        return _Found(within.order, together)
+    @property
+    def saved(self) -> int:
+        """Tokens that are not read, all groups together."""
+        return self._best[self._nodes[-1]]
 
-    def _common(self, rows: tuple[int, ...], begin: int) -> int:
-        """The first page from `begin` on that is not the same, or not to be shared."""
-        most = min(self.full[row] for row in rows)
-        if begin == most or np.any(
-            self.table[list(rows), begin] != self.table[rows[0], begin]
-        ):
-            return begin  # most often: no need to look at all pages
-        own = self.table[list(rows), begin:most]
-        differs = np.any(own[1:] != own[0], axis=0)
-        return begin + int(np.argmax(differs)) if np.any(differs) else most
+    def _weigh(self, node: Node) -> None:
+        others, kept = (
+            node.num_rows - 1,
+            [self._inner[child] for child in node.children],
+        )
+        alone = others * (node.end - node.above) * self._page_size
+        alone[alone < self._least] = 0
+        self._inner[node] = np.maximum(alone, sum(inner[:-1] for inner in kept))
+        own = others * node.end * self._page_size
+        together = own + sum(int(inner[-1]) for inner in kept)
+        apart = sum(self._best[child] for child in node.children)
+        if node.end and own >= self._least and together > apart:
+            self._outer.add(node)
+        self._best[node] = max(together, apart) if node in self._outer else apart
 
-    def _parts(self, rows: tuple[int, ...], page: int) -> list[tuple[int, ...]]:
-        """Rows with the same page there; each without one to share by itself."""
-        parts: dict[int, list[int]] = {}
-        for row in rows:
-            shared = self.full[row] > page
-            parts.setdefault(int(self.table[row, page]) if shared else ~row, []).append(
-                row
+    def _is_inner(self, node: Node, outer: Node) -> bool:
+        """Whether a node below an outer group is a group of its own."""
+        own = (node.num_rows - 1) * (node.end - outer.end) * self._page_size
+        below = sum(int(self._inner[child][outer.depth]) for child in node.children)
+        return own >= self._least and own > below
+
+    def _levels(self) -> dict[Node, tuple[int, Node]]:
+        """The groups: how many others each lies within, and the outermost of them."""
+        within: dict[Node, tuple[int, Node]] = {}
+        found: dict[Node, tuple[int, Node]] = {}
+        for node in reversed(self._nodes):
+            level, outer = within.get(node.parent or node, (0, node))
+            is_group = (
+                node in self._outer
+                if level == 0
+                else level < MAX_LEVELS and self._is_inner(node, outer)
             )
-        return [tuple(part) for part in parts.values()]
+            if is_group:
+                outer = node if level == 0 else outer
+                found[node] = level, outer
+                level += 1
+            if level:
+                within[node] = level, outer
+        return found
 
-
-def _joined(parts: Sequence[_Found]) -> _Found:
-    return _Found(
-        tuple(row for part in parts for row in part.order),
-        tuple(group for part in parts for group in part.groups),
-    )
-
-
-def _saved(groups: Sequence[Group]) -> int:
-    return sum(group.saved for group in groups)
+    def groups(self) -> tuple[Group, ...]:
+        """In the order of their rows, an outer one before those within it."""
+        levels = self._levels()
+        rows: dict[Node, list[int]] = {}
+        groups: dict[Node, list[Group]] = {}
+        for node in self._nodes:
+            parts = [([row], []) for row in node.rows]
+            parts += [(rows.pop(child), groups.pop(child)) for child in node.children]
+            parts.sort(key=lambda part: min(part[0]))
+            rows[node] = [row for order, _ in parts for row in order]
+            groups[node] = [group for _, within in parts for group in within]
+            if node in levels:
+                level, outer = levels[node]
+                begin = outer.end if level else 0
+                span = begin * self._page_size, node.end * self._page_size
+                groups[node].insert(0, Group(tuple(rows[node]), *span, level))
+        return tuple(groups[self._nodes[-1]])
