@@ -19,6 +19,7 @@ import jax
 
 from fdjax import device
 from fdjax.errors import Unsupported
+from fdjax.kernels.varying import varying_like
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class Op[C, R]:
         if name == REFERENCE:
             self._warn(refusals, call)
             return self._reference(call)
-        return self._impls[name].run(call)
+        return varying_like(self._impls[name].run(call), call)
 
     def using(self, name: str) -> AbstractContextManager[Any]:
         """Forces one implementation inside a `with` block.

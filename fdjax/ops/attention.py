@@ -1,6 +1,7 @@
 """Attention over pages, for every kind of row."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -72,10 +73,10 @@ def attention(
     if decodes and pages.firsts is None and q.shape[0] == pages.num_rows:
         return _decoding(
             q, kv, pages, slopes, sinks, scale=scale, soft_cap=soft_cap, window=window
-        )[0]
+        )
     return _ragged(
         q, kv, pages, slopes, sinks, scale=scale, soft_cap=soft_cap, window=window
-    )[0]
+    )
 
 
 @calls.named
@@ -221,6 +222,16 @@ def _fits(
     return q, pages
 
 
+def _output_of[**P](attend: Callable[P, tuple[Array, Any]]) -> Callable[P, Array]:
+    """The same without what it counts: that has no derivative."""
+
+    @functools.wraps(attend)
+    def output(*args: P.args, **kwargs: P.kwargs) -> Array:
+        return attend(*args, **kwargs)[0]
+
+    return output
+
+
 _states = differentiable(states.OP, states.attention_states)
-_decoding = differentiable(DECODE, decode_attention)
-_ragged = differentiable(PREFILL, prefill_attention)
+_decoding = differentiable(DECODE, _output_of(decode_attention))
+_ragged = differentiable(PREFILL, _output_of(prefill_attention))

@@ -103,22 +103,58 @@ def calls() -> Iterator[tuple[str, Call]]:
     yield "sample", Call(ops.sample, tuple((x, FIRST) for x in drawn), FIRST)
 
 
+def squares(function: Callable[..., Any]) -> Callable[..., jax.Array]:
+    """A number of all that a function gives, whose gradient is told of everything."""
+
+    def total(*arrays: Any) -> jax.Array:
+        return sum(
+            (jnp.sum(one**2) for one in jax.tree.leaves(function(*arrays))),
+            jnp.zeros(()),
+        )
+
+    return total
+
+
+def compare(name: str, call: Call, mesh: Mesh, *, check: bool) -> None:
+    """Results over a mesh and without one, and gradients of what is differentiable."""
+    arrays, specs = zip(*call.given, strict=True)
+    sharded = jax.shard_map(
+        call.function, mesh=mesh, in_specs=specs, out_specs=call.out, check_vma=check
+    )
+    functions: list[tuple[Callable[..., Any], ...]] = [(sharded, call.function)]
+    if name != "sample":
+        over = tuple(
+            i for i, x in enumerate(arrays) if jnp.issubdtype(x.dtype, jnp.floating)
+        )
+        both = map(squares, functions[0])
+        functions.append(tuple(jax.grad(one, argnums=over) for one in both))
+    for pair in functions:
+        results = (jax.tree.leaves(jax.jit(one)(*arrays)) for one in pair)
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def refuses_to_be_replicated(mesh: Mesh) -> None:
+    """What differs by device is known to, whoever computed it."""
+    _, call = next(calls())
+    arrays, specs = zip(*call.given, strict=True)
+    alike = jax.shard_map(call.function, mesh=mesh, in_specs=specs, out_specs=ALL)
+    try:
+        jax.jit(alike)(*arrays)
+    except ValueError as error:
+        assert "require replication" in str(error), error
+    else:
+        raise AssertionError("results of other heads are taken for the same")
+
+
 def main() -> None:
     """Prints what is equal both ways, or fails."""
     mesh = Mesh(np.array(jax.devices()), ("tensor",))
     for name, call in calls():
-        arrays, specs = zip(*call.given, strict=True)
-        sharded = jax.shard_map(
-            call.function,
-            mesh=mesh,
-            in_specs=specs,
-            out_specs=call.out,
-            check_vma=False,
-        )
-        both = (jax.jit(sharded)(*arrays), jax.jit(call.function)(*arrays))
-        for one, other in zip(*map(jax.tree.leaves, both), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
+        for check in (True, False):
+            compare(name, call, mesh, check=check)
         print(f"{name}: equal on {len(mesh.devices)} devices")
+    refuses_to_be_replicated(mesh)
 
 
 if __name__ == "__main__":
