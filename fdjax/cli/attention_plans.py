@@ -9,6 +9,7 @@ import numpy as np
 
 from fdjax.cli.prompt_plans import Prompt, PromptSharing
 from fdjax.errors import ConfigError
+from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan import Plan, make_plan
 from fdjax.kernels.attention_plan.shape import MAX_ROWS
 from fdjax.kernels.decode_attention import config
@@ -110,28 +111,40 @@ def parse_rows(text: str) -> tuple[tuple[int, ...], tuple[Prompt, ...]]:
         counted, at, before = part.partition("@")
         count, length = counted.split("x", 1) if "x" in part else ("1", counted)
         numbers = (count, length, before) if at else (count, length)
-        if not all(number.isdecimal() for number in numbers):
+        if not all(number.isascii() and number.isdecimal() for number in numbers):
             raise ConfigError(
                 f"--plan {text}: {part!r} is not a length as 512, a number of rows and "
                 "their length as 63x512, or new tokens after others as 64@1000"
             )
-        if len(lengths) + len(prompts) + int(count) > MAX_ROWS:
-            raise ConfigError(f"--plan {text}: more rows than {MAX_ROWS}")
-        if int(length) == 0:
+        rows, tokens, earlier = (
+            _up_to_limit(number or "0") for number in (count, length, before)
+        )
+        if len(lengths) + len(prompts) + rows > MAX_ROWS:
+            raise ConfigError(f"--plan {_start(text)}: more rows than {MAX_ROWS}")
+        for number, what in ((rows, "no row"), (tokens, "a row of no tokens")):
+            if number == 0:
+                raise ConfigError(f"--plan {text}: {part!r} is {what}; give 1 or more")
+        if tokens + earlier > _MAX_TOKENS:
             raise ConfigError(
-                f"--plan {text}: {part!r} is a row of no tokens; give 1 or more"
+                f"--plan {_start(text)}: a row of more than {_MAX_TOKENS} tokens"
             )
-        if int(length) + int(before or 0) > _MAX_TOKENS:
-            raise ConfigError(f"--plan {text}: a row of more than {_MAX_TOKENS} tokens")
         if at:
-            prompts += [Prompt(int(length), int(before))] * int(count)
+            prompts += [Prompt(tokens, earlier)] * rows
         else:
-            lengths += [int(length)] * int(count)
+            lengths += [tokens] * rows
     if sum(prompt.new for prompt in prompts) > _MAX_TOKENS:
         raise ConfigError(f"--plan {text}: more than {_MAX_TOKENS} new tokens")
-    if not lengths and not prompts:
-        raise ConfigError(f"--plan {text}: no rows")
     return tuple(lengths), tuple(prompts)
+
+
+def _up_to_limit(number: str) -> int:
+    """A number in digits; of one with many, that it is beyond every limit."""
+    return int(number) if len(number) <= len(str(_MAX_TOKENS)) else _MAX_TOKENS + 1
+
+
+def _start(text: str) -> str:
+    """As much of what was said as a line has room for."""
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sharing:
@@ -141,7 +154,15 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
         model: whose heads and window; of layers with several, the first one's.
         lengths: tokens of each row.
         page_size: tokens of a page.
+
+    Raises:
+        ConfigError: no kernel has pages of that size.
     """
+    most = ffi.limit("decode_attention", "max_page_size")
+    if not 0 < page_size <= most:
+        raise ConfigError(
+            f"--page-size {page_size}: the kernel has pages of 1 to {most} tokens"
+        )
     attention, rows = model.layers[0].attention, len(lengths)
     group = attention.num_heads // attention.num_kv_heads
     pages = -(-max(lengths) // page_size)

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fdjax.errors import ConfigError
 from fdjax.kernels.chip import chip
 from fdjax.kernels.paged import ScoreSpec, handlers_window
 from fdjax.kernels.prefill_plan.tiles import (
@@ -17,6 +18,9 @@ from fdjax.kernels.prefill_plan.tiles import (
     work_of,
 )
 from fdjax.models.config import ModelConfig
+
+# Each is compared with each: a second, and some 100 MB.
+_MAX_TILES = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +102,24 @@ def share(model: ModelConfig, prompts: tuple[Prompt, ...]) -> PromptSharing:
     Args:
         model: whose heads and window; of layers with several, the first one's.
         prompts: the rows.
+
+    Raises:
+        ConfigError: they have too many tiles to be listed.
     """
     attention = model.layers[0].attention
-    scores = ScoreSpec(None, attention.head_dim**-0.5, attention.window, None)
+    scores = ScoreSpec(
+        None, attention.head_dim**-0.5, soft_cap=None, window=attention.window
+    )
     tile_tokens = max(TILE_ROWS * attention.num_kv_heads // attention.num_heads, 1)
     new = np.array([prompt.new for prompt in prompts], np.int32)
     starts = np.array([prompt.before for prompt in prompts], np.int32)
     num_queries = int(new.sum())
     most = most_tiles(num_queries, len(prompts), tile_tokens)
+    if most > _MAX_TILES:
+        raise ConfigError(
+            f"--plan: prompts of {num_queries:,} new tokens have up to {most:,} tiles "
+            f"of queries, and a plan is shown of {_MAX_TILES:,}; give fewer new tokens"
+        )
     work = work_of(
         jnp.asarray(starts + new),
         jnp.asarray(starts),

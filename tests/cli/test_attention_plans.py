@@ -11,7 +11,8 @@ from fdjax.errors import ConfigError
 from fdjax.models.config import ModelConfig
 from tests.cli.conftest import Invoke
 
-LLAMA = str(pathlib.Path(__file__).parents[2] / "configs" / "models" / "llama3-8b.json")
+MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
+LLAMA = str(MODELS / "llama3-8b.json")
 
 
 def test_rows_are_counts_and_lengths():
@@ -40,7 +41,11 @@ def test_new_tokens_come_after_others():
         ("0@64", "'0@64' is a row of no tokens"),
         ("2@16777215", "more than 16777216 tokens"),
         ("2x16777216@0", "more than 16777216 new tokens"),
-        ("0x5", "no rows"),
+        ("0x5", "'0x5' is no row; give 1 or more"),
+        ("0x5,3", "'0x5' is no row; give 1 or more"),
+        ("\N{ARABIC-INDIC DIGIT THREE}", "is not a length"),
+        ("9" * 5000, r"9\.\.\.: a row of more than 16777216 tokens"),
+        ("9" * 5000 + "x5", r"9\.\.\.: more rows than 4096"),
         ("8x0", "'8x0' is a row of no tokens; give 1 or more"),
         ("3x5,0", "'0' is a row of no tokens; give 1 or more"),
         ("16777217", "more than 16777216 tokens"),
@@ -96,6 +101,32 @@ def test_one_row_of_the_most_tokens_has_a_plan(invoke: Invoke):
     result = invoke("inspect", LLAMA, "--plan", f"1,{2**24}")
     assert result.exit_code == 0, result.stderr
     assert "whole rows, 1 head " in result.stdout
+
+
+def test_a_window_hides_keys_of_prompts():
+    """Of 64 new tokens after 32,704 the first one sees 4,095 before itself."""
+    fields = json.loads((MODELS / "mistral-7b-v0.1.json").read_text())
+    work = share(ModelConfig.from_hf(fields), (Prompt(64, 32704),)).work
+    assert work[:, 4].min() == 32704 - 4095
+    wide = ModelConfig.from_hf(fields | {"sliding_window": None})
+    assert share(wide, (Prompt(64, 32704),)).work[:, 4].min() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--plan", "4096x4096@0"], "16,777,216 new tokens"),
+        (
+            ["--plan", "5", "--page-size", "200"],
+            "--page-size 200: the kernel has pages",
+        ),
+    ],
+    ids=["tiles", "page_size"],
+)
+def test_what_no_kernel_has_is_refused(invoke: Invoke, options: list[str], reason: str):
+    result = invoke("inspect", LLAMA, *options)
+    assert result.exit_code == 1
+    assert reason in " ".join(result.stderr.split())
 
 
 def test_a_plan_is_not_told_as_json(invoke: Invoke):
