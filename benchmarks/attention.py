@@ -135,6 +135,9 @@ def measure_mixed() -> dict[str, Any]:
     return {
         "case": MIXED,
         "us": round(us, 2),
+        "gb_s": round(
+            sum(rows.tokens * rows.token_bytes for rows in MIXED_ROWS) / us / 1e3
+        ),
         "alone_us": alone,
         "flashinfer_us": MIXED_FLASHINFER_US,
         "spread": round((max(repeats) - min(repeats)) / us, 4),

@@ -35,7 +35,7 @@ struct Arguments {
   ffi::Result<ffi::Buffer<ffi::S32>> recomputed;
 };
 
-// A GPU's kernels copy 16 bytes at once. 0: heads are not padded.
+// A GPU's kernels copy 16 bytes at once, and pad no heads.
 inline ffi::Error check_alignment(const Dims& d) {
   if (*d.head_width % kHeadMultiple == 0) return ffi::Error::Success();
   return invalid("D' is " + std::to_string(*d.head_width) +

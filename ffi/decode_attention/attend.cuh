@@ -163,7 +163,7 @@ __device__ void multiply_keys(uint32_t queries, uint32_t keys,
 }
 
 // Scale, soft cap and ALiBi; -inf for tokens that the query does not see. Scores are in
-// units of log 2 (launch.cuh), so that their exponential is one exp2.
+// units of log 2 (params.h), so that their exponential is one exp2.
 template <typename G>
 __device__ void transform(const Params& p, const Work& work, int first,
                           const float (&slopes)[G::kBlocks][2],

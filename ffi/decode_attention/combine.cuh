@@ -140,7 +140,7 @@ __device__ void send(const Params& p, const Block& block, const Exchange<G>& e) 
   // By the last threads: they have no units if there are few.
   for (int i = blockDim.x - 1 - threadIdx.x; i < block.splits * e.columns;
        i += blockDim.x) {
-    // Several blocks have one head.
+    // A cluster of several blocks has one head: each takes columns of it.
     const int to = block.splits == 1 ? 0 : quotient(i, p.block.group);
     const int column = i - to * e.columns;
     const int head = quotient(column, p.block.group);

@@ -7,19 +7,19 @@
 // and tiles, warps and blocks add theirs without knowing each other's maxima: nothing
 // is exchanged in the loop and nothing is rescaled.
 //
-// It is exact as long as float32 holds the sums. Every row's largest score m is
-// watched:
-// * m >= phi + high: exp could overflow. The row is recomputed.
-// * m <= phi + low: the sums could underflow as a whole. The row is recomputed.
+// It is exact as long as float32 holds the sums. The largest score m of every query
+// head of a row is watched:
+// * m >= phi + high: exp could overflow. The head is recomputed.
+// * m <= phi + low: the sums could underflow as a whole. The head is recomputed.
 // The second test needs the LARGEST score only. A score far below the others adds
 // exp(s - m) < exp(-87 - low) of the row's largest weight before its own weight is
 // flushed to zero: with low >= -60 that is under 2e-12, which no 16 bit result can
-// show, in this scheme or in any other. Testing each score would recompute rows for
-// nothing.
+// show, in this scheme or in any other. Testing each score would recompute heads
+// for nothing.
 //
 // Recomputation is the synchronised scheme (running maximum) over the same tokens by
-// the same blocks, decided together by the cluster that shares the row; rows of the
-// group that were within the bounds keep the result they have.
+// the same blocks, decided together by the cluster that shares the row; heads of
+// the group that were within the bounds keep the result they have.
 //
 //   newest.cuh         before all that, if wanted: RoPE, and the newest token's page
 //   tiles.cuh          which tokens are whose, and where they lie in shared memory
@@ -30,7 +30,9 @@
 //   attend.cuh         scores, the two schemes, weighted values
 //   combine.cuh        warps -> block -> cluster -> output
 //   inbox.cuh          how the blocks of a cluster send each other sums
-//   merge.cuh          pieces of a row, where blocks have no more of it
+//   merge.cuh          pieces of a row that was cut, added by the block that is last
+//   sums.cuh           four dimensions of a sum: how they add, and are written
+//   ptx.cuh            instructions without words in C++
 #pragma once
 
 #include "decode_attention/combine.cuh"
@@ -187,7 +189,8 @@ struct Room {
 };
 
 // The item's queries, and the row's newest key and value if they are the block's to
-// write: true, and then they are kept, too. Waits for the predecessor that makes them.
+// write: true, and then they lie in shared memory, too. Waits for the predecessor that
+// makes them.
 template <typename G>
 __device__ bool prepare(const Params& p, const Block& block, const Schedule& schedule,
                         char* shared) {

@@ -71,8 +71,9 @@ struct Params : paged::View {
 
 inline constexpr float kLog2E = 1.44269504f;
 
-// Scores in units of log 2, and the bounds as scores. With a soft cap the scale is that
-// of 2 x in tanh(x) = 1 - 2 / (e^(2 x) + 1).
+// What the kernel computes with, of what the call says: scores in units of log 2, the
+// bounds as scores, and the reciprocal of the page size. With a soft cap the scale is
+// that of 2 x in tanh(x) = 1 - 2 / (e^(2 x) + 1).
 inline Params in_units_of_log2(Params p) {
   p.page_reciprocal = paged::page_reciprocal_of(p.page_size);
   p.scale *= p.soft_cap > 0.0f ? 2.0f * kLog2E / p.soft_cap : kLog2E;

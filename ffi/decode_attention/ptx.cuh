@@ -1,4 +1,4 @@
-// The instructions that C++ has no words for and that only this kernel needs.
+// Instructions of attention's kernels that C++ has no words for.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@ namespace fdjax::paged {
 
 inline constexpr int kAbsent = -1;
 
-// token / page_size. Only threads load pages of one token: what TMA fetches has more,
-// and needs no test.
+// token / page_size. Where pages may have one token (`kAnySize`: copies by threads, and
+// by slot), there is no reciprocal of it, and a test.
 template <bool kAnySize>
 __device__ inline uint32_t index_of(const View& p, uint32_t token) {
   if (kAnySize && p.page_reciprocal == 0) return token;

@@ -9,7 +9,7 @@
 namespace fdjax::paged {
 
 // The pages of one layer. A slot is what a token has of a page: its keys, or its
-// values.
+// values; both, where they are interleaved.
 struct Layout {
   void* kv;                 // keys of this layer in page 0
   int64_t slot_bytes;       // from a token's slot to the next one's

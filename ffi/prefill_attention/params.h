@@ -8,7 +8,8 @@
 namespace fdjax::prefill_attention {
 
 // Neighbouring new tokens of a row and the keys that a block attends to for them: all
-// that some of them sees, or a piece of these. tiles.py makes the list.
+// that some of them sees, or a piece of these. The kernel of prefill_plan makes the
+// list; in Python, fdjax/kernels/prefill_plan/tiles.py.
 struct alignas(16) Tile {
   int32_t row;       // of the batch
   int32_t first;     // of its queries, in q and out

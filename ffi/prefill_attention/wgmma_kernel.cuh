@@ -117,8 +117,8 @@ class Consumer {
   }
 
   // ptxas moves the exponentials behind the second wait. To keep them before it, beside
-  // the GEMM with the values, is 3 % slower: the card is at its power limit
-  // (docs/kernels).
+  // the GEMM with the values, is 3 % slower: the card is at its power limit (what that
+  // means is in docs/notebook/2026-11-23-prefill-attention.md).
   template <bool kUnified>
   __device__ void attend(Rows<G>& rows) {
     Scores<G> scores;

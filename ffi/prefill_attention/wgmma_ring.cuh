@@ -2,8 +2,9 @@
 // producer, which fills it.
 //
 // A warp starts TMA copies of what two warpgroups multiply, one tile of queries
-// after the other. Queries, keys and values have two buffers each, and every buffer a
-// barrier that says full and one that says empty.
+// after the other. Keys and values have two buffers each, queries `kQueryStages` (heads
+// of 256 leave room for one), and every buffer a barrier that says full and one that
+// says empty.
 #pragma once
 
 #include <cuda.h>

@@ -181,8 +181,8 @@ __device__ inline Tile piece_of(const Params& p, const Shared& shared, int index
   return tile;
 }
 
-// The more keys, the lower: the exponent and the first half of the mantissa of their
-// number, so that classes are a factor of the root of two apart.
+// The more keys, the lower: twice the exponent of their number, and one more where its
+// mantissa is the root of two or more, so that classes are that factor apart.
 __device__ inline int class_of(const Tile& tile) {
   constexpr uint32_t kRootOfTwo = 0x3504f3;  // its mantissa
   const int keys = max(tile.key_end - tile.key_begin, 1);
