@@ -17,6 +17,7 @@ MASKS: dict[str, dict[str, Any]] = {
     "causal": {},
     "window": {"sliding_window": 5},
     "soft cap": {"logits_soft_cap": 4.0},
+    "sinks": {"softmax_aux": jnp.asarray([0.5, -1.0, 2.0, 0.0])},
 }
 
 

@@ -29,7 +29,7 @@ def test_it_serves_and_agrees():
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("serves") == "fdjax.integrations.ejkernel"
     assert "no k_scale" in found.pop("refused")
-    assert set(found) == {"causal", "window", "soft cap"}
+    assert set(found) == {"causal", "window", "soft cap", "sinks"}
     for name, (output, cache) in found.items():
         assert output < 1e-5, name
         assert cache == 0, name
