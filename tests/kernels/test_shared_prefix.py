@@ -169,6 +169,12 @@ def test_a_tree_of_any_depth_takes_a_moment():
     assert [group.level for group in groups] == [0, 1]
 
 
+def test_rows_of_nothing_are_in_no_group():
+    empty = np.zeros((2, 0), np.int32)
+    assert find_groups(empty, (0, 0), page_size=PAGE) == ()
+    assert find_groups(empty[:0], (), page_size=PAGE) == ()
+
+
 def test_rows_longer_than_their_pages_are_refused():
     drawn = tables(("a", 3, 5), ("a", 3, 5), width=4)
     with pytest.raises(ValueError, match=r"row 1 has 65 tokens, .* room for 64"):

@@ -97,10 +97,8 @@ class _Choice:
         return self._best[self._nodes[-1]]
 
     def _weigh(self, node: Node) -> None:
-        others, kept = (
-            node.num_rows - 1,
-            [self._inner[child] for child in node.children],
-        )
+        others = node.num_rows - 1
+        kept = [self._inner[child] for child in node.children]
         alone = others * (node.end - node.above) * self._page_size
         alone[alone < self._least] = 0
         self._inner[node] = np.maximum(alone, sum(inner[:-1] for inner in kept))

@@ -1,6 +1,5 @@
 """Rows as a tree: which of them begin with the same pages, and how far."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -80,6 +79,8 @@ def _sorted(page_table: Table, whole: np.ndarray) -> tuple[list[int], list[int]]
         The rows, and how many pages each shares with the next one; 0 for the last.
     """
     candidates = np.flatnonzero(whole)
+    if not len(candidates):  # a table may have no pages at all then
+        return [], []
     first, counts = np.unique(page_table[candidates, 0], return_counts=True)
     often = np.isin(page_table[candidates, 0], first[counts > 1])
     # Any order will do in which those with the same beginning are neighbours.
@@ -89,7 +90,7 @@ def _sorted(page_table: Table, whole: np.ndarray) -> tuple[list[int], list[int]]
     )
     if not rows:
         return [], []
-    most = np.array([min(whole[a], whole[b]) for a, b in itertools.pairwise(rows)], int)
+    most = np.minimum(whole[rows[1:]], whole[rows[:-1]])
     pages = page_table[rows, : most.max(initial=0)]
     differ = pages[1:] != pages[:-1]
     differ |= np.arange(pages.shape[1]) >= most[:, None]
