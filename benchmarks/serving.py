@@ -23,6 +23,13 @@ from fdjax import LLM
 from fdjax.generate.masks import num_words
 from fdjax.generate.stopping import FinishReason
 
+LEAST_ROWS = 65
+"""Sequences at once that are measured at least: 64, and a prompt beside them."""
+PROMPT_TOKENS = 512
+"""Of the prompt."""
+MEASURED_STEPS = 512
+"""Tokens that a sequence may get while steps are measured."""
+
 
 def throughput(llm: LLM, *, requests: int, inputs: int, outputs: int) -> dict[str, Any]:
     """Seconds of one run, and rates."""
@@ -122,6 +129,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
+    if arguments.max_num_seqs < LEAST_ROWS:
+        parser.error(f"--max-num-seqs {arguments.max_num_seqs}: {LEAST_ROWS} or more")
+    if arguments.max_model_len < (least := arguments.inputs + MEASURED_STEPS):
+        parser.error(
+            f"--max-model-len {arguments.max_model_len}: {least} or more, for prompts "
+            f"of {arguments.inputs} tokens and the steps that are measured behind them"
+        )
+    least = LEAST_ROWS - 1 + PROMPT_TOKENS
+    if (arguments.max_num_batched_tokens or least) < least:
+        parser.error(
+            f"--max-num-batched-tokens {arguments.max_num_batched_tokens}: {least} or "
+            "more, for the step that is measured with a prompt beside others"
+        )
     start = time.perf_counter()
     llm = LLM(
         arguments.model,
@@ -153,7 +173,7 @@ def main() -> None:
         llm, rows=arguments.max_num_seqs, inputs=arguments.inputs, steps=64
     )
     grammars = constrained(llm, rows=56, formed=8, inputs=arguments.inputs, steps=64)
-    both = mixed_step(llm, rows=64, inputs=arguments.inputs, tokens=512)
+    both = mixed_step(llm, rows=64, inputs=arguments.inputs, tokens=PROMPT_TOKENS)
     rows = [*rows[1:], share | common, grammars | common, both | common]
     print(*rows[-3:], sep="\n", flush=True)
     results.write(out, rows)
