@@ -70,6 +70,15 @@ def test_packed_rows_follow_one_another():
     assert [at for *_, at in found[6:]] == [-1, -1]
 
 
+def test_a_row_with_fewer_tokens_than_it_starts_at_takes_none_of_the_next():
+    """Also where what is lacking has more than 32 bits."""
+    for start in (7, 2**31 - 1):
+        view = PageView.packed(ints(TABLE), ints([5, -5, 5]), ints([4, start, 3]))
+        assert view.first_tokens(3).tolist() == [0, 1, 1]
+        found = [(0, 4, slot(0, 4)), (2, 3, slot(2, 3)), (2, 4, slot(2, 4))]
+        assert places(view, 3) == found
+
+
 def test_rows_may_begin_anywhere():
     """Room between rows belongs to the row before, and is not written."""
     view = PageView(ints(TABLE), ints([2, 7, 1]), ints([0, 6, 0]), ints([1, 4, 6]))

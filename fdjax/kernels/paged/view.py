@@ -120,7 +120,7 @@ class PageView:
         """New tokens of row 0, then those of row 1, and so on; the rest is padding."""
         lengths = int32_of("PageView", "lengths", lengths)
         starts = int32_of("PageView", "starts", starts)
-        counts = lengths - starts
+        counts = jnp.where(lengths > starts, lengths - starts, 0)
         # Without a dtype its sums are int64 where JAX has 64 bits.
         firsts = jnp.cumsum(counts, dtype=jnp.int32) - counts
         return PageView(page_table, lengths, starts, firsts)
