@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.kernels.attention_states import KeyRange
-from fdjax.kernels.paged import KVCache, KVLayer, PageView, int32_of, kind
+from fdjax.kernels.paged import (
+    KVCache,
+    KVLayer,
+    PageView,
+    int32_of,
+    integers,
+    kind,
+)
 from fdjax.notation import Array
 
 _OPERATIONS = re.compile(
@@ -167,15 +173,7 @@ def whole_number(operation: str, name: str, value: Any) -> int:
         ValueError: it is less than 1.
     """
     refuse_traced(operation, **{name: value})
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        raise TypeError(
-            f"{operation}: {name} is {kind(value)}; give a whole number"
-        ) from None
-    if whole < 1:
-        raise ValueError(f"{operation}: {name} is {whole}; it must be 1 or more")
-    return whole
+    return integers.whole_number(operation, name, value, least=1)
 
 
 def check_kind(operation: str, wanted: Any, **arrays: Array | None) -> None:

@@ -137,3 +137,33 @@ def test_bad_offsets_name_no_pages():
         none,
     ]
     assert PageView.table_of(ints([]), ints([0, 1]), width=1).tolist() == [[NO_PAGE]]
+
+
+def test_offsets_past_the_end_name_no_pages_however_large():
+    """Not those at the beginning, where sums of 32 bits end."""
+    offsets = ints([2**31 - 1, 2**31 - 1, -(2**31), 2**31 - 2, 2**31 - 1])
+    made = PageView.table_of(ints([1, 2, 3]), offsets, width=4)
+    assert made.tolist() == [[NO_PAGE] * 4] * 4
+
+
+@pytest.mark.parametrize(
+    ("indices", "offsets", "width", "said"),
+    [
+        ([[1, 2]], [0, 1], 2, r"indices is \(1, 2\); expected \[N\]"),
+        ([1, 2], [[0], [1]], 2, r"offsets is \(2, 1\); expected \[B \+ 1\]"),
+        ([1, 2], [], 2, r"offsets is \(0,\); give one more than rows"),
+        ([1, 2], [0, 1], -1, "width is -1; it must be 0 or more"),
+        ([1, 2], [0, 1], 2.0, "width is a float; give a whole number"),
+    ],
+)
+def test_ids_that_make_no_table_are_named(
+    indices: Any, offsets: Any, width: Any, said: str
+):
+    with pytest.raises((TypeError, ValueError), match=f"^PageView: {said}"):
+        PageView.table_of(ints(indices), ints(offsets), width=width)
+
+
+def test_a_traced_width_is_named():
+    made = jax.jit(lambda n: PageView.table_of(ints([1]), ints([0, 1]), width=n))
+    with pytest.raises(TypeError, match="PageView: width is traced; it must be static"):
+        made(2)

@@ -1,8 +1,10 @@
 """Places, pages and lengths as the operations count them: in 32 bits, with a sign."""
 
+import operator
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -38,6 +40,57 @@ def int32_of(owner: str, name: str, value: Any) -> Int32[Array, "..."]:
             f"{owner}: {name} is {value.dtype}; cast it to a type that is integer"
         )
     return _within(value).astype(jnp.int32)
+
+
+def whole_number(owner: str, name: str, value: Any, *, least: int) -> int:
+    """A static argument that counts something, or names one of several things.
+
+    Args:
+        owner: whose argument it is.
+        name: of the argument.
+        value: what the caller gave.
+        least: what it is at least.
+
+    Raises:
+        TypeError: it is traced, or no whole number.
+        ValueError: it is less.
+    """
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{owner}: {name} is traced; it must be static, give a whole number"
+        )
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{owner}: {name} is {kind(value)}; give a whole number"
+        ) from None
+    if whole < least:
+        raise ValueError(f"{owner}: {name} is {whole}; it must be {least} or more")
+    return whole
+
+
+def check_shape(owner: str, name: str, value: Any, *axes: str) -> None:
+    """Raises where an argument is not of so many axes.
+
+    Args:
+        owner: whose argument it is.
+        name: of the argument.
+        value: what the caller gave; shapes may stand in for arrays.
+        axes: how messages write the axes that it must have.
+
+    Raises:
+        TypeError: it is no array.
+        ValueError: it has another number of axes.
+    """
+    if not hasattr(value, "shape"):
+        raise TypeError(
+            f"{owner}: {name} is {kind(value)}; give an array, by jnp.asarray"
+        )
+    if len(value.shape) != len(axes):
+        raise ValueError(
+            f"{owner}: {name} is {value.shape}; expected [{', '.join(axes)}]"
+        )
 
 
 def _within(value: Any) -> Any:

@@ -6,7 +6,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fdjax.kernels.paged.integers import HIGHEST, int32_of
+from fdjax.kernels.paged.integers import (
+    HIGHEST,
+    check_shape,
+    int32_of,
+    whole_number,
+)
 from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree, static
@@ -65,10 +70,7 @@ class PageView:
         for name in ("page_table", "lengths", "starts", "firsts"):
             if (array := getattr(self, name)) is not None:
                 object.__setattr__(self, name, int32_of("PageView", name, array))
-        if len(self.page_table.shape) != 2:
-            raise ValueError(
-                f"PageView: page_table is {self.page_table.shape}; expected [B, W]"
-            )
+        check_shape("PageView", "page_table", self.page_table, "B", "W")
         by_row = {"lengths": self.lengths, "starts": self.starts, "firsts": self.firsts}
         for name, array in by_row.items():
             if array is not None and array.shape != (self.num_rows,):
@@ -101,11 +103,23 @@ class PageView:
                 more than there are rows. A row whose offsets fall, or leave `indices`,
                 has no pages there.
             width: pages that a row may have; those beyond it are left out.
+
+        Raises:
+            ValueError: an array has another number of axes, or no whole numbers; there
+                is no offset; or `width` is negative.
+            TypeError: an array is none, or `width` is no whole number, or traced.
         """
         indices = int32_of("PageView", "indices", indices)
         offsets = int32_of("PageView", "offsets", offsets)
+        check_shape("PageView", "indices", indices, "N")
+        check_shape("PageView", "offsets", offsets, "B + 1")
+        if not offsets.shape[0]:
+            raise ValueError("PageView: offsets is (0,); give one more than rows")
+        width = whole_number("PageView", "width", width, least=0)
         begins, ends = offsets[:-1, None], offsets[1:, None]
-        places = begins + jnp.arange(width, dtype=jnp.int32)
+        # What is past the end stays there: longer sums would be negative.
+        first = jnp.minimum(begins, len(indices))
+        places = first + jnp.arange(width, dtype=jnp.int32)
         exists = (places < ends) & (begins >= 0)
         beyond = jnp.append(indices, jnp.int32(NO_PAGE))
         ids = beyond.at[jnp.clip(places, 0)].get(mode="clip")
