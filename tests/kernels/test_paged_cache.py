@@ -1,6 +1,7 @@
 """A cache of keys and values: every layout holds the same, and says what it cannot."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -85,6 +86,52 @@ def test_every_element_is_where_the_strides_say(name: str):
 def test_slots_outside_the_cache_write_nothing(name: str, slot: int):
     cache = written(empty(name).layer(0), [slot, slot])
     assert np.isnan(np.asarray(cache.array)).all()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_tokens_write_nothing(name: str):
+    cache = written(empty(name).layer(0), [])
+    assert cache.array.shape == SHAPES[name]
+    assert np.isnan(np.asarray(cache.array)).all()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (3, 1, HEAD_DIM),
+        (1, HEADS, HEAD_DIM),
+        (2, HEADS, HEAD_DIM),
+        (3, HEADS, 1),
+        (3, HEADS, HEAD_DIM - 2),
+        (3, 2 * HEADS, HEAD_DIM),
+    ],
+    ids=str,
+)
+def test_tokens_of_another_shape_are_not_spread(name: str, shape: tuple[int, ...]):
+    """Not one head over all heads, nor one token over all slots."""
+    layer, slots = empty(name).layer(0), jnp.arange(3, dtype=jnp.int32)
+    right = jnp.zeros((3, HEADS, HEAD_DIM))
+    said = re.escape(
+        f"is {shape} for 3 slots, and the cache has 3 key/value heads of 6; give "
+        "(3, 3, 6)"
+    )
+    with pytest.raises(ValueError, match=f"^KVLayer: keys {said}"):
+        layer.write(slots, jnp.zeros(shape), right)
+    with pytest.raises(ValueError, match=f"^KVLayer: values {said}"):
+        layer.write(slots, right, jnp.zeros(shape))
+
+
+def test_tokens_of_other_axes_are_named():
+    layer, slots = empty("page_major").layer(0), jnp.arange(3, dtype=jnp.int32)
+    keys: Any = jnp.zeros((3, HEADS * HEAD_DIM))
+    with pytest.raises(ValueError, match=r"keys is \(3, 18\); expected \[T, Hkv, D\]"):
+        layer.write(slots, keys, keys)
+    with pytest.raises(ValueError, match=r"slots is \(3, 1\); expected \[T\]"):
+        layer.write(slots[:, None], keys, keys)
+    keys = [[[0.0] * HEAD_DIM] * HEADS] * 3
+    with pytest.raises(TypeError, match="KVLayer: keys is a list; give an array"):
+        layer.write(slots, keys, keys)
 
 
 def test_a_layer_is_a_layer_of_every_page():

@@ -5,7 +5,7 @@ import math
 
 import jax.numpy as jnp
 
-from fdjax.kernels.paged.integers import int32_of
+from fdjax.kernels.paged.integers import check_shape, int32_of
 from fdjax.kernels.paged.layout import PageLayout, interleaved, page_major
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
@@ -200,9 +200,16 @@ class KVLayer:
                 the end is not written.
             keys: of the tokens.
             values: of the tokens.
+
+        Raises:
+            ValueError: `slots` are no whole numbers of one axis; or `keys` or `values`
+                are not as many tokens, of the heads that the cache has.
+            TypeError: one of them is no array.
         """
         cache, layout = self.cache, self.cache.layout
         slots = int32_of("KVLayer", "slots", slots)
+        check_shape("KVLayer", "slots", slots, "T")
+        _check_tokens(cache, len(slots), keys=keys, values=values)
         by_head = layout.place("heads") < layout.place("halves")
         written = jnp.stack([keys, values], axis=2 if by_head else 1)
         slots, written = _two_or_more(slots, written.astype(cache.dtype))
@@ -229,6 +236,19 @@ class KVLayer:
         return cache.array.reshape(cache.num_pages, *cache.layout.shape)
 
 
+def _check_tokens(cache: KVCache, count: int, **arrays: Array) -> None:
+    """A scatter would take one token for all slots, or one head for all."""
+    expected = (count, cache.num_kv_heads, cache.head_dim)
+    for name, array in arrays.items():
+        check_shape("KVLayer", name, array, "T", "Hkv", "D")
+        if array.shape != expected:
+            raise ValueError(
+                f"KVLayer: {name} is {array.shape} for {count} slots, and the cache "
+                f"has {cache.num_kv_heads} key/value heads of {cache.head_dim}; give "
+                f"{expected}"
+            )
+
+
 def _has_tokens(cache: KVCache) -> bool:
     """Whether the array has an axis of a page's tokens, and behind it one token's.
 
@@ -252,7 +272,10 @@ def _as_tokens(cache: KVCache, written: Float[Array, "T ..."]) -> Float[Array, "
     room = zip(layout.axes[1:], layout.shape[2:-1], strict=True)
     padding = [(0, extent - axis.size) for axis, extent in room]
     new = jnp.pad(written, ((0, 0), *padding, (0, 0)))
-    return new.reshape(len(new), *cache.array.shape[2:-1], -1)
+    packed = cache.array.shape[2:-1]
+    # Not -1, which has no number where there are no tokens.
+    width = math.prod(new.shape[1:]) // math.prod(packed)
+    return new.reshape(len(new), *packed, width)
 
 
 def _two_or_more(
