@@ -7,6 +7,12 @@ import jax.numpy as jnp
 
 from fdjax.kernels.paged.integers import check_shape, int32_of
 from fdjax.kernels.paged.layout import PageLayout, interleaved, page_major
+from fdjax.kernels.paged.tokens import (
+    as_tokens,
+    check_tokens,
+    has_tokens,
+    two_or_more,
+)
 from fdjax.notation import Array, Bool, Float, Int32
 from fdjax.pytree import pytree, static
 
@@ -209,15 +215,15 @@ class KVLayer:
         cache, layout = self.cache, self.cache.layout
         slots = int32_of("KVLayer", "slots", slots)
         check_shape("KVLayer", "slots", slots, "T")
-        _check_tokens(cache, len(slots), keys=keys, values=values)
+        check_tokens(layout, len(slots), keys=keys, values=values)
         by_head = layout.place("heads") < layout.place("halves")
         written = jnp.stack([keys, values], axis=2 if by_head else 1)
-        slots, written = _two_or_more(slots, written.astype(cache.dtype))
+        slots, written = two_or_more(slots, written.astype(cache.dtype))
         # A negative slot becomes a page past the end, which "drop" does not write.
         page = jnp.where(slots < 0, cache.num_pages, slots // cache.page_size)
         token = slots % cache.page_size
-        if _has_tokens(cache):
-            new = _as_tokens(cache, written)
+        if has_tokens(layout, cache.array.shape):
+            new = as_tokens(layout, cache.array.shape, written)
             place = cache.array.at[page, token, ..., : new.shape[-1]]
             return cache.with_array(place.set(new, mode="drop"))
         where = {
@@ -234,67 +240,3 @@ class KVLayer:
         """The array with an axis for each of its layout's."""
         cache = self.cache
         return cache.array.reshape(cache.num_pages, *cache.layout.shape)
-
-
-def _check_tokens(cache: KVCache, count: int, **arrays: Array) -> None:
-    """A scatter would take one token for all slots, or one head for all."""
-    expected = (count, cache.num_kv_heads, cache.head_dim)
-    for name, array in arrays.items():
-        check_shape("KVLayer", name, array, "T", "Hkv", "D")
-        if array.shape != expected:
-            raise ValueError(
-                f"KVLayer: {name} is {array.shape} for {count} slots, and the cache "
-                f"has {cache.num_kv_heads} key/value heads of {cache.head_dim}; give "
-                f"{expected}"
-            )
-
-
-def _has_tokens(cache: KVCache) -> bool:
-    """Whether the array has an axis of a page's tokens, and behind it one token's.
-
-    Then those are written: where one of them is 1 (a packing of float32), XLA copies a
-    cache that is given other axes before the write, on a CPU.
-    """
-    layout, shape = cache.layout, cache.array.shape
-    width = layout.shape[-1]
-    return (
-        layout.num_layers == 1
-        and layout.axes[0].name == "tokens"
-        and len(shape) > 2
-        and shape[1] == layout.shape[1]
-        and width in (layout.head_dim, shape[-1])
-    )
-
-
-def _as_tokens(cache: KVCache, written: Float[Array, "T ..."]) -> Float[Array, "T ..."]:
-    """New tokens in the axes that the array has behind its tokens'."""
-    layout = cache.layout
-    room = zip(layout.axes[1:], layout.shape[2:-1], strict=True)
-    padding = [(0, extent - axis.size) for axis, extent in room]
-    new = jnp.pad(written, ((0, 0), *padding, (0, 0)))
-    packed = cache.array.shape[2:-1]
-    # Not -1, which has no number where there are no tokens.
-    width = math.prod(new.shape[1:]) // math.prod(packed)
-    return new.reshape(len(new), *packed, width)
-
-
-def _two_or_more(
-    slots: Int32[Array, " T"], new: Float[Array, "T ..."]
-) -> tuple[Int32[Array, " N"], Float[Array, "N ..."]]:
-    """What is scattered into a cache, of one token beside one that is not written.
-
-    A scatter of one token XLA makes a slice of the cache, read and written: on a CPU it
-    copies the cache for that, where attention reads it by other axes, and on a GPU it
-    launches two kernels for one. Of two tokens or more it makes neither.
-
-    Args:
-        slots: of each token.
-        new: what goes there.
-
-    Returns:
-        Both, of one token with another one behind it, whose slot is negative.
-    """
-    if len(slots) != 1:
-        return slots, new
-    absent = jnp.full_like(slots, -1)
-    return jnp.concatenate([slots, absent]), jnp.concatenate([new, new])
