@@ -21,6 +21,7 @@ from fdjax.kernels.paged import (
     integers,
     kind,
 )
+from fdjax.kernels.paged.view import NO_PAGE
 from fdjax.notation import Array
 
 _OPERATIONS = re.compile(
@@ -215,7 +216,8 @@ def check_range(operation: str, keys: Any) -> None:
 def rows_of(operation: str, pages: Any) -> PageView:
     """The rows of a call, in whole numbers.
 
-    A `PageView` that `jax.tree.map` has made may have any.
+    A `PageView` that `jax.tree.map` has made may have any. A table of no columns has
+    one of absent pages here: kernels count from one on.
 
     Raises:
         TypeError: they are no `PageView`.
@@ -228,11 +230,11 @@ def rows_of(operation: str, pages: Any) -> PageView:
         )
     names = ("page_table", "lengths", "starts", "firsts")
     held = {name: getattr(pages, name) for name in names}
-    return dataclasses.replace(
-        pages,
-        **{
-            name: integers_of(operation, f"pages.{name}", array)
-            for name, array in held.items()
-            if array is not None
-        },
-    )
+    whole = {
+        name: integers_of(operation, f"pages.{name}", array)
+        for name, array in held.items()
+        if array is not None
+    }
+    if not pages.width:
+        whole["page_table"] = jnp.full((pages.num_rows, 1), NO_PAGE, jnp.int32)
+    return dataclasses.replace(pages, **whole)

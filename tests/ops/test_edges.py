@@ -43,3 +43,54 @@ def test_no_tokens_are_rotated_and_written(name: str):
     assert gradient.shape == qkv.shape
     assert q.shape == (0, HEADS, HEAD_DIM)
     np.testing.assert_array_equal(after.array, cache.array)
+
+
+KV = CACHES["page_major"].layer(0)
+NO_PAGES, LENGTHS = jnp.zeros((ROWS, 0), jnp.int32), jnp.asarray([1, 0, 9], jnp.int32)
+WITHOUT_PAGES = {
+    "whole": ops.PageView(NO_PAGES, LENGTHS),
+    "packed": ops.PageView.packed(NO_PAGES, LENGTHS, LENGTHS - 1),
+    "decoding": ops.PageView.decoding(NO_PAGES, LENGTHS),
+    "by slot": ops.PageView(NO_PAGES, LENGTHS, by_slot=True),
+}
+
+
+@pytest.mark.parametrize("rows", WITHOUT_PAGES)
+def test_rows_of_a_table_without_columns_see_nothing(rows: str):
+    pages, q = WITHOUT_PAGES[rows], normal(ROWS, HEADS, HEAD_DIM)
+    sinks = normal(HEADS)
+    for given in (None, sinks):
+        out = ops.attention(q, KV, pages, None, given, scale=0.3)
+        np.testing.assert_array_equal(out, jnp.zeros_like(q))
+    gradient = jax.grad(lambda q: ops.attention(q, KV, pages, scale=0.3).sum())(q)
+    np.testing.assert_array_equal(gradient, jnp.zeros_like(q))
+    assert (pages.slots(ROWS, page_size=PAGE_SIZE) == -1).all()
+    if rows == "by slot":
+        return
+    state = ops.attention_states(q, KV, pages, scale=0.3)
+    np.testing.assert_array_equal(state.output, jnp.zeros_like(q))
+    assert (state.log_sum == -jnp.inf).all()
+    state = ops.attention_states(q, KV, pages, None, sinks, scale=0.3)
+    np.testing.assert_allclose(state.log_sum, jnp.tile(sinks, (ROWS, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("update", [False, True])
+@pytest.mark.parametrize("mode", ["mixed", "decode"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_ragged_rows_of_a_table_without_columns(update: bool, mode: Any, flat: bool):
+    new = {side: normal(ROWS, KV_HEADS, HEAD_DIM) for side in "kv"}
+    kv_cache = CACHES["interleaved"].array
+    out, after = ops.ragged_paged_attention(
+        normal(ROWS, HEADS, HEAD_DIM),
+        **new,
+        kv_cache=kv_cache,
+        kv_lens=LENGTHS,
+        page_indices=NO_PAGES.reshape(-1) if flat else NO_PAGES,
+        cu_q_lens=jnp.arange(ROWS + 1, dtype=jnp.int32),
+        distribution=jnp.full(3, ROWS, jnp.int32),
+        sm_scale=0.3,
+        mode=mode,
+        update_kv_cache=update,
+    )
+    assert (out == 0).all()
+    np.testing.assert_array_equal(after, kv_cache)

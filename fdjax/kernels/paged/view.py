@@ -41,7 +41,8 @@ class PageView:
     numbers of any type are taken, and are int32 afterwards.
 
     Attributes:
-        page_table: pages of each row in order; ids below 0 or `>= P` are absent.
+        page_table: pages of each row in order; ids below 0 or `>= P` are absent. Where
+            it has no columns, no row has a page.
         lengths: tokens of each row in the cache, the new ones among them.
         starts: position of each row's first new token; `None`: 0, all are new.
         firsts: where among the call's tokens those of each row begin, in ascending
@@ -215,6 +216,8 @@ class PageView:
         room for, so that nothing is written; past the end of the cache for other absent
         pages, likewise.
         """
+        if not self.width:
+            return jnp.full(num_tokens, -1, jnp.int32)
         rows, positions = self.rows(num_tokens), self.positions(num_tokens)
         index = positions // page_size
         pages = self.page_table.at[rows, index].get(mode="clip")
