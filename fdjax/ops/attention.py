@@ -1,5 +1,6 @@
 """Attention over pages, for every kind of row."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,7 +49,9 @@ def attention(
     Args:
         q: queries of the new tokens; where each row's are, `pages` says.
         kv: a layer of a cache; the new tokens are in it already.
-        pages: the rows: their pages, lengths in tokens, and new tokens.
+        pages: the rows: their pages, lengths in tokens, and new tokens. Tokens that a
+            row's table has no room for are not there: as keys nobody sees them, and
+            their queries find nothing.
         slopes: ALiBi slope of each query head, or `None`.
         sinks: of each query head the score of one more token, which every query sees
             and whose value is zero, or `None`: neither scaled nor capped.
@@ -58,7 +61,8 @@ def attention(
         window: a query sees itself and the `window - 1` tokens before it; 1 or more.
 
     Returns:
-        Of each query; what belongs to no row means nothing, and may be NaN.
+        Of each query, zeros where it sees no key; what belongs to no row means nothing,
+        and may be NaN.
 
     Raises:
         ValueError: shapes or dtypes do not fit together, there are no pages, or a
@@ -71,6 +75,7 @@ def attention(
         return jnp.zeros_like(q)
     decodes = pages.decodes or pages.by_slot
     if decodes and pages.firsts is None and q.shape[0] == pages.num_rows:
+        pages = _within_tables(PagedAttention(q, kv, pages, spec))
         return _decoding(
             q, kv, pages, slopes, sinks, scale=scale, soft_cap=soft_cap, window=window
         )
@@ -103,7 +108,9 @@ def attention_states(
     Args:
         q: queries of the new tokens; where each row's are, `pages` says.
         kv: a layer of a cache; the new tokens are in it already.
-        pages: the rows: their pages, lengths in tokens, and new tokens.
+        pages: the rows: their pages, lengths in tokens, and new tokens. Tokens that a
+            row's table has no room for are not there: as keys nobody sees them, and
+            their queries find nothing.
         slopes: ALiBi slope of each query head, or `None`.
         sinks: as in `attention`. Give them to one of the parts alone.
         scale: factor of the dot products. Static, as the next two: under `jax.jit`
@@ -230,6 +237,18 @@ def _output_of[**P](attend: Callable[P, tuple[Array, Any]]) -> Callable[P, Array
         return attend(*args, **kwargs)[0]
 
     return output
+
+
+def _within_tables(call: PagedAttention) -> PageView:
+    """Rows whose last token their tables have no room for have none.
+
+    Kernels for decoding would take the last one that there is room for in its place.
+    """
+    pages = call.pages
+    if pages.prefixes is not None:  # made for the lengths that there are
+        return pages
+    lengths = jnp.where(pages.lengths > call.max_tokens, 0, pages.lengths)
+    return dataclasses.replace(pages, lengths=lengths)
 
 
 _states = differentiable(states.OP, states.attention_states)

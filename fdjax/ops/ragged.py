@@ -53,7 +53,8 @@ def ragged_paged_attention(
             updated in place.
         kv_lens: tokens of each row, the new ones among them.
         page_indices: pages of each row: `[B, pages_per_row]`; the same flat; or, with
-            `cu_kv_lens`, one row's behind the other's.
+            `cu_kv_lens`, one row's behind the other's. Tokens that a row has no pages
+            for are not written, and their queries give zeros.
         cu_q_lens: where the queries of each row begin, `[B + 1]`.
         distribution: the last of its three numbers says how many of the rows are
             there; the others are not needed.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fdjax import ops
+from tests.support.numerics import assert_close
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, ROWS = 4, 2, 8, 4, 3
 RANDOM = np.random.default_rng(0)
@@ -45,6 +46,7 @@ def test_no_tokens_are_rotated_and_written(name: str):
     np.testing.assert_array_equal(after.array, cache.array)
 
 
+STATIC = ("scale", "soft_cap", "window")
 KV = CACHES["page_major"].layer(0)
 NO_PAGES, LENGTHS = jnp.zeros((ROWS, 0), jnp.int32), jnp.asarray([1, 0, 9], jnp.int32)
 WITHOUT_PAGES = {
@@ -78,19 +80,69 @@ def test_rows_of_a_table_without_columns_see_nothing(rows: str):
 @pytest.mark.parametrize("mode", ["mixed", "decode"])
 @pytest.mark.parametrize("flat", [False, True])
 def test_ragged_rows_of_a_table_without_columns(update: bool, mode: Any, flat: bool):
-    new = {side: normal(ROWS, KV_HEADS, HEAD_DIM) for side in "kv"}
     kv_cache = CACHES["interleaved"].array
     out, after = ops.ragged_paged_attention(
         normal(ROWS, HEADS, HEAD_DIM),
-        **new,
-        kv_cache=kv_cache,
-        kv_lens=LENGTHS,
-        page_indices=NO_PAGES.reshape(-1) if flat else NO_PAGES,
-        cu_q_lens=jnp.arange(ROWS + 1, dtype=jnp.int32),
-        distribution=jnp.full(3, ROWS, jnp.int32),
+        normal(ROWS, KV_HEADS, HEAD_DIM),
+        normal(ROWS, KV_HEADS, HEAD_DIM),
+        kv_cache,
+        LENGTHS,
+        NO_PAGES.reshape(-1) if flat else NO_PAGES,
+        jnp.arange(ROWS + 1, dtype=jnp.int32),
+        jnp.full(3, ROWS, jnp.int32),
         sm_scale=0.3,
         mode=mode,
         update_kv_cache=update,
     )
     assert (out == 0).all()
     np.testing.assert_array_equal(after, kv_cache)
+
+
+# Of one page each, and of 4: the second row has as many tokens as its table has room.
+TABLE, LONG = jnp.asarray([[0], [4], [8]], jnp.int32), jnp.asarray([7, 4, 3], jnp.int32)
+BY_SLOT = TABLE * PAGE_SIZE + jnp.arange(PAGE_SIZE, dtype=jnp.int32)
+LONGER = {
+    "last": ops.PageView(TABLE, LONG, LONG - 1),
+    "packed": ops.PageView.packed(TABLE, LONG, LONG - 1),
+    "decoding": ops.PageView.decoding(TABLE, LONG),
+    "by slot": ops.PageView(BY_SLOT, LONG, by_slot=True),
+}
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("rows", LONGER)
+def test_a_query_past_its_table_finds_nothing(rows: str, window: int | None):
+    """In every kind of row; not what the last one that there is room for finds."""
+    q, alone = normal(ROWS, HEADS, HEAD_DIM), ops.PageView.decoding(TABLE[1:], LONG[1:])
+    expected = ops.attention(q[1:], KV, alone, scale=0.3, window=window)
+    for function in (ops.attention, jax.jit(ops.attention, static_argnames=STATIC)):
+        found = function(q, KV, LONGER[rows], scale=0.3, window=window)
+        assert not found[0].any()
+        assert_close(found[1:], expected, reduction=64)
+    if rows != "by slot":
+        state = ops.attention_states(q, KV, LONGER[rows], scale=0.3, window=window)
+        assert not state.output[0].any()
+        assert_close(state.output[1:], expected, reduction=64)
+
+
+@pytest.mark.parametrize("mode", ["mixed", "decode"])
+def test_a_ragged_query_past_its_table_finds_nothing(mode: Any):
+    q, new = normal(ROWS, HEADS, HEAD_DIM), normal(ROWS, KV_HEADS, HEAD_DIM)
+    cache = CACHES["interleaved"]
+    out, after = ops.ragged_paged_attention(
+        q,
+        new,
+        new,
+        cache.array,
+        LONG,
+        TABLE,
+        jnp.arange(ROWS + 1, dtype=jnp.int32),
+        jnp.full(3, ROWS, jnp.int32),
+        sm_scale=0.3,
+        mode=mode,
+    )
+    assert not out[0].any()
+    np.testing.assert_array_equal(after[:4], cache.array[:4])
+    written = cache.with_array(after).layer(0)
+    expected = ops.attention(q, written, LONGER["decoding"], scale=0.3)
+    assert_close(out, expected, reduction=64)

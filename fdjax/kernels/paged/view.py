@@ -43,7 +43,8 @@ class PageView:
     Attributes:
         page_table: pages of each row in order; ids below 0 or `>= P` are absent. Where
             it has no columns, no row has a page.
-        lengths: tokens of each row in the cache, the new ones among them.
+        lengths: tokens of each row in the cache, the new ones among them; those that
+            its table has no room for are no one's.
         starts: position of each row's first new token; `None`: 0, all are new.
         firsts: where among the call's tokens those of each row begin, in ascending
             order; `None`: every row has room for `T / B` of them.
