@@ -1,5 +1,6 @@
 """Calls with nothing to do, or with rows that are not as they should be."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -8,6 +9,10 @@ import numpy as np
 import pytest
 
 from fdjax import ops
+from fdjax.kernels.attention_states import OP as STATES
+from fdjax.kernels.decode_attention import OP as DECODE
+from fdjax.kernels.op import REFERENCE
+from fdjax.kernels.prefill_attention import OP as PREFILL
 from tests.support.numerics import assert_close
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, ROWS = 4, 2, 8, 4, 3
@@ -146,3 +151,36 @@ def test_a_ragged_query_past_its_table_finds_nothing(mode: Any):
     written = cache.with_array(after).layer(0)
     expected = ops.attention(q, written, LONGER["decoding"], scale=0.3)
     assert_close(out, expected, reduction=64)
+
+
+FOUR = jnp.full(ROWS, 4, jnp.int32)
+FULL = {
+    "last": ops.PageView(TABLE, FOUR, FOUR - 1),
+    "packed": ops.PageView.packed(TABLE, FOUR, FOUR - 1),
+    "decoding": ops.PageView.decoding(TABLE, FOUR),
+}
+
+
+@pytest.mark.parametrize("implementation", ["chosen", "definition"])
+@pytest.mark.parametrize("rows", FULL)
+def test_what_has_left_a_window_may_be_nan(rows: str, implementation: str):
+    """By the kernels, the definitions and their derivatives."""
+    q, window = normal(ROWS, HEADS, HEAD_DIM), 2
+
+    def loss(q: jax.Array, array: jax.Array) -> Any:
+        kv = ops.KVCache.page_major(array).layer(0)
+        out = ops.attention(q, kv, FULL[rows], scale=0.3, window=window)
+        state = ops.attention_states(q, kv, FULL[rows], scale=0.3, window=window)
+        return (out + state.output).sum() + state.log_sum.sum(), (out, state)
+
+    found = jax.grad(loss, argnums=(0, 1), has_aux=True)
+    array = CACHES["page_major"].array
+    expected = found(q, array)
+    with contextlib.ExitStack() as stack:
+        if implementation == "definition":
+            for op in (DECODE, PREFILL, STATES):
+                stack.enter_context(op.using(REFERENCE))
+        actual = found(q, array.at[:, :, :, : PAGE_SIZE - window].set(jnp.nan))
+    leaves = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    for one, other in leaves:
+        assert_close(one, other, reduction=64)

@@ -45,8 +45,9 @@ def attend(
 ) -> Float[Array, "B S Hq D"]:
     """Softmax attention in float32; queries that see no key give zeros.
 
-    Keys and values that are not `held`, and those a query does not see, never reach
-    its result, even where they are NaN: a page may hold what another request left.
+    Keys and values that are not `held`, or that no query of the row sees, never reach
+    a result or a derivative, even where they are NaN: a page may hold what another
+    request left.
     """
     scores = scores_of(q, k, query_positions, held, spec)
     return mixed(scores, v, held, spec.sinks)[0].astype(q.dtype)
@@ -66,7 +67,9 @@ def mixed(
     total = jnp.sum(weights, axis=-1)
     if sinks is not None:
         total += jnp.exp(_by_group(sinks, scores) - highest[..., 0])
-    value = jnp.where(held[:, :, None, None], v.astype(jnp.float32), 0.0)
+    # Not a weight of 0 alone: 0 times NaN is NaN.
+    sees = jnp.any(scores != -jnp.inf, axis=(1, 2, 3))
+    value = jnp.where((held & sees)[..., None, None], v.astype(jnp.float32), 0.0)
     summed = _weighted(weights, value)
     log_sum = jnp.moveaxis(highest[..., 0] + jnp.log(total), -1, 1)
     total = jnp.moveaxis(total, -1, 1)[..., None]
@@ -125,7 +128,8 @@ def scores_at(
     # Padding may be NaN, which a derivative by a key would get from its product with 0.
     sees = jnp.any(sight.seen, axis=-1)[:, :, None, None]
     query = jnp.where(sees, q.astype(jnp.float32), 0.0).reshape(grouped)
-    key = jnp.where(held[:, :, None, None], k.astype(jnp.float32), 0.0)
+    seen = held & jnp.any(sight.seen, axis=1)
+    key = jnp.where(seen[:, :, None, None], k.astype(jnp.float32), 0.0)
     scores = _products(query, key) * spec.scale
     if spec.soft_cap is not None:
         scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
