@@ -4,8 +4,7 @@ The rule: an implementation that `Op.using` forces serves the call, or `Unsuppor
 raised. Without one, the first implementation in the order given serves whose `refuse`
 returns `None`. Where all refuse, the reference serves; when a program for a GPU is
 traced, that is warned of once for each operation and shapes of arrays. An operation may
-order its implementations anew for each call (`order`). Every choice is logged at level
-DEBUG.
+order its implementations for each call (`order`). Choices are logged at level DEBUG.
 """
 
 import logging
@@ -45,7 +44,12 @@ def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
 
     Args:
         wanted: `False` lets all of them serve, as outside.
+
+    Raises:
+        TypeError: `wanted` is something else.
     """
+    if type(wanted) is not bool:
+        raise TypeError(f"batch_invariant: wanted is {wanted!r}; give True or False")
     return _invariant(wanted)
 
 
@@ -257,14 +261,12 @@ class Op[C, R]:
     def _find(self, call: C) -> tuple[str, dict[str, str]]:
         forced = self._forced_name()
         if forced is not None:
-            reason = self.refuse(forced, call)
-            if reason is not None:
+            if (reason := self.refuse(forced, call)) is not None:
                 raise Unsupported(f"{self.name}[{forced}]: {reason}")
             return forced, {}
         refusals: dict[str, str] = {}
         for name in self._tried(call):
-            reason = self.refuse(name, call)
-            if reason is None:
+            if (reason := self.refuse(name, call)) is None:
                 return name, refusals
             refusals[name] = reason
         if REFERENCE in refusals:
@@ -286,9 +288,8 @@ class Op[C, R]:
         return self._impls[name].batch_invariant
 
     def _warn(self, refusals: dict[str, str], call: C) -> None:
-        if not refusals or device.platform() != "gpu":
-            return
-        if _recorded.get() is not None:  # `recording` has just said so
+        # `recording` has just said so.
+        if not refusals or device.platform() != "gpu" or _recorded.get() is not None:
             return
         # Shapes alone: the layers of a model differ in their static fields.
         signature = str([leaf.shape for leaf in jax.tree.leaves(call)])

@@ -217,6 +217,13 @@ def test_where_it_is_wanted_only_batch_invariant_implementations_serve():
             toy(LARGE)
 
 
+def test_what_is_wanted_is_a_boolean():
+    wanted: Any
+    for wanted in ("no", 1, None):
+        with pytest.raises(TypeError, match="batch_invariant: wanted is "):
+            op.batch_invariant(wanted)
+
+
 def test_a_definition_may_be_batch_invariant_itself():
     refusing = Impl(_add(2), _only_vectors, batch_invariant=True)
     toy = _with_invariant(refusing, batch_invariant=True)

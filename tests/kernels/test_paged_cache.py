@@ -212,3 +212,83 @@ def test_strides_that_do_not_fit_are_named(change: dict[str, int], said: str):
 def test_arrays_that_do_not_fit_are_named(make: Any, said: str):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+LIST: Any = [1]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (
+            lambda: empty("page_major").layer(0.0),
+            TypeError,
+            "KVLayer: layer is a float; give a whole number",
+        ),
+        (
+            lambda: empty("page_major").layer("0"),
+            TypeError,
+            "KVLayer: layer is a str; give a whole number",
+        ),
+        (
+            lambda: jax.jit(lambda n: empty("page_major").layer(n))(0),
+            TypeError,
+            "KVLayer: layer is traced; it must be static",
+        ),
+        (
+            lambda: KVLayer(empty("page_major"), 5),
+            ValueError,
+            "KVLayer: layer 5 of a cache of 1 layers; they are 0 to 0",
+        ),
+        (
+            lambda: KVLayer(LIST, 0),
+            TypeError,
+            "KVLayer: cache is a list; give a KVCache",
+        ),
+        (
+            lambda: KVCache.interleaved(jnp.zeros((5, 4, 6, 8)), head_dim=6.0),
+            TypeError,
+            "PageLayout: head_dim is a float; give a whole number",
+        ),
+        (
+            lambda: KVCache.page_major(LIST),
+            TypeError,
+            "KVCache: array is a list; give an array",
+        ),
+        (
+            lambda: KVCache.interleaved(LIST),
+            TypeError,
+            "KVCache: array is a list; give an array",
+        ),
+        (
+            lambda: KVCache(LIST, BESIDE),
+            TypeError,
+            "KVCache: array is a list; give an array",
+        ),
+        (
+            lambda: empty("page_major").layer(0).gather(TABLE[0]),
+            ValueError,
+            "KVLayer: page_table is (3,); expected [B, W]",
+        ),
+        (
+            lambda: empty("page_major").layer(0).gather_slots(TABLE[0]),
+            ValueError,
+            "KVLayer: slots is (3,); expected [B, N]",
+        ),
+        (
+            lambda: empty("page_major").present(TABLE[0]),
+            ValueError,
+            "KVCache: table is (3,); expected [B, W]",
+        ),
+    ],
+)
+def test_what_is_no_layer_array_or_table_is_named(
+    call: Any, error: type[Exception], said: str
+):
+    with pytest.raises(error, match=f"^{re.escape(said)}"):
+        call()
+
+
+def test_a_layer_may_be_a_whole_number_of_numpy():
+    layer: Any = np.int64(0)
+    assert empty("page_major").layer(layer).index == 0

@@ -2,10 +2,16 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax.numpy as jnp
 
-from fdjax.kernels.paged.integers import check_shape, int32_of
+from fdjax.kernels.paged.integers import (
+    check_shape,
+    int32_of,
+    kind,
+    whole_number,
+)
 from fdjax.kernels.paged.layout import PageLayout, interleaved, page_major
 from fdjax.kernels.paged.tokens import (
     as_tokens,
@@ -30,6 +36,7 @@ class KVCache:
 
     Raises:
         ValueError: a page of the array is not of the layout's size.
+        TypeError: `array` is no array.
     """
 
     array: Float[Array, "P ..."]
@@ -37,6 +44,7 @@ class KVCache:
     lent: bool = static(default=False)
 
     def __post_init__(self) -> None:
+        check_shape("KVCache", "array", self.array)
         held = math.prod(self.array.shape[1:])
         if held != self.layout.page_stride:
             raise ValueError(
@@ -50,7 +58,9 @@ class KVCache:
 
         Raises:
             ValueError: the array has another number of axes, or not 2 halves.
+            TypeError: it is no array.
         """
+        check_shape("KVCache", "array", array)
         if len(array.shape) != 6 or array.shape[2] != 2:
             raise ValueError(
                 f"KVCache: the array is {array.shape}; expected [P, L, 2, Z, Hkv, D]"
@@ -70,8 +80,11 @@ class KVCache:
             head_dim: `D`, where heads are padded to `width`.
 
         Raises:
-            ValueError: the array has another number of axes, or no whole pairs.
+            ValueError: the array has another number of axes, or no whole pairs; or
+                `head_dim` is not from 1 to `width`.
+            TypeError: it is no array, or `head_dim` no whole number.
         """
+        check_shape("KVCache", "array", array)
         halves = math.prod(array.shape[2:-1])
         if len(array.shape) not in (4, 5) or halves % 2:
             raise ValueError(
@@ -119,11 +132,8 @@ class KVCache:
 
         Raises:
             ValueError: there is no such layer.
+            TypeError: `index` is traced, or no whole number.
         """
-        if not 0 <= index < self.num_layers:
-            raise ValueError(
-                f"KVCache: layer {index} of a cache of {self.num_layers} layers"
-            )
         return KVLayer(self, index)
 
     def present(
@@ -134,8 +144,13 @@ class KVCache:
         Args:
             table: pages of each row, or slots.
             by_slot: it has slots, `page * Z + place`.
+
+        Raises:
+            ValueError: the table has another number of axes, or no whole numbers.
+            TypeError: it is no array.
         """
         table = int32_of("KVCache", "table", table)
+        check_shape("KVCache", "table", table, "B", "W")
         ids = self.num_pages * (self.page_size if by_slot else 1)
         exists = (table >= 0) & (table < ids)
         return exists if by_slot else jnp.repeat(exists, self.page_size, axis=1)
@@ -152,10 +167,26 @@ class KVLayer:
     Attributes:
         cache: of all layers.
         index: which of them.
+
+    Raises:
+        ValueError: there is no such layer.
+        TypeError: `cache` is no `KVCache`; or `index` is traced, or no whole number.
     """
 
     cache: KVCache
     index: int = static()
+
+    def __post_init__(self) -> None:
+        cache: Any = self.cache
+        if not isinstance(cache, KVCache):
+            raise TypeError(f"KVLayer: cache is {kind(cache)}; give a KVCache")
+        index, count = whole_number("KVLayer", "layer", self.index), cache.num_layers
+        if not 0 <= index < count:
+            raise ValueError(
+                f"KVLayer: layer {index} of a cache of {count} layers; they are 0 to "
+                f"{count - 1}"
+            )
+        object.__setattr__(self, "index", index)
 
     def gather(
         self, page_table: Int32[Array, "B W"]
@@ -163,9 +194,14 @@ class KVLayer:
         """The keys and values of each row's pages, in order of position.
 
         Absent pages read some page; mask what they hold (`KVCache.present`).
+
+        Raises:
+            ValueError: the table has another number of axes, or no whole numbers.
+            TypeError: it is no array.
         """
         cache, layout = self.cache, self.cache.layout
         page_table = int32_of("KVLayer", "page_table", page_table)
+        check_shape("KVLayer", "page_table", page_table, "B", "W")
         rows, width = page_table.shape
         pages = self._nested().at[page_table, self.index].get(mode="clip")
         held = (*(slice(axis.size) for axis in layout.axes), slice(layout.head_dim))
@@ -177,8 +213,14 @@ class KVLayer:
     def gather_slots(
         self, slots: Int32[Array, "B N"]
     ) -> tuple[Float[Array, "B N Hkv D"], Float[Array, "B N Hkv D"]]:
-        """The keys and values in slots, `page * Z + place`; others read some slot."""
+        """The keys and values in slots, `page * Z + place`; others read some slot.
+
+        Raises:
+            ValueError: `slots` have another number of axes, or no whole numbers.
+            TypeError: they are no array.
+        """
         slots = int32_of("KVLayer", "slots", slots)
+        check_shape("KVLayer", "slots", slots, "B", "N")
         cache, layout = self.cache, self.cache.layout
         where = {
             "halves": slice(2),

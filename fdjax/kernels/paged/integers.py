@@ -42,14 +42,14 @@ def int32_of(owner: str, name: str, value: Any) -> Int32[Array, "..."]:
     return _within(value).astype(jnp.int32)
 
 
-def whole_number(owner: str, name: str, value: Any, *, least: int) -> int:
+def whole_number(owner: str, name: str, value: Any, *, least: int | None = None) -> int:
     """A static argument that counts something, or names one of several things.
 
     Args:
         owner: whose argument it is.
         name: of the argument.
         value: what the caller gave.
-        least: what it is at least.
+        least: what it is at least; `None`: it may be negative.
 
     Raises:
         TypeError: it is traced, or no whole number.
@@ -65,19 +65,19 @@ def whole_number(owner: str, name: str, value: Any, *, least: int) -> int:
         raise TypeError(
             f"{owner}: {name} is {kind(value)}; give a whole number"
         ) from None
-    if whole < least:
+    if least is not None and whole < least:
         raise ValueError(f"{owner}: {name} is {whole}; it must be {least} or more")
     return whole
 
 
 def check_shape(owner: str, name: str, value: Any, *axes: str) -> None:
-    """Raises where an argument is not of so many axes.
+    """Raises where an argument is no array, or not of so many axes.
 
     Args:
         owner: whose argument it is.
         name: of the argument.
         value: what the caller gave; shapes may stand in for arrays.
-        axes: how messages write the axes that it must have.
+        axes: how messages write the axes that it must have; none: any.
 
     Raises:
         TypeError: it is no array.
@@ -87,7 +87,7 @@ def check_shape(owner: str, name: str, value: Any, *axes: str) -> None:
         raise TypeError(
             f"{owner}: {name} is {kind(value)}; give an array, by jnp.asarray"
         )
-    if len(value.shape) != len(axes):
+    if axes and len(value.shape) != len(axes):
         raise ValueError(
             f"{owner}: {name} is {value.shape}; expected [{', '.join(axes)}]"
         )

@@ -5,6 +5,8 @@ import functools
 import itertools
 from typing import NamedTuple
 
+from fdjax.kernels.paged.integers import whole_number
+
 
 @dataclasses.dataclass(frozen=True)
 class PageLayout:
@@ -24,7 +26,8 @@ class PageLayout:
         value_stride: from a key to its value.
 
     Raises:
-        ValueError: the strides do not hold what they should.
+        ValueError: the strides do not hold what they should, or a number is below 1.
+        TypeError: a number is not whole.
     """
 
     num_layers: int
@@ -37,11 +40,8 @@ class PageLayout:
     value_stride: int
 
     def __post_init__(self) -> None:
-        for name, number in dataclasses.asdict(self).items():
-            if number < 1:
-                raise ValueError(
-                    f"PageLayout: {name} is {number}; it must be 1 or more"
-                )
+        for name, number in vars(self).items():
+            whole_number("PageLayout", name, number, least=1)
         layers, rest = divmod(self.page_stride, self.num_layers)
         if rest:
             raise ValueError(
