@@ -194,6 +194,8 @@ def _check_states(states: Any) -> None:
             raise TypeError(
                 f"{name}: one of states is {calls.kind(state)}; give AttentionState"
             )
+        for part in ("output", "log_sum"):
+            calls.array_of(name, f"{part} of one of states", getattr(state, part))
 
 
 def _checked(
@@ -207,7 +209,7 @@ def _checked(
     calls.check_number(operation, "scale", scale)
     if soft_cap is not None:
         calls.check_type_of_number(operation, "soft_cap", soft_cap)
-    calls.refuse_traced(operation, window=window)
+    calls.check_type_of_window(operation, "window", window)
     for name, array in (("slopes", slopes), ("sinks", sinks)):
         if array is not None:
             calls.array_of(operation, name, array, "Hq")

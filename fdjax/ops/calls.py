@@ -95,17 +95,25 @@ def integers_of(operation: str, name: str, value: Any, *axes: str) -> Array:
     return jnp.asarray(int32_of(operation, name, value))
 
 
-def refuse_traced(operation: str, **values: Any) -> None:
-    """Raises `TypeError` where a number that a program is compiled for is traced."""
+def refuse_traced(
+    operation: str, *, remedy: str = "give a number", **values: Any
+) -> None:
+    """Raises `TypeError` where what a program is compiled for is traced, or many.
+
+    Args:
+        operation: its name.
+        remedy: what to do instead.
+        values: by name.
+    """
     for name, value in values.items():
         if isinstance(value, jax.core.Tracer):
             raise TypeError(
                 f"{operation}: {name} is traced; it must be static: jax.jit has "
-                f'static_argnames=("{name}",) for it, or give a number'
+                f'static_argnames=("{name}",) for it, or {remedy}'
             )
         if value is not None and getattr(value, "ndim", 0):
             raise TypeError(
-                f"{operation}: {name} is an array of {value.shape}; give a number"
+                f"{operation}: {name} is an array of {value.shape}; {remedy}"
             )
 
 
@@ -141,10 +149,22 @@ def boolean(operation: str, name: str, value: Any) -> bool:
     Raises:
         TypeError: it is something else, or traced: a string is true, whatever it says.
     """
-    refuse_traced(operation, **{name: value})
+    remedy = "give True or False"
+    refuse_traced(operation, remedy=remedy, **{name: value})
     if not isinstance(value, bool) and getattr(value, "dtype", None) != np.bool_:
-        raise TypeError(f"{operation}: {name} is {kind(value)}; give True or False")
+        raise TypeError(f"{operation}: {name} is {kind(value)}; {remedy}")
     return bool(value)
+
+
+def check_type_of_window(operation: str, name: str, value: Any) -> None:
+    """Raises `TypeError` where a window is no number, or is traced; `None` is none.
+
+    It is part of what a program is compiled for, which arrays cannot be.
+    """
+    remedy = "give a Python int, which is static"
+    refuse_traced(operation, remedy=remedy, **{name: value})
+    if value is not None and not isinstance(value, int | float | np.number):
+        raise TypeError(f"{operation}: {name} is {kind(value)}; {remedy}")
 
 
 def floating_type(operation: str, name: str, value: Any) -> jnp.dtype:

@@ -1,5 +1,6 @@
 """What stands around attention in a layer, and behind the last one."""
 
+import math
 from typing import Any
 
 import jax
@@ -20,6 +21,15 @@ from fdjax.kernels.weight import Dense
 from fdjax.notation import Array, Float, Int32, UInt32
 from fdjax.ops import calls
 from fdjax.ops.gradients import differentiable
+
+# As JAX's operations take them beside noise in float32.
+_LOGITS = (jnp.float32, jnp.bfloat16, jnp.float16)
+# Of what sampling is told in floating numbers: the highest of each, and what to give.
+_RANGES = {
+    "temperature": (math.inf, "0, which takes the most likely token, or more"),
+    "top_p": (1.0, "a number from 0 to 1, which is no limit"),
+    "min_p": (1.0, "a number from 0, which is no limit, to 1"),
+}
 
 
 @calls.named
@@ -142,6 +152,8 @@ def rms_norm(
     """
     name = "rms_norm"
     calls.check_number(name, "epsilon", epsilon)
+    if epsilon < 0:
+        raise ValueError(f"rms_norm: epsilon is {epsilon}; it must be 0 or more")
     calls.check_number(name, "scale_offset", scale_offset)
     x = calls.array_of(name, "x", x)
     scale = calls.array_of(name, "scale", scale, "E")
@@ -172,15 +184,19 @@ def sample(
 
     Args:
         logits: -inf is a token that cannot come; one at least must be finite. Those
-            in float64 are rounded to float32.
+            in float64 are rounded to float32, and those in 8 bits and less are taken
+            as they are.
         keys: data of a threefry key for each row; without keys, steps and temperature
             the most likely token is taken.
         steps: how many tokens the row has drawn before.
-        temperature: 0 takes the most likely token; what is negative is refused where
-            it is not traced, and means nothing where it is.
+        temperature: 0 or more; 0 takes the most likely token. Of this, `top_p` and
+            `min_p`, what is NaN or out of range is refused where it is not traced, and
+            means nothing where it is.
         top_k: draws among that many of the most likely; 0 is no limit.
-        top_p: among the most likely that have this probability together; 1 is no limit.
-        min_p: among those that have this part of the highest probability.
+        top_p: among the most likely that have this probability together, from 0 to 1;
+            1 is no limit.
+        min_p: among those that have this part of the highest probability, from 0 to 1;
+            0 is no limit.
 
     Returns:
         Token ids.
@@ -193,7 +209,7 @@ def sample(
     name = "sample"
     logits = calls.array_of(name, "logits", logits, "B", "V")
     calls.check_kind(name, jnp.floating, logits=logits)
-    if logits.dtype == jnp.float64:
+    if logits.dtype not in _LOGITS:
         logits = logits.astype(jnp.float32)
     arrays: dict[str, jax.Array | None] = {}
     for each, value, of_kind in (
@@ -211,20 +227,21 @@ def sample(
     # Filters look at the bits of a float32.
     for each, value in floats.items():
         arrays[each] = None if value is None else value.astype(jnp.float32)
-    _check_temperature(arrays["temperature"])
+    for each, (highest, remedy) in _RANGES.items():
+        _check_range(each, arrays[each], highest, remedy)
     return draw(logits, **arrays)
 
 
-def _check_temperature(temperature: jax.Array | None) -> None:
+def _check_range(
+    name: str, values: jax.Array | None, highest: float, remedy: str
+) -> None:
     """What is traced has no values to look at yet."""
-    if temperature is None or isinstance(temperature, jax.core.Tracer):
+    if values is None or isinstance(values, jax.core.Tracer):
         return
-    lowest = np.min(np.asarray(temperature), initial=0)
-    if lowest < 0:
-        raise ValueError(
-            f"sample: temperature is {lowest} for a row; give 0, which takes the most "
-            "likely token, or more"
-        )
+    held = np.asarray(values)
+    wrong = held[~((held >= 0) & (held <= highest))]
+    if wrong.size:
+        raise ValueError(f"sample: {name} is {wrong[0]} for a row; give {remedy}")
 
 
 def _written(

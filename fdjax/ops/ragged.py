@@ -141,7 +141,7 @@ def ragged_paged_attention(
 def _check_static(sm_scale: Any, sliding_window: Any, mode: Any) -> None:
     """Raises where they are wrong; of `soft_cap` `attention` does."""
     calls.check_number(NAME, "sm_scale", sm_scale)
-    calls.refuse_traced(NAME, sliding_window=sliding_window)
+    calls.check_type_of_window(NAME, "sliding_window", sliding_window)
     check_window(NAME, sliding_window, "sliding_window")
     modes = get_args(Mode.__value__)
     if mode not in modes:

@@ -17,9 +17,14 @@ def cache_of(
     """The cache over an array in one of the layouts.
 
     Raises:
-        ValueError: it has another number of heads, may have either layout, or a token
-            of it holds nothing.
+        ValueError: it has another number of axes, or of heads, or less elements than
+            a head; it may have either layout; or a token of it holds nothing.
     """
+    if array.ndim not in (4, 5):
+        raise ValueError(
+            f"{NAME}: the cache is {array.shape}; expected [P, Z, 2 Hkv, W], "
+            "[P, Z, 2 Hkv / n, n, W] or [P, Z, Hkv / n, n, 2 D]"
+        )
     if 0 in array.shape[1:]:
         raise ValueError(
             f"{NAME}: the cache is {array.shape}; give every axis 1 or more: tokens of "
@@ -35,13 +40,22 @@ def cache_of(
     )
     if is_beside:
         return KVCache(array, _beside(array, num_kv_heads, head_dim))
-    cache = KVCache.interleaved(array, head_dim=head_dim)
-    if cache.num_kv_heads != num_kv_heads:
+    _check_interleaved(array, num_kv_heads, head_dim)
+    return KVCache.interleaved(array, head_dim=head_dim)
+
+
+def _check_interleaved(array: Array, num_kv_heads: int, head_dim: int) -> None:
+    halves, width = math.prod(array.shape[2:-1]), array.shape[-1]
+    if halves != 2 * num_kv_heads:
         raise ValueError(
-            f"{NAME}: the cache {array.shape} has {cache.num_kv_heads} "
-            f"key/value heads, k has {num_kv_heads}"
+            f"{NAME}: the cache {array.shape} has {halves / 2:g} key/value heads, k "
+            f"has {num_kv_heads}; expected {2 * num_kv_heads} keys and values a token"
         )
-    return cache
+    if width < head_dim:
+        raise ValueError(
+            f"{NAME}: the cache {array.shape} has {width} elements a head, k has "
+            f"{head_dim}; give it as many, or more"
+        )
 
 
 def _check_layout(

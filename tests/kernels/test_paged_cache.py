@@ -214,19 +214,22 @@ def test_arrays_that_do_not_fit_are_named(make: Any, said: str):
         make()
 
 
+# What no type checker would let pass.
 LIST: Any = [1]
+FLOAT: Any = 6.0
+TEXT: Any = "0"
 
 
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
         (
-            lambda: empty("page_major").layer(0.0),
+            lambda: empty("page_major").layer(FLOAT),
             TypeError,
             "KVLayer: layer is a float; give a whole number",
         ),
         (
-            lambda: empty("page_major").layer("0"),
+            lambda: empty("page_major").layer(TEXT),
             TypeError,
             "KVLayer: layer is a str; give a whole number",
         ),
@@ -246,7 +249,7 @@ LIST: Any = [1]
             "KVLayer: cache is a list; give a KVCache",
         ),
         (
-            lambda: KVCache.interleaved(jnp.zeros((5, 4, 6, 8)), head_dim=6.0),
+            lambda: KVCache.interleaved(jnp.zeros((5, 4, 6, 8)), head_dim=FLOAT),
             TypeError,
             "PageLayout: head_dim is a float; give a whole number",
         ),
