@@ -66,7 +66,8 @@ def attention(
 
     Raises:
         ValueError: shapes or dtypes do not fit together, there are no pages, or a
-            number is not finite.
+            number is not finite; or `soft_cap` is not above 0; or `window` is no whole
+            number, 1 or more.
         TypeError: an argument is of another type, or what is static is traced.
     """
     spec = _checked("attention", slopes, sinks, scale, soft_cap, window)
@@ -128,7 +129,8 @@ def attention_states(
 
     Raises:
         ValueError: shapes or dtypes do not fit together, there are no pages, or a
-            number is not finite.
+            number is not finite; or `soft_cap` is not above 0; or `window` is no whole
+            number, 1 or more.
         TypeError: an argument is of another type, or what is static is traced.
     """
     name = "attention_states"
@@ -177,7 +179,7 @@ def merge_states(states: Sequence[AttentionState]) -> AttentionState:
 
     Raises:
         ValueError: there are none, or they are not of the same shapes.
-        TypeError: they are no sequence of states.
+        TypeError: they are no sequence of states, or a state is not of arrays.
     """
     _check_states(states)
     return _merge(states)

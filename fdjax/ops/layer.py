@@ -54,7 +54,7 @@ def rope_and_write(
             updated in place.
         positions: of each token in its sequence.
         slots: where each token goes, `page * Z + slot`, as `PageView.slots` says;
-            negative ones write nothing.
+            negative ones write nothing, nor do those past the end of the cache.
         frequencies: `theta ** (-2 i / R)`, in radians a position; empty without RoPE.
         interleaved: pairs are (0, 1), (2, 3) and so on, instead of (i, i + R / 2).
             Static.
@@ -103,7 +103,8 @@ def flat_gemm(
         out_dtype: that of `x` by default. Static.
 
     Returns:
-        A row of outputs for each row of `x`, in `out_dtype`.
+        A row of outputs for each row of `x`, in `out_dtype`; of float64, which JAX has
+            only under `jax_enable_x64`, in float32 elsewhere.
 
     Raises:
         ValueError: shapes do not fit together, or a type is not floating.
@@ -147,7 +148,7 @@ def rms_norm(
 
     Raises:
         ValueError: `scale` is not as long as the last axis, a type is not floating, or
-            a number is not finite.
+            a number is not finite, or `epsilon` below 0.
         TypeError: an argument is of another type, or what is static is traced.
     """
     name = "rms_norm"
@@ -203,7 +204,7 @@ def sample(
 
     Raises:
         ValueError: an argument does not match the logits, lacks another, or is of
-            other numbers.
+            other numbers, or out of range.
         TypeError: an argument is no array, or keys are typed.
     """
     name = "sample"

@@ -65,7 +65,8 @@ def ragged_paged_attention(
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; above 0.
         sinks: of each query head the score of one more token without a value.
         cu_kv_lens: where each row's tokens would begin if all rows' pages followed
-            one another, `[B + 1]`, multiples of the page size.
+            one another, `[B + 1]`: multiples of the page size, to which others are
+            rounded up.
         pages_per_row: pages that a row may have; needed with `cu_kv_lens`.
         update_kv_cache: else the keys and values are in the cache already.
         mode: "decode" promises one query a row, in a row's own place of `q`.
@@ -78,7 +79,9 @@ def ragged_paged_attention(
 
     Raises:
         ValueError: shapes do not fit together, the dtypes of `q`, `k`, `v` and
-            `kv_cache` are not the same floating one, or a number is not finite.
+            `kv_cache` are not the same floating one, or a number is not finite; or
+            `soft_cap` is not above 0, `sliding_window` no whole number, 1 or more,
+            `pages_per_row` below 1, or `mode` or `layout` none of theirs.
         TypeError: an argument is of another type, or what is static is traced.
     """
     _check_static(sm_scale, sliding_window, mode)
