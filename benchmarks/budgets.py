@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parsed(arguments)
     device.claim_memory(given.memory_fraction)  # before its name is asked for
     out = given.out or results.RESULTS / results.device_slug() / "budgets.json"
-    fitting = fitting_of(given)
+    fitting = fitting_of(given, given.max_model_len)
     loads = [Load.of(name, fitting, seconds=given.seconds) for name in given.loads]
     for budget in given.budgets:
         settings = EngineSettings(

@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line.
     """
     given = _parsed(arguments)
-    load = Load.of(given.load, fitting_of(given), seconds=60.0)
+    load = Load.of(given.load, fitting_of(given, given.max_model_len), seconds=60.0)
     started = start_fdjax(
         EngineSettings(
             model=given.model,

@@ -59,7 +59,7 @@ def balance(trace: Sequence[tuple[int, int]], rows: int, draws: int) -> dict[str
         "rows": rows,
         "draws": draws,
         "mean": round(statistics.fmean(busiest), 4),
-        "p99": round(statistics.quantiles(busiest, n=100)[-1], 4),
+        "p99": round(statistics.quantiles(busiest, n=100, method="inclusive")[-1], 4),
         "worst": round(max(busiest), 4),
         f"above_{WANTED}": sum(one > WANTED for one in busiest),
     }

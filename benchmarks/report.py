@@ -4,6 +4,7 @@
 chart; a test holds the files to what it would write.
 """
 
+import argparse
 import json
 import pathlib
 from collections.abc import Callable, Mapping
@@ -209,6 +210,7 @@ def page(name: str, text: str) -> str:
 
 def main() -> None:
     """Rewrites the blocks of all pages, and draws the charts."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name in PAGES:
         file = REPOSITORY / name
         file.write_text(page(name, file.read_text()))

@@ -5,10 +5,11 @@
 A load is named `conv-N`: requests with the lengths of a trace of conversations, 512 of
 them at once, or else N a second, as a Poisson process. Of its form `-short`, prompts
 are below 2,100 tokens; of `-long`, they are not. The trace is a CSV file with the
-columns of Azure's traces; none is part of the project. Prompts are random, of each load
-others: none finds its tokens in a cache. The engine is in this process, so that what is
-measured is neither a tokenizer nor HTTP. With `--engine vllm` vLLM answers them, where
-it is installed; `JAX_PLATFORMS=cpu` leaves it the GPU.
+columns of Azure's traces; benchmarks/data has the first 500 rows of one (`--skip 0`).
+Prompts are random, of each load others: none finds its tokens in a cache. The engine is
+in this process, so that what is measured is neither a tokenizer nor HTTP. With
+`--engine vllm` vLLM answers them, where it is installed; `JAX_PLATFORMS=cpu` leaves it
+the GPU.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import dataclasses
 import itertools
 import pathlib
 import random
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,10 +37,12 @@ from benchmarks.online_engines import (
 from fdjax import device
 from fdjax.cli.bench.arrivals import Arrival, poisson
 from fdjax.cli.bench.trace import read_trace
-from fdjax.engine.policy import StepPolicy
+from fdjax.engine.policy import ORDERS, StepPolicy
+from fdjax.errors import ConfigError
 
 AT_ONCE = 512
 SHORT_TOKENS = 2100
+NAME = re.compile(r"conv-(?P<number>[0-9]+)(-(?P<form>short|long))?")
 LOADS = "conv-512,conv-12,conv-20,conv-512-short,conv-12-short,conv-20-short"
 # Requests of the trace that come before those measured: they warmed up its service.
 SKIPPED = 600
@@ -65,15 +69,15 @@ class Load:
             trace: whose lengths it has; those that are too long are left out.
             seconds: how long requests come for, if not at once.
         """
-        _, number, *form = name.split("-")
-        if form not in ([], ["short"], ["long"]) or not number.isdecimal():
+        if (read := NAME.fullmatch(name)) is None:
             raise SystemExit(
                 f"load {name!r} is not like conv-12, conv-12-short or conv-12-long"
             )
         short = [one.input_tokens < SHORT_TOKENS for one in trace]
         wanted = {"short": short, "long": np.logical_not(short)}
-        chosen_of = wanted[form[0]] if form else itertools.repeat(True)
-        rate, sized = int(number), [*itertools.compress(trace, chosen_of)]
+        form = read["form"]
+        chosen_of = wanted[form] if form else itertools.repeat(True)
+        rate, sized = int(read["number"]), [*itertools.compress(trace, chosen_of)]
         count = AT_ONCE if rate == AT_ONCE else int(rate * seconds)
         if not sized:
             raise SystemExit(f"the trace has no requests for {name}")
@@ -83,12 +87,25 @@ class Load:
         return Load(name, poisson(chosen, np.random.default_rng(7), rate=rate))
 
 
-def fitting_of(given: argparse.Namespace) -> list[Arrival]:
-    """The requests of a command line's trace that fit the model's length."""
+def fitting_of(given: argparse.Namespace, max_model_len: int) -> list[Arrival]:
+    """The requests of a command line's trace that fit the model's length.
+
+    Raises:
+        SystemExit: it cannot be read, or none is left of it.
+    """
+    try:
+        arrivals = read_trace(given.trace)
+    except (OSError, ConfigError) as error:
+        raise SystemExit(str(error)) from error
+    if len(arrivals) <= given.skip:
+        raise SystemExit(
+            f"{given.trace} has {len(arrivals)} requests, and --skip leaves out "
+            f"{given.skip}; give fewer, as --skip 0"
+        )
     return [
         one
-        for one in read_trace(given.trace)[given.skip :]
-        if one.input_tokens + one.output_tokens <= given.max_model_len
+        for one in arrivals[given.skip :]
+        if one.input_tokens + one.output_tokens <= max_model_len
     ]
 
 
@@ -185,10 +202,20 @@ def percentiles(seconds: Sequence[float]) -> list[float] | None:
     return [round(float(one), 1) for one in found]
 
 
+def add_skip(parser: argparse.ArgumentParser) -> None:
+    """Which requests of a trace are left out."""
+    parser.add_argument(
+        "--skip",
+        type=int,
+        default=SKIPPED,
+        help="requests of the trace to leave out first (default: %(default)s)",
+    )
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What each program has that runs such loads."""
     parser.add_argument("trace", type=pathlib.Path)
-    parser.add_argument("--skip", type=int, default=SKIPPED)
+    add_skip(parser)
     parser.add_argument("--model", default="configs/models/llama3-8b.json")
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--max-num-seqs", type=int, default=256)
@@ -205,7 +232,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--max-num-batched-tokens", type=int)
     parser.add_argument("--max-itl-ms", type=float)
-    parser.add_argument("--prefill-order", default=StepPolicy.prefill_order)
+    parser.add_argument(
+        "--prefill-order", choices=ORDERS, default=StepPolicy.prefill_order
+    )
     parser.add_argument("--no-mixed-steps", action="store_true")
     return parser.parse_args(arguments)
 
@@ -219,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parsed(arguments)
     device.claim_memory(given.memory_fraction)  # before its name is asked for
     out = given.out or results.RESULTS / results.device_slug() / "serving_online.json"
-    fitting = fitting_of(given)
+    fitting = fitting_of(given, given.max_model_len)
     loads = [
         Load.of(name, fitting, seconds=given.seconds) for name in given.loads.split(",")
     ]

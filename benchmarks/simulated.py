@@ -15,16 +15,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.serving_online import LOADS, SKIPPED, Load, percentiles
+from benchmarks.serving_online import (
+    LOADS,
+    Load,
+    add_skip,
+    fitting_of,
+    percentiles,
+)
 from benchmarks.simulated_device import Clock, Costs, Device
 from fdjax.cli.bench.arrivals import Arrival
-from fdjax.cli.bench.trace import read_trace
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.checked_request import make_request
 from fdjax.engine.origin import Origin
 from fdjax.engine.parking import Parking
 from fdjax.engine.pipeline import Pipeline
-from fdjax.engine.policy import StepPolicy
+from fdjax.engine.policy import ORDERS, StepPolicy
 from fdjax.engine.scheduler import Scheduler
 from fdjax.engine.sequence import EngineSequence
 from fdjax.generate.params import SamplingParams
@@ -138,18 +143,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("trace", type=pathlib.Path)
     parser.add_argument("--loads", default=LOADS)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--skip", type=int, default=SKIPPED)
+    add_skip(parser)
     parser.add_argument("--max-itl-ms", type=float)
-    parser.add_argument("--prefill-order", default=StepPolicy.prefill_order)
+    parser.add_argument(
+        "--prefill-order", choices=ORDERS, default=StepPolicy.prefill_order
+    )
     parser.add_argument("--max-num-batched-tokens", type=int, default=8192)
     given = parser.parse_args(arguments)
     policy = StepPolicy(max_itl_ms=given.max_itl_ms, prefill_order=given.prefill_order)
     server = Server(max_batched_tokens=given.max_num_batched_tokens, policy=policy)
-    fitting = [
-        one
-        for one in read_trace(given.trace)[given.skip :]
-        if one.input_tokens + one.output_tokens <= server.max_model_len
-    ]
+    fitting = fitting_of(given, server.max_model_len)
     for name in given.loads.split(","):
         load = Load.of(name, fitting, seconds=given.seconds)
         print(simulated(server, load), flush=True)

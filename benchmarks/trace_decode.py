@@ -3,11 +3,12 @@
     python -m benchmarks.trace_decode TRACE
     JAX_PLATFORMS=cpu python -m benchmarks.trace_decode TRACE --engine vllm --out FILE
 
-The trace is a CSV file with the columns of Azure's traces; none is part of the project.
-A step sees a request once for each token that it makes: 64 requests are drawn as often
-as they have output, and each of them at any point of it. So long are the rows' prompts,
-of random tokens. All are handed over at once; a step is the time between tokens from
-the last row's first token to the first row's last one, when all of them decode.
+The trace is a CSV file with the columns of Azure's traces; benchmarks/data has the
+first 500 rows of one. A step sees a request once for each token that it makes: 64
+requests are drawn as often as they have output, and each of them at any point of it. So
+long are the rows' prompts, of random tokens. All are handed over at once; a step is the
+time between tokens from the last row's first token to the first row's last one, when
+all of them decode.
 
 Where vLLM is measured, `JAX_PLATFORMS=cpu` leaves it the GPU, so that the file must be
 named: `trace_decode.json` in the device's folder of `benchmarks/results`. What it has

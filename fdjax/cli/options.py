@@ -49,7 +49,11 @@ MaxModelLenOption = Annotated[
 ]
 MaxNumSeqsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Most prompts that run together.", rich_help_panel=_MODEL),
+    typer.Option(
+        min=1,
+        help="Most sequences that run together; each sample counts.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 MemoryFractionOption = Annotated[
     float,

@@ -104,7 +104,7 @@ def check_beams(
         )
     if batch_invariant:
         raise RequestError(
-            "beam_width asks for a beam search, which batch_invariant has none of; "
+            "beam_width asks for a beam search; with batch_invariant there is none: "
             "load the model without it"
         )
 

@@ -190,7 +190,8 @@ def unified_for(
         if not path.is_file():
             raise ConfigError(
                 f"softmax is {str(softmax)!r}, which is no file; use 'auto', "
-                "'synchronised', or a file that `fdjax calibrate` wrote"
+                "'synchronised', three numbers PHI,LOW,HIGH, or a file that `fdjax "
+                "calibrate` wrote"
             )
         calibration = read_calibration(path)
     elif (folder / FILE_NAME).is_file():

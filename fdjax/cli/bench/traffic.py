@@ -130,12 +130,14 @@ def arrivals_of(
 def _check(options: TrafficOptions) -> None:
     """No option is ignored without a word."""
     if options.trace is None:
-        unused, because = ("speed", "length_scale"), "give --trace"
+        unused = ("speed", "length_scale")
+        because = "give --trace, or leave it out"
     else:
-        unused, because = ("input_len", "output_len"), "the trace has the lengths"
+        unused = ("input_len", "output_len")
+        because = "the trace has the lengths; leave it out"
     for name in unused:
         if getattr(options, name) is not None:
-            _refuse(name, f"{because}, or leave it out")
+            _refuse(name, because)
     if options.speed is not None and options.request_rate is not None:
         _refuse("speed", "the times are those of --request-rate; leave one of them out")
 
