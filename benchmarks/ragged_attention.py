@@ -89,14 +89,14 @@ def device_times(run: Callable[..., Array], given: Sequence[Any]) -> dict[str, f
     }
 
 
-def check_equal(out: np.ndarray, expected: np.ndarray, name: str) -> None:
+def check_equal(out: np.ndarray, expected: np.ndarray, names: str) -> None:
     """Whether a peer's output is that of the first one.
 
     Raises:
         RuntimeError: it is not.
     """
     if not (apart := float(np.max(np.abs(out - expected)))) <= 0.02:  # nor is NaN
-        raise RuntimeError(f"{name} is {apart} from the first")
+        raise RuntimeError(f"{names} are {apart} apart")
 
 
 def measure(
@@ -119,7 +119,7 @@ def measure(
             run = jax.jit(attend)
             out = np.asarray(run(*given), np.float32)
             expected = out if expected is None else expected
-            check_equal(out, expected, f"{case}: {name}")
+            check_equal(out, expected, f"{case}: {name} and {peers[0]}")
             repeats = times(attend, given, affordable(run, given, calls))
             by_device = device_times(run, given)
         except Exception as error:  # another's may fail in any way: the rest counts

@@ -107,33 +107,34 @@ def parse_rows(text: str) -> tuple[tuple[int, ...], tuple[Prompt, ...]]:
             rows of no tokens or longer than those of any model.
     """
     lengths, prompts = list[int](), list[Prompt]()
+    said = _start(text)
     for part in text.split(","):
         counted, at, before = part.partition("@")
         count, length = counted.split("x", 1) if "x" in part else ("1", counted)
         numbers = (count, length, before) if at else (count, length)
         if not all(number.isascii() and number.isdecimal() for number in numbers):
             raise ConfigError(
-                f"--plan {text}: {part!r} is not a length as 512, a number of rows and "
-                "their length as 63x512, or new tokens after others as 64@1000"
+                f"--plan {said}: {_start(part)!r} is not a length as 512, a number of "
+                "rows and their length as 63x512, or new tokens after others as 64@1000"
             )
         rows, tokens, earlier = (
             _up_to_limit(number or "0") for number in (count, length, before)
         )
         if len(lengths) + len(prompts) + rows > MAX_ROWS:
-            raise ConfigError(f"--plan {_start(text)}: more rows than {MAX_ROWS}")
+            raise ConfigError(f"--plan {said}: more rows than {MAX_ROWS}")
         for number, what in ((rows, "no row"), (tokens, "a row of no tokens")):
             if number == 0:
-                raise ConfigError(f"--plan {text}: {part!r} is {what}; give 1 or more")
+                raise ConfigError(
+                    f"--plan {said}: {_start(part)!r} is {what}; give 1 or more"
+                )
         if tokens + earlier > _MAX_TOKENS:
-            raise ConfigError(
-                f"--plan {_start(text)}: a row of more than {_MAX_TOKENS} tokens"
-            )
+            raise ConfigError(f"--plan {said}: a row of more than {_MAX_TOKENS} tokens")
         if at:
             prompts += [Prompt(tokens, earlier)] * rows
         else:
             lengths += [tokens] * rows
     if sum(prompt.new for prompt in prompts) > _MAX_TOKENS:
-        raise ConfigError(f"--plan {text}: more than {_MAX_TOKENS} new tokens")
+        raise ConfigError(f"--plan {said}: more than {_MAX_TOKENS} new tokens")
     return tuple(lengths), tuple(prompts)
 
 
