@@ -13,6 +13,7 @@ from fdjax.cli.options import (
     DtypeOption,
     JsonOption,
     RevisionOption,
+    command,
 )
 from fdjax.cli.places import check_places
 from fdjax.cli.writer import emit
@@ -29,6 +30,7 @@ def _text(help_text: str) -> Any:
     return typer.Option(exists=True, dir_okay=False, readable=True, help=help_text)
 
 
+@command
 def calibrate(
     *,
     text: Annotated[pathlib.Path, _text("A text of the kind the model will meet.")],

@@ -22,6 +22,7 @@ from fdjax.cli.options import (
     MaxNumSeqsOption,
     MemoryFractionOption,
     RevisionOption,
+    command,
 )
 from fdjax.cli.sizes import parse_bytes
 from fdjax.cli.writer import emit
@@ -43,6 +44,7 @@ _KINDS = {
 }
 
 
+@command
 def inspect(
     context: typer.Context,
     model: Annotated[

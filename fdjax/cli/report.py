@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from fdjax import device
+from fdjax.cli.errors import in_options
 from fdjax.cli.kernels import explanations
 from fdjax.cli.shortage import smallest_plan, would_fit
 from fdjax.errors import MemoryBudgetError
@@ -91,7 +92,7 @@ class Report:
         num_parameters: elements of all of them.
         memory: the plan.
         kernels: for each operation of a decode step, what serves it and why.
-        problem: why the model does not fit, or `None`.
+        problem: why the model does not fit, in the command's options, or `None`.
     """
 
     device: str
@@ -110,7 +111,7 @@ def report_of(settings: Settings, name: str, budget_bytes: int | None) -> Report
     try:
         plan = settings.memory_plan(budget_bytes, budget_from="--budget")
     except MemoryBudgetError as error:
-        plan, problem = smallest_plan(settings), str(error)
+        plan, problem = smallest_plan(settings), in_options(error)
     shapes = parameter_shapes(settings.config, dtype=settings.dtype)
     parameters = folded(shapes)
     return Report(

@@ -18,6 +18,7 @@ from fdjax.cli.options import (
     DtypeOption,
     JsonOption,
     RevisionOption,
+    command,
 )
 from fdjax.cli.places import check_places
 from fdjax.cli.writer import emit
@@ -35,6 +36,7 @@ _ROWS = "shapes"
 _OF_MODELS = {_ROWS, "layer_program"}
 
 
+@command
 def tune(
     *,
     model: Annotated[

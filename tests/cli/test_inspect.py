@@ -213,7 +213,7 @@ def test_a_share_too_small_is_told_as_such(
     monkeypatch.setattr("fdjax.device.memory_budget", lambda _: 10**7)
     result = invoke("inspect", "--memory-fraction", "0.01")
     assert result.exit_code == 1
-    assert "or raise memory_fraction, or take bfloat16" in result.stderr
+    assert "or raise --memory-fraction, or take bfloat16" in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--memory-fraction", "--gpu-memory-utilization"])

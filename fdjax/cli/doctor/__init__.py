@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from fdjax.cli.errors import FAILED, reported
-from fdjax.cli.options import SHIPPED, DebugOption, JsonOption
+from fdjax.cli.options import SHIPPED, DebugOption, JsonOption, command
 from fdjax.cli.writer import emit
 
 
+@command
 def doctor(
     model: Annotated[
         str,
