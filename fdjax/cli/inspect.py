@@ -101,7 +101,7 @@ def inspect(
         if plan is not None:
             others = ("program", "json_report", "device", "dtype")
             _refuse(context, (*_SIZES, *others), "--plan shows attention on an H200")
-            _show_plan(model, revision, plan, plot, page_size=page_size)
+            _show_plan(context, model, revision, plan, plot, page_size=page_size)
             return
         if program:
             _refuse(context, (*_SIZES, "plot"), "--program is for calls of any size")
@@ -182,6 +182,7 @@ def _show_program(
 
 
 def _show_plan(
+    context: typer.Context,
     model: str,
     revision: str | None,
     rows: str,
@@ -195,6 +196,8 @@ def _show_plan(
     from fdjax.serve.setup import Settings
 
     lengths, prompts = attention_plans.parse_rows(rows)
+    if not lengths:  # tiles of prompts are the same whatever a page has
+        _refuse(context, ("page_size",), "--plan has prompts alone")
     if plot is not None:
         check_plots(plot)
     config = Settings.of(configuration(model, revision), softmax="synchronised").config

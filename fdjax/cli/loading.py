@@ -99,11 +99,15 @@ def configuration(model: str, revision: str | None) -> pathlib.Path:
     """The folder or the file that holds a model's configuration, without its weights.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: there is no such model, or one that has no revisions.
     """
     from fdjax.models import resolve
 
     place = pathlib.Path(model).expanduser()
+    if revision is not None and (place.exists() or model == SHIPPED):
+        raise ConfigError(
+            f"--revision is {revision!r}, but {model} is not of the hub; leave it out"
+        )
     if place.exists():
         return place
     return resolve(model, revision=revision, wanted=["config.json"])
