@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import parse_cases
 from benchmarks.decode import Bench
 from fdjax import device
@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
     device.claim_memory(0.93)
+    needs.gpu()
     out = arguments.out or results.RESULTS / results.device_slug() / "ablation.json"
     rows: list[dict[str, Any]] = []
     for asynchronous in (True, False):

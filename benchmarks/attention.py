@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.attention_cases import (
     CASES,
     MIXED,
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--cases", help="names, with commas between; all by default")
     options = parser.parse_args()
+    needs.gpu()
     out = options.out or results.RESULTS / results.device_slug() / "attention.json"
     names = [*(case.name for case in CASES), MIXED]
     chosen = options.cases.split(",") if options.cases else names

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.attention import prefill_program
 from benchmarks.attention_cases import CASES, Rows, draw
 from benchmarks.decode_attention import SCHEMES, microseconds, program
@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--cases", help="names, with commas between; most by default")
     options = parser.parse_args()
+    needs.gpu()
     folder = results.RESULTS / results.device_slug()
     out = options.out or folder / "attention_invariance.json"
     chosen = options.cases.split(",") if options.cases else NAMES

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from benchmarks import beam_charts, results
+from benchmarks import beam_charts, needs, results
 from benchmarks.beam_attention import measure_attention
 from benchmarks.beam_peers import PEERS
 from benchmarks.report import REPOSITORY, load_rows
@@ -135,6 +135,7 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
         beam_charts.write(load_rows(out), PLOTS, out.parent.name)
         return rows
     if asked.case == "fig6":
+        needs.gpu()
         rows = measure_attention(context=context, tokens=asked.tokens)
     for model in [] if rows else asked.model or _models(asked.case):
         for row in _measured(asked, model, context):
@@ -187,6 +188,7 @@ def _searches(asked: argparse.Namespace, context: int) -> list[Search]:
 def _run_of(model: str, some: Sequence[Search], *, peer: str | None) -> tuple[Run, str]:
     if peer is not None:
         return PEERS[peer](model, some)
+    needs.gpu_for(model)
     return engine_run(engine_of(model, some)), "fdjax"
 
 

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import Case
 from benchmarks.decode import Bench
 from benchmarks.svg import WIDTH, bar, drawing, text, upright
@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--plot", type=pathlib.Path, help="an SVG file")
     arguments = parser.parse_args()
     device.claim_memory(0.9)
+    needs.gpu()
     slug = results.device_slug()
     out = arguments.out or results.RESULTS / slug / "breakdown.json"
     rows: list[Row] = []

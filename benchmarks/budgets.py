@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.online_engines import EngineSettings, Started, start_fdjax
 from benchmarks.serving_online import Load, add_options, fitting_of, served
 from fdjax import device
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = _parsed(arguments)
     device.claim_memory(given.memory_fraction)  # before its name is asked for
+    needs.gpu_for(given.model)
     out = given.out or results.RESULTS / results.device_slug() / "budgets.json"
     fitting = fitting_of(given, given.max_model_len)
     loads = [Load.of(name, fitting, seconds=given.seconds) for name in given.loads]

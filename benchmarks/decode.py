@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import Case, parse_cases
 from benchmarks.transformers_peer import Peer
 from fdjax import device
@@ -269,8 +269,8 @@ def main() -> None:
         help="measure the same cases with transformers, in this process (needs torch)",
     )
     arguments = parser.parse_args()
-
     device.claim_memory(0.93)
+    needs.gpu_for(arguments.model)
     settings = Settings.of(
         arguments.model,
         dtype=arguments.dtype,

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.timeline import device_runs, span_us
 from fdjax.kernels.cases import Case, noise, struct, tagged
 from fdjax.kernels.decode_attention import OP, DecodeAttention, UnifiedMax, cases
@@ -192,6 +192,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--cases", default="", help="part of the names to run")
     options = parser.parse_args()
+    needs.gpu()
     suffix = "" if options.implementation == "cuda" else f"_{options.implementation}"
     folder = results.RESULTS / results.device_slug()
     out = options.out or folder / f"decode_attention{suffix}.json"

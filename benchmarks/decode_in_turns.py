@@ -126,6 +126,9 @@ def main() -> None:
         return serve()
     if options.folder is None or options.commit is None:
         parser.error("the folder and --commit of the other checkout are missing")
+    from benchmarks import needs  # a checkout that serves has perhaps no such module
+
+    needs.gpu(apart=True)
     checkouts = [Checkout(HERE), Checkout(options.folder.resolve())]
     names, others = (checkout.names() for checkout in checkouts)
     if names != others:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from fdjax.kernels.draw import OP, Draw
 from fdjax.kernels.matmul.timing import OPTIONS, READ_CEILING_GB_S
 from fdjax.notation import Array
@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--asked", default=",".join(ASKED))
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    needs.gpu()
     folder = results.RESULTS / results.device_slug()
     rows: list[dict[str, Any]] = []
     for num_rows in map(int, options.rows.split(",")):

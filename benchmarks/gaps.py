@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from benchmarks import launch_log, results
+from benchmarks import launch_log, needs, results
 from benchmarks.launch_log import Launch, LaunchLog
 from benchmarks.online_engines import EngineSettings, Started, start_fdjax
 from benchmarks.serving_online import Load, add_options, fitting_of, measured
 from benchmarks.timeline import Kernel, kernel_trace
+from fdjax import device
 
 SETTLING_S = 0.1
 """What is left out after the first kernel. While a trace starts, the loop that sends
@@ -159,6 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line.
     """
     given = _parsed(arguments)
+    device.claim_memory(given.memory_fraction)
+    needs.gpu()
     load = Load.of(given.load, fitting_of(given, given.max_model_len), seconds=60.0)
     started = start_fdjax(
         EngineSettings(

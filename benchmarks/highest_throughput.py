@@ -24,7 +24,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import results, throughput_charts
+from benchmarks import needs, results, throughput_charts
 from benchmarks.cases import Case
 from benchmarks.report import load_rows
 from benchmarks.tables import Row
@@ -117,6 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = BatchSettings(
             name, max(inputs) + given.output, max(batches), given.memory_fraction
         )
+        if given.engine == "fdjax":
+            needs.gpu_for(settings.config if settings.config.exists() else name)
         _measure_model(settings, given, inputs, batches, out)
     rows, device_name = load_rows(out), out.absolute().parent.name
     if given.plot is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from benchmarks import results
+from benchmarks import needs, results
 from fdjax.kernels.matmul import cases, config, timing
 from fdjax.kernels.matmul.timing import Stopwatch, Way, floor_us, num_copies
 
@@ -114,6 +114,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measures, prints a line a GEMM and the mean, and writes the results."""
     options = _parse()
+    needs.gpu()
     rows: list[dict[str, Any]] = []
     for name, n, k, _ in cases.LLAMA3_8B:
         if name not in options.shapes.split(","):

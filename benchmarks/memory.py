@@ -25,7 +25,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from benchmarks import memory_chart, results
+from benchmarks import memory_chart, needs, results
 from benchmarks.described import described
 from benchmarks.memory_one_call import OneCall, OneCallWay, one_call
 from benchmarks.memory_plans import (
@@ -253,6 +253,7 @@ def main(given: Sequence[str] | None = None) -> None:
     case = CASES.get(asked.case)
     if case is not None:
         device.claim_memory(case.fraction)
+        needs.gpu_for(case.model)
     with described(asked.described):
         out = asked.out or results.RESULTS / results.device_slug() / "memory.json"
         if asked.case == "plot":

@@ -7,7 +7,7 @@ import argparse
 import pathlib
 import statistics
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import Case, parse_cases
 from benchmarks.decode import Bench, timed
 from benchmarks.memory_steps import Row, layout_with_room
@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     asked = parser.parse_args()
     device.claim_memory(0.93)
+    needs.gpu_for(asked.model)
     cases = parse_cases(asked.cases, steps=1)
     longest = max(case.context for case in cases)
     settings = Settings.of(asked.model, max_model_len=longest, max_num_seqs=1)

@@ -16,7 +16,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import Case
 from benchmarks.memory_plans import most
 from benchmarks.memory_steps import Row, borrowing, step_times
@@ -214,6 +214,7 @@ def main(given: Sequence[str] | None = None) -> None:
     """
     asked = _parsed(given)
     device.claim_memory(0.93)
+    needs.gpu_for(asked.model)
     lengths = Lengths(asked.prompt, asked.output)
     settings = Settings.of(asked.model, max_model_len=lengths.final, max_num_seqs=1)
     path = pathlib.Path(asked.model)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from fdjax.kernels.matmul.timing import OPTIONS
 from fdjax.kernels.page_move import OP, PageMove
 from fdjax.kernels.paged import KVCache
@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=PAGES, help="of the array")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    needs.gpu()
     folder = results.RESULTS / results.device_slug()
     rows: list[dict[str, Any]] = []
     for moves in map(int, options.moves.split(",")):

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import Case, parse_cases
 from benchmarks.ragged_peers import OURS, PEERS, rows_of
 from benchmarks.timeline import busy_us, device_runs
@@ -149,6 +149,8 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=[*PEERS])
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    if options.cases == CASES:
+        needs.gpu(instead="`--cases 2x64 --calls 2` shows that all runs")
     folder = results.RESULTS / results.device_slug()
     out = options.out or folder / "ragged_attention.json"
     for case in parse_cases(options.cases, steps=0):

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.serving_steps import greedy, host_share, mixed_step, prompts_of
-from fdjax import LLM
+from fdjax import LLM, device
 from fdjax.generate.masks import num_words
 from fdjax.generate.stopping import FinishReason
 
@@ -142,6 +142,8 @@ def main() -> None:
             f"--max-num-batched-tokens {arguments.max_num_batched_tokens}: {least} or "
             "more, for the step that is measured with a prompt beside others"
         )
+    device.claim_memory(arguments.memory_fraction)
+    needs.gpu_for(arguments.model)
     start = time.perf_counter()
     llm = LLM(
         arguments.model,

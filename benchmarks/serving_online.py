@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.online_engines import (
     EngineSettings,
     Generate,
@@ -247,6 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = _parsed(arguments)
     device.claim_memory(given.memory_fraction)  # before its name is asked for
+    if given.engine == "fdjax":
+        needs.gpu_for(given.model)
     out = given.out or results.RESULTS / results.device_slug() / "serving_online.json"
     fitting = fitting_of(given, given.max_model_len)
     loads = [

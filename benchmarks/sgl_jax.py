@@ -20,7 +20,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import Case, parse_cases
 
 BACKENDS = ("fdjax", "native")
@@ -141,6 +141,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a model for a CPU")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    if not options.tiny:
+        needs.gpu(instead="`--tiny` shows on a CPU that it runs", apart=True)
     config = LLAMA_3_8B | (TINY if options.tiny else {})
     cases = parse_cases(options.cases, steps=options.steps)
     out = options.out or results.RESULTS / results.device_slug() / "sgl_jax.json"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.made_up import positions
 from benchmarks.serving_steps import greedy
 from fdjax import device
@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     asked = parser.parse_args()
     device.claim_memory(0.93)
+    needs.gpu_for(asked.model)
     cases = [SharedCase.read(one) for one in asked.cases.split(",")]
     longest = max(case.shared + case.own for case in cases) + asked.steps + 2 * EDGE
     made_up = asked.model.endswith(".json")

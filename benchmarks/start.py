@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from typing import IO, Any
 
-from benchmarks import results
+from benchmarks import needs, results
 
 PORT = 8123
 POLL_SECONDS = 0.05
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds")
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
+    needs.gpu_for(arguments.model, apart=True)
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-m", "fdjax", "serve", "--random-weights"]
         command += ["--model", arguments.model, "--port", str(PORT)]

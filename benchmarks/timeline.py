@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.cases import parse_cases
 from benchmarks.decode import PAGE_SIZE, Bench
 from fdjax import device
@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--marker", default="attention", help="once a layer")
     arguments = parser.parse_args()
     device.claim_memory(0.9)
+    needs.gpu()
     settings = Settings.of(arguments.model, dtype="auto")
     made_up = pathlib.Path(arguments.model).suffix == ".json"
     model = load_decoder(settings, random_weights=made_up)

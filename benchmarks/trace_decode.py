@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import results
+from benchmarks import needs, results
 from benchmarks.online_engines import (
     EngineSettings,
     Generate,
@@ -185,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parsed(arguments)
     if given.engine == "fdjax":
         device.claim_memory(given.memory_fraction)  # before its name starts JAX
+        needs.gpu_for(given.model)
     out: pathlib.Path = given.out or (
         results.RESULTS / results.device_slug() / "trace_decode.json"
     )

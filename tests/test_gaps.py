@@ -76,6 +76,7 @@ def asked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told = iter([3, 5])  # before the seconds that are traced, and after them
     started = Started(answer, about, 100, lambda: next(told), close=lambda: None)
     monkeypatch.setattr(gaps, "start_fdjax", lambda _: started)
+    monkeypatch.setattr(gaps.needs, "gpu", lambda: None)
     begin = gaps.SETTLING_S * 1e9
     kernels = [Kernel(k.start + begin, k.end + begin, k.name) for k in KERNELS]
     kernels += [Kernel(0.0, 50.0, "begin"), Kernel(begin + 1e9, begin + 2e9, "end")]

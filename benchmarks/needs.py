@@ -1,0 +1,79 @@
+"""What a program needs of the machine, or ends without at once, in one sentence."""
+
+import concurrent.futures
+import multiprocessing
+import pathlib
+
+import jax
+
+from fdjax import device
+from fdjax.memory.plan import gib
+
+# Of weights: a model of more is no measurement on a CPU, but hours, if it fits at all.
+MOST_CPU_BYTES = 8 * 2**30
+
+
+def gpu(*, instead: str = "`fdjax doctor` says why", apart: bool = False) -> None:
+    """Ends a program whose numbers mean nothing without a GPU.
+
+    It starts JAX, so it comes after `device.claim_memory`.
+
+    Args:
+        instead: what to do.
+        apart: ask JAX in a process of its own, as another one will have the GPU.
+
+    Raises:
+        SystemExit: JAX computes on something else.
+    """
+    if (found := _found(apart=apart)) is not None:
+        raise SystemExit(f"this benchmark needs a GPU, and {found}; {instead}")
+
+
+def gpu_for(model: str | pathlib.Path, *, apart: bool = False) -> None:
+    """Ends a program whose model is too large for anything but a GPU.
+
+    Args:
+        model: as `fdjax.LLM` takes it.
+        apart: see `gpu`.
+
+    Raises:
+        SystemExit: JAX computes on something else, and the model is large.
+    """
+    if (found := _found(apart=apart)) is None:
+        return
+    from fdjax.serve.setup import Settings  # more than the rest of this needs
+
+    num_bytes = Settings.of(model).weight_bytes
+    if num_bytes > MOST_CPU_BYTES:
+        raise SystemExit(
+            f"this benchmark needs a GPU for {model} ({gib(num_bytes)} of weights), "
+            f"and {found}; ask for a small model, as tales-5m"
+        )
+
+
+def _found(*, apart: bool) -> str | None:
+    """What JAX has in place of a GPU; `None`: it has one.
+
+    Raises:
+        SystemExit: it has no device at all.
+    """
+    if not apart:
+        return _other_than_gpu()
+    spawned = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawned) as pool:
+        return pool.submit(_other_than_gpu).result()
+
+
+def _other_than_gpu() -> str | None:
+    try:
+        platform = device.platform()
+    # JAX's ways to say that a platform does not start, and that it is left with none.
+    except (RuntimeError, AssertionError) as error:
+        why, *_ = str(error).splitlines() or ["no platform of its started"]
+        raise SystemExit(
+            f"this benchmark needs a GPU, and JAX found no device: {why}; `fdjax "
+            "doctor` says what to do"
+        ) from None
+    if platform == "gpu":
+        return None
+    return f"JAX found a {platform.upper()} alone ({jax.devices()[0].device_kind})"
