@@ -4,6 +4,7 @@ import importlib
 import time
 from collections.abc import Callable, Sequence
 
+from benchmarks import needs
 from benchmarks.made_up import folder_of, transformers_model
 from benchmarks.searches import Run, Search, Times
 
@@ -16,6 +17,7 @@ def transformers_run(model: str, some: Sequence[Search]) -> tuple[Run, str]:
         some: what is measured; it may be anything.
     """
     del some
+    needs.packages("torch")
     import torch  # pyright: ignore[reportMissingImports]  (group parity)
     import transformers
 
@@ -47,6 +49,7 @@ def vllm_run(model: str, some: Sequence[Search]) -> tuple[Run, str]:
         model: a configuration, whose weights are made up.
         some: what is measured.
     """
+    needs.packages("vllm", "vllm_beam_search")
     vllm = importlib.import_module("vllm")
     scheduler = importlib.import_module("vllm_beam_search.scheduler")
     metadata = importlib.import_module("importlib.metadata")

@@ -16,6 +16,8 @@ import tempfile
 import urllib.request
 from dataclasses import dataclass
 
+from benchmarks import needs
+
 ROOT = pathlib.Path(__file__).parents[1]
 PROGRAM = ROOT / ".venv-aiperf" / "bin" / "aiperf"
 _TOKENIZER = ROOT / "fdjax" / "assets" / "tales-5m"
@@ -141,6 +143,8 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=16, help="of each")
     parser.add_argument("--allowed", type=float, default=0.05, help="share of a time")
     arguments = vars(parser.parse_args())
+    if not PROGRAM.exists():
+        raise SystemExit(needs.missing("aiperf"))
     url, allowed = arguments.pop("url"), arguments.pop("allowed")
     counts, times = compared(url, **arguments)
     for name, pair in counts.items():

@@ -1,8 +1,11 @@
 """What a program needs of the machine, or ends without at once, in one sentence."""
 
 import concurrent.futures
+import importlib.util
 import multiprocessing
 import pathlib
+import sys
+from collections.abc import Mapping
 
 import jax
 
@@ -11,6 +14,18 @@ from fdjax.memory.plan import gib
 
 # Of weights: a model of more is no measurement on a CPU, but hours, if it fits at all.
 MOST_CPU_BYTES = 8 * 2**30
+_STACK = "docs/stacks.md says how to install it, at the versions in tests/stacks/"
+INSTALLED_BY: Mapping[str, str] = {
+    "aiperf": "`.ci/run clients` installs it, at the versions in "
+    "tests/clients/aiperf.txt",
+    "sgl_jax": _STACK + "sgl-jax.txt",
+    "torch": "`uv pip install -c constraints.txt --group parity` installs it, as "
+    "CONTRIBUTING.md says of the group",
+    "tunix": _STACK + "tunix.txt",
+    "vllm": "docs/performance.md is of vLLM 0.26, which is installed by its own manual",
+    "vllm_beam_search": "docs/beam-search.md is of vllm-beam-search-plugin 0.1.5",
+}
+"""Packages that are not in the project's environment, and how they come there."""
 
 
 def gpu(*, instead: str = "`fdjax doctor` says why", apart: bool = False) -> None:
@@ -49,6 +64,26 @@ def gpu_for(model: str | pathlib.Path, *, apart: bool = False) -> None:
             f"this benchmark needs a GPU for {model} ({gib(num_bytes)} of weights), "
             f"and {found}; ask for a small model, as tales-5m"
         )
+
+
+def packages(*names: str) -> None:
+    """Ends a program without the packages that it runs beside.
+
+    Args:
+        names: as they are imported; each is in `INSTALLED_BY`.
+
+    Raises:
+        SystemExit: one is not installed.
+    """
+    for name in names:
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            raise SystemExit(missing(name))
+
+
+def missing(name: str) -> str:
+    """That a package is not there, and how it is installed."""
+    how = INSTALLED_BY[name]
+    return f"this benchmark needs {name}, which is not installed here: {how}"
 
 
 def _found(*, apart: bool) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import needs
 from benchmarks.made_up import GRAPHS, VLLM_TOKENS, folder_of
 from fdjax import LLM, SamplingParams
 from fdjax.engine.engine import Engine
@@ -122,6 +123,7 @@ def start_fdjax(settings: EngineSettings) -> Started:
 
 def start_vllm(settings: EngineSettings) -> Started:
     """An `AsyncLLM` of vLLM, where it is installed, with CUDA graphs."""
+    needs.packages("vllm")
     start = time.perf_counter()
     vllm = importlib.import_module("vllm")
     arguments = importlib.import_module("vllm.engine.arg_utils")

@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a model for a CPU")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    needs.packages("sgl_jax")
     if not options.tiny:
         needs.gpu(instead="`--tiny` shows on a CPU that it runs", apart=True)
     config = LLAMA_3_8B | (TINY if options.tiny else {})

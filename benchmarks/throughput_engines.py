@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks import needs
 from benchmarks.cases import Case
 from benchmarks.made_up import (
     GRAPHS,
@@ -98,6 +99,7 @@ def start_fdjax(settings: BatchSettings) -> BatchEngine:
 
 def start_vllm(settings: BatchSettings) -> BatchEngine:
     """The `LLM` of vLLM, where it is installed, with CUDA graphs."""
+    needs.packages("vllm")
     vllm = importlib.import_module("vllm")
     llm = vllm.LLM(
         model=folder_of(settings.config, settings.overrides),
@@ -136,6 +138,7 @@ def start_transformers(settings: BatchSettings) -> BatchEngine:
     Args:
         settings: of which it takes no fraction of memory.
     """
+    needs.packages("torch")
     import torch  # pyright: ignore[reportMissingImports]  (group parity)
     import transformers
 

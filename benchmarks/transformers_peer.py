@@ -5,6 +5,7 @@ import statistics
 import time
 from typing import Any
 
+from benchmarks import needs
 from benchmarks.cases import Case
 
 
@@ -16,6 +17,7 @@ class Peer:
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
+        needs.packages("torch")
         import torch  # pyright: ignore[reportMissingImports]  (group parity)
         from transformers import AutoModelForCausalLM
 

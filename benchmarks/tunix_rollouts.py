@@ -28,15 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from tunix.models.llama3 import (  # pyright: ignore[reportMissingImports]  (installed where this runs)
-    model as llama3,
-)
-from tunix.rl import rl_cluster  # pyright: ignore[reportMissingImports]  (as above)
-from tunix.rl.rollout.base_rollout import (  # pyright: ignore[reportMissingImports]  (as above)
-    RolloutConfig,
-)
 
-from benchmarks import results
+from benchmarks import needs, results
 from fdjax.notation import Array
 
 ENGINES = ("vanilla", "fdjax")
@@ -68,6 +61,10 @@ class Tokenizer:
 
 def make_actor(sizes: str, dtype: jnp.dtype) -> Any:
     """Llama 3's layers with random weights, of published sizes or of tiny ones."""
+    from tunix.models.llama3 import (  # pyright: ignore[reportMissingImports]  (installed where this runs)
+        model as llama3,
+    )
+
     if sizes == "tiny":
         config = llama3.ModelConfig(
             num_layers=4,
@@ -105,6 +102,11 @@ def _weight(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
 
 def make_cluster(engine: str, options: argparse.Namespace) -> Any:
     """A cluster on one device."""
+    from tunix.rl import rl_cluster  # pyright: ignore[reportMissingImports]  (as above)
+    from tunix.rl.rollout.base_rollout import (  # pyright: ignore[reportMissingImports]  (as above)
+        RolloutConfig,
+    )
+
     rollout: Any = engine
     if engine == "fdjax":
         from fdjax.integrations.tunix import FdjaxRollout
@@ -228,6 +230,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    needs.packages("tunix")
     if options.engine is not None:
         print(json.dumps(measure(options.engine, options)))
         return

@@ -1,13 +1,14 @@
 """Benchmarks that cannot run here say so at once, in one sentence."""
 
 import importlib
+import importlib.util
 import pathlib
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks import needs
+from benchmarks import client_times, needs
 from fdjax import device
 from tests.support.hf_model import FIXTURES
 
@@ -107,3 +108,43 @@ def test_a_platform_that_is_not_there_is_no_traceback():
     assert done.returncode == 1
     assert "needs a GPU, and JAX found no device: Unable to init" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "how"),
+    [
+        ("beams steps --peer transformers", "torch", "--group parity"),
+        ("beams steps --peer vllm", "vllm", "docs/performance.md"),
+        ("client_times", "aiperf", "tests/clients/aiperf.txt"),
+        ("decode --model tales-5m --beside-transformers", "torch", "CONTRIBUTING.md"),
+        ("highest_throughput --engine transformers", "torch", "constraints.txt"),
+        ("highest_throughput --engine vllm", "vllm", "docs/performance.md"),
+        (
+            f"serving_online {TRACE} --skip 0 --engine vllm",
+            "vllm",
+            "docs/performance.md",
+        ),
+        ("sgl_jax", "sgl_jax", "tests/stacks/sgl-jax.txt"),
+        (f"trace_decode {TRACE} --engine vllm", "vllm", "docs/performance.md"),
+        ("tunix_rollouts", "tunix", "tests/stacks/tunix.txt"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    command: str,
+    package: str,
+    how: str,
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(client_times, "PROGRAM", tmp_path / "aiperf")
+    told = run(monkeypatch, command)
+    assert told.startswith(f"this benchmark needs {package}, which is not installed h")
+    assert how in told
+
+
+def test_what_is_told_to_be_read_is_there():
+    for told in needs.INSTALLED_BY.values():
+        for word in told.replace("`", " ").replace(",", " ").split():
+            if word.startswith(("docs/", "tests/", "constraints", "CONTRIB")):
+                assert (ROOT / word).exists(), word
