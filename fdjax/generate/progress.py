@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fdjax import device
 from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.row_pages import RowPages, place
 from fdjax.generate.sampling import Sampled, sample
@@ -169,8 +170,9 @@ def decode_rows(
         sampled = jax.tree.map(lambda one: one[None], new)
     else:
         sampled = _room(model, batch.sampling, part.sampling, plan, num_steps)
-        # Steps that no row takes part in are not run.
-        part, sampled = lax.fori_loop(0, jnp.max(steps), body, (part, sampled))
+        part, sampled = lax.fori_loop(
+            0, _count(steps, num_steps), body, (part, sampled)
+        )
     progress = GenerationProgress(
         kv=part.kv,
         lengths=put(progress.lengths, part.lengths),
@@ -180,6 +182,16 @@ def decode_rows(
         table=progress.table,
     )
     return progress, sampled
+
+
+def _count(steps: Int32[Array, " B"], num_steps: int) -> Array | int:
+    """How many steps are run.
+
+    Those that no row takes part in are not, but on a GPU. There a loop whose length is
+    an operand makes the host wait for the device in each step, and launch nothing
+    meanwhile: a fifth of the time of 64 rows of a 1B model on an H200.
+    """
+    return num_steps if device.platform() == "gpu" else jnp.max(steps)
 
 
 def _room(
