@@ -1,5 +1,6 @@
 """The table of budgets and orders of prompts, as Markdown, from rows of results."""
 
+import re
 from collections.abc import Sequence
 
 from benchmarks.tables import LOADS, NOTHING, Row, markdown, provenance
@@ -33,6 +34,8 @@ def budgets(rows: Sequence[Row]) -> str:
 
 def _name(load: str) -> str:
     """In words, where it has them."""
+    if found := re.fullmatch(r"conv-(\d+)-long", load):
+        return f"{found[1]} a second, long"
     return LOADS.get(load, load)
 
 

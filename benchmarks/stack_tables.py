@@ -1,46 +1,55 @@
 """The tables of what other JAX stacks gain, as Markdown, from rows of results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from benchmarks.tables import NOTHING, Row, markdown, shape
 
 
 def peers(rows: Sequence[Row]) -> str:
-    """Decode attention over the same rows: a line for each case, a column a peer.
-
-    Where the device's own times are there, they stand in brackets, and the last column
-    has the longest kernel's over the cache of ragged paged attention v3 by that over
-    fdjax's own.
-    """
+    """Decode attention over the same rows: a line for each case, a column a peer."""
     names = dict.fromkeys(row["peer"] for row in rows)
     found = {(shape(row), row["peer"]): row for row in rows}
-    traced = any("device_us" in row for row in rows)
-    unit = "µs (on the device)" if traced else "µs"
-    header = ("batch x context", *(f"{name}, {unit}" for name in names))
+    header = ("batch x context", *(f"{name}, µs" for name in names))
     cells = (
-        (
-            case,
-            *(_time(found.get((case, name))) for name in names),
-            *([_ratio(found, case)] if traced else []),
-        )
+        (case, *(_time(found.get((case, name))) for name in names))
         for case in dict.fromkeys(map(shape, rows))
     )
-    return markdown((*header, *(["rpa v3 by own"] if traced else [])), cells)
+    return markdown(header, cells)
 
 
 def _time(row: Row | None) -> str:
     """Of a peer that ran."""
-    if not (row and row.get("us")):
-        return "not run"
-    device = f" ({row['device_us']:,.1f})" if "device_us" in row else ""
-    return f"{row['us']:,.1f}{device}"
+    return f"{row['us']:,.1f}" if row and row.get("us") else "not run"
 
 
-def _ratio(found: Mapping[tuple[str, str], Row], case: str) -> str:
-    """Of the longest kernels over two caches."""
-    both = (found.get((case, name), {}) for name in ("fdjax, rpa v3", "fdjax"))
-    ragged, own = (row.get("longest_us") for row in both)
-    return f"{ragged / own:.3f}" if ragged and own else "not run"
+def both_caches(rows: Sequence[Row]) -> str:
+    """The device's times over fdjax's own cache, and that of ragged paged attention v3.
+
+    Of all kernels of a call, and of the longest one, which is the attention.
+    """
+    found = {(shape(row), row["peer"]): row for row in rows}
+    header = (
+        "batch x context", "fdjax, µs", "of which attention", "rpa v3, µs",
+        "of which attention", "by that of its own cache", "commit",
+    )  # fmt: skip
+    both = (
+        (case, found[case, "fdjax"], found[case, "fdjax, rpa v3"])
+        for case in dict.fromkeys(map(shape, rows))
+    )
+    cells = (
+        (
+            case,
+            *(
+                f"{row[name]:,.1f}"
+                for row in (own, ragged)
+                for name in ("device_us", "longest_us")
+            ),
+            f"{ragged['longest_us'] / own['longest_us']:.3f}",
+            own["commit"],
+        )
+        for case, own, ragged in both
+    )
+    return markdown(header, cells)
 
 
 def inside_sgl_jax(rows: Sequence[Row]) -> str:

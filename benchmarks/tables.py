@@ -182,26 +182,6 @@ def online(rows: Sequence[Row]) -> str:
     return markdown(header, cells)
 
 
-def online_alone(rows: Sequence[Row]) -> str:
-    """First tokens and those after them under loads, of fdjax alone."""
-    header = ("load", "requests", "p50 / p90 / p99 of the first token, ms",
-              "each after it, ms", "requests/s", "commit")  # fmt: skip
-    cells = (
-        (
-            LOADS[row["load"]],
-            str(row["requests"]),
-            *(
-                " / ".join(f"{value:,.{1 if value < 100 else 0}f}" for value in row[of])
-                for of in ("ttft_ms", "tpot_ms")
-            ),
-            f"{row['requests_per_s']:.2f}",
-            row["commit"],
-        )
-        for row in rows
-    )
-    return markdown(header, cells)
-
-
 def over_http(rows: Sequence[Row]) -> str:
     """Loads over HTTP, and the same requests to an engine in the client's process."""
     header = ("load", "way", "p50 / p90 / p99 of the first token, ms",

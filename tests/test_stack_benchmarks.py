@@ -24,15 +24,13 @@ def test_clock_times_alone():
     ]
 
 
-def test_device_times_beside_them():
-    ours = [
-        {**row, "device_us": us + 4, "longest_us": us}
+def test_device_times_of_both_caches():
+    rows = [
+        {**row, "device_us": us + 4, "longest_us": us, "commit": "1234567"}
         for row, us in zip(CLOCK[:2], (10, 10.1), strict=True)
     ]
-    header, _, line = stack_tables.peers([*ours, CLOCK[2]]).splitlines()
-    assert header.startswith("| batch x context | fdjax, µs (on the device) |")
-    assert header.endswith("| rpa v3 by own |")
-    assert line == "| 1 x 1,024 | 26.7 (14.0) | 27.1 (14.1) | not run | 1.010 |"
+    line = stack_tables.both_caches(rows).splitlines()[-1]
+    assert line == "| 1 x 1,024 | 14.0 | 10.0 | 14.1 | 10.1 | 1.010 | 1234567 |"
 
 
 def test_spans_are_from_the_first_kernel_of_a_run_to_its_last(

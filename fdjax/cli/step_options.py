@@ -20,7 +20,7 @@ class StepOptions:
         typer.Option(
             min=1,
             help="Tokens of a step: of prompts, and one of each sequence that decodes. "
-            "By default 8192 on a GPU, 2048 on a CPU.",
+            "By default 5120 on a GPU, 2048 on a CPU.",
             rich_help_panel=_STEPS,
         ),
     ] = None
