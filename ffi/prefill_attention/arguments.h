@@ -12,7 +12,7 @@ inline ffi::Error check_limits(const paged::Dims& d) {
   FDJAX_RETURN_IF_ERROR(
       check_range("Hq / Hkv", *d.q_heads / *d.kv_heads, 1, kTileRows));
   FDJAX_RETURN_IF_ERROR(check_range("Hkv", *d.kv_heads, 1, kMaxKvHeads));
-  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, kMinPageSize, kMaxPageSize));
+  FDJAX_RETURN_IF_ERROR(check_range("Z", *d.page_size, 1, kMaxPageSize));
   FDJAX_RETURN_IF_ERROR(check_range("D", *d.head_dim, kHeadMultiple, kMaxHeadDim));
   FDJAX_RETURN_IF_ERROR(decode_attention::check_alignment(d));
   if (*d.head_dim % kHeadMultiple == 0) return ffi::Error::Success();

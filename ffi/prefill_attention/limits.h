@@ -10,12 +10,13 @@ inline constexpr int kTileRows = 128;    // queries of a tile times heads of a g
 inline constexpr int kTileIntegers = 8;  // of a Tile
 inline constexpr int kMaxHeadDim = 256;  // on a GPU, in steps of kHeadMultiple
 inline constexpr int kHeadMultiple = 8;
-inline constexpr int kMinPageSize = 2, kMaxPageSize = 128;
+inline constexpr int kMaxPageSize = 128;
 inline constexpr int kMaxKvHeads = 65'535;  // along y of a grid
 
-inline constexpr Limit kLimits[] = {
-    {"tile_rows", kTileRows},        {"tile_integers", kTileIntegers},
-    {"max_head_dim", kMaxHeadDim},   {"head_multiple", kHeadMultiple},
-    {"min_page_size", kMinPageSize}, {"max_page_size", kMaxPageSize}};
+inline constexpr Limit kLimits[] = {{"tile_rows", kTileRows},
+                                    {"tile_integers", kTileIntegers},
+                                    {"max_head_dim", kMaxHeadDim},
+                                    {"head_multiple", kHeadMultiple},
+                                    {"max_page_size", kMaxPageSize}};
 
 }  // namespace fdjax::prefill_attention

@@ -86,7 +86,8 @@ using paged::kAbsent;
 // anything, and zero times NaN is NaN.
 __device__ inline int slot_of(const decode_attention::Params& p, const Work& work,
                               int token) {
-  return token < work.key_end ? paged::slot_of(p, work.row, token) : kAbsent;
+  if (token >= work.key_end) return kAbsent;
+  return paged::slot_of</*kAnySize=*/true>(p, work.row, token);
 }
 
 }  // namespace fdjax::prefill_attention

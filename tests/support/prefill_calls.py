@@ -155,6 +155,15 @@ CUDA_CALLS = [
         width=188,
         head_dim=128,
     ),
+    Call("pages_of_1", (150, 70, 1), starts=(7, 0, 0), page_size=1, width=152),
+    Call(
+        "pages_of_1_window",
+        (300, 20),
+        page_size=1,
+        width=300,
+        head_dim=128,
+        options={"window": 100},
+    ),
     Call("pages_of_8", (900,), starts=(400,), page_size=8, width=113, head_dim=128),
     Call("pages_of_128", (900,), starts=(400,), page_size=128, width=8, head_dim=256),
     Call(

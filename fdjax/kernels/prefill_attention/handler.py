@@ -39,9 +39,7 @@ CPU_LIMITS = Limits(
 CUDA_LIMITS = Limits(
     dtypes=(jnp.bfloat16, jnp.float16),
     head_dims=range(HEAD_MULTIPLE, ffi.limit(NAME, "max_head_dim") + 1, HEAD_MULTIPLE),
-    page_sizes=range(
-        ffi.limit(NAME, "min_page_size"), ffi.limit(NAME, "max_page_size") + 1
-    ),
+    page_sizes=range(1, ffi.limit(NAME, "max_page_size") + 1),
     groups=range(1, TILE_ROWS + 1),
     widths=range(HEAD_MULTIPLE, 2**16, HEAD_MULTIPLE),
 )

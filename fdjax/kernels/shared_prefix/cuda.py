@@ -3,14 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from fdjax.kernels import ffi
 from fdjax.kernels.paged import KVCache, PageView, SharedPrefixes
 from fdjax.kernels.prefill_plan.tiles import TILE_ROWS
 from fdjax.notation import Array, Int32
 
 NAME = "shared_prefix"
-# Tokens of the smallest pages that its kernels read.
-LEAST_SHARED_PAGE = ffi.limit("prefill_attention", "min_page_size")
+# Tokens of the smallest pages that are read once: nobody has tried to share single tokens.
+LEAST_SHARED_PAGE = 2
 
 
 def own_pages(pages: PageView, prefixes: SharedPrefixes, *, page_size: int) -> PageView:
