@@ -11,9 +11,6 @@ struct Attributes {
   int64_t slots, heads, max_items, max_pieces;
   int64_t item_tokens;
   int64_t piece_tokens;  // 0: as is best for all rows
-  // Page ids that the plan holds of each block, 0 for none, and what they depend on:
-  // blocks of a cluster, warps of a block, and tokens of a page.
-  int64_t first_pages, splits, warps, page_size;
 };
 
 }  // namespace fdjax::attention_plan
@@ -23,9 +20,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     StructMember<int64_t>("room"), StructMember<int64_t>("window"),
     StructMember<int64_t>("slots"), StructMember<int64_t>("heads"),
     StructMember<int64_t>("max_items"), StructMember<int64_t>("max_pieces"),
-    StructMember<int64_t>("item_tokens"), StructMember<int64_t>("piece_tokens"),
-    StructMember<int64_t>("first_pages"), StructMember<int64_t>("splits"),
-    StructMember<int64_t>("warps"), StructMember<int64_t>("page_size"));
+    StructMember<int64_t>("item_tokens"), StructMember<int64_t>("piece_tokens"));
 
 namespace fdjax::attention_plan {
 namespace {
@@ -60,48 +55,12 @@ ffi::Error check(const Attributes& a, int64_t rows) {
   return check_range("max_pieces", a.max_pieces, needed, kMaxItems);
 }
 
-// Without first pages the page table may be any: it is not read.
-ffi::Error check_first_pages(const Attributes& a, const ffi::Buffer<ffi::S32>& table,
-                             Dim* rows) {
-  FDJAX_RETURN_IF_ERROR(check_range("first_pages", a.first_pages, 0, kMaxFirstPages));
-  if (a.first_pages == 0) return ffi::Error::Success();
-  FDJAX_RETURN_IF_ERROR(
-      check_range("splits", a.splits, 1, decode_attention::kMaxSplits));
-  FDJAX_RETURN_IF_ERROR(check_power("warps", a.warps, decode_attention::kMaxWarps));
-  FDJAX_RETURN_IF_ERROR(check_power("first_pages", a.first_pages, kMaxFirstPages));
-  FDJAX_RETURN_IF_ERROR(check_range("warps", a.warps, a.heads, a.first_pages));
-  FDJAX_RETURN_IF_ERROR(check_range("page_size", a.page_size, kTileTokens,
-                                    decode_attention::kMaxPageSize));
-  Dim width{"W"};
-  FDJAX_RETURN_IF_ERROR(check_shape("page_table", table.dimensions(), {rows, &width}));
-  if (a.page_size % kTileTokens == 0 && *width * a.page_size == a.room) {
-    return ffi::Error::Success();
-  }
-  return invalid("room is " + std::to_string(a.room) +
-                 "; it must be W = " + std::to_string(*width) +
-                 " pages of page_size = " + std::to_string(a.page_size) +
-                 " tokens, which are whole tiles");
-}
-
-FirstPages first_pages_of(const Attributes& a, const ffi::Buffer<ffi::S32>& table) {
-  if (a.first_pages == 0) return {};
-  return {.table = table.typed_data(),
-          .width = static_cast<int>(a.room / a.page_size),
-          .warps = static_cast<int>(a.warps),
-          .per_block = static_cast<int>(a.first_pages),
-          .page_size = Divisor(static_cast<uint32_t>(a.page_size)),
-          .splits = Divisor(static_cast<uint32_t>(a.splits))};
-}
-
 ffi::Error handle(gpu_stream stream, const Attributes& a, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Buffer<ffi::S32> page_table,
                   ffi::Result<ffi::Buffer<ffi::S32>> plan) {
   Dim rows{"B"};
   FDJAX_RETURN_IF_ERROR(check_shape("lengths", lengths.dimensions(), {&rows}));
   FDJAX_RETURN_IF_ERROR(check(a, *rows));
-  FDJAX_RETURN_IF_ERROR(check_first_pages(a, page_table, &rows));
-  Dim integers("integers of the plan", plan_size(*rows, a.kv_heads, a.max_items,
-                                                 a.slots * a.splits * a.first_pages));
+  Dim integers("integers of the plan", plan_size(*rows, a.kv_heads, a.max_items));
   FDJAX_RETURN_IF_ERROR(check_shape("plan", plan->dimensions(), {&integers}));
   const Params p{.lengths = lengths.typed_data(),
                  .plan = plan->typed_data(),
@@ -114,8 +73,7 @@ ffi::Error handle(gpu_stream stream, const Attributes& a, ffi::Buffer<ffi::S32> 
                  .item_tokens = static_cast<int>(a.item_tokens),
                  .room = static_cast<int>(a.room),
                  .window = static_cast<int>(a.window),
-                 .piece_tiles = static_cast<int>(a.piece_tokens / kTileTokens),
-                 .first_pages = first_pages_of(a, page_table)};
+                 .piece_tiles = static_cast<int>(a.piece_tokens / kTileTokens)};
   const gpu_error error = launch_plan(stream, p);
   if (error == kGpuSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("attention_plan: ") +
@@ -129,7 +87,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fdjax_attention_plan_gpu, fdjax::attention_plan::h
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<fdjax::gpu_stream>>()
                                   .Attr<fdjax::attention_plan::Attributes>("attributes")
-                                  .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Arg<xla::ffi::Buffer<xla::ffi::S32>>()
                                   .Ret<xla::ffi::Buffer<xla::ffi::S32>>(),
                               {xla::ffi::Traits::kCmdBufferCompatible});

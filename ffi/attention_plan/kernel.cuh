@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "attention_plan/params.h"
-#include "attention_plan/tiles.cuh"
 #include "fdjax/gpu.h"
 
 namespace fdjax::attention_plan {
@@ -261,47 +260,6 @@ __device__ inline void write_header(const Params& p, const Estimate& e,
   for (int i = kCandidate + 1; i < kHeader; ++i) p.plan[i] = 0;
 }
 
-// The `index`-th of the page ids behind the items; 0 where a warp has no such tile.
-__device__ inline int first_page(const Params& p, const Item* items, int count,
-                                 int index) {
-  const FirstPages& f = p.first_pages;
-  const int block = index >> (31 - __clz(f.per_block));
-  const int cluster = quotient(block, f.splits);
-  const int split = block - cluster * static_cast<int>(f.splits.value);
-  const int each_bits = __clz(f.warps) - __clz(f.per_block);  // ids of a warp
-  const int own = index & (f.per_block - 1), warp = own >> each_bits;
-  // All of it at once, so a copy. A cluster without an item looks where it may.
-  const Item item = items[min(cluster, count - 1)];
-  const int warps_per_head = f.warps >> (31 - __clz(item.heads));
-  const int nth = own & ((1 << each_bits) - 1);
-  const auto [from, to] = run_of(item, split, f.splits);
-  const int tile = from + (warp & (warps_per_head - 1)) + nth * warps_per_head;
-  if (cluster >= count || tile >= to) return 0;
-  const uint32_t page = quotient(tile * kTileTokens, f.page_size);
-  return f.table[int64_t{item.row} * f.width + page];
-}
-
-// By all threads, when the items have been written. An item's load comes before that of
-// a page id: twice the latency of the L2 for most plans, as a thread has kEach of them
-// on their way.
-__device__ inline void write_first_pages(const Params& p, const Item* items, int count,
-                                         int* pages) {
-  constexpr int kEach = 4;
-  const int total = p.shape.slots * static_cast<int>(p.first_pages.splits.value) *
-                    p.first_pages.per_block;
-  for (int base = threadIdx.x; base < total; base += kEach * kThreads) {
-    int found[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      found[i] = first_page(p, items, count, min(base + i * kThreads, total - 1));
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (base + i * kThreads < total) pages[base + i * kThreads] = found[i];
-    }
-  }
-}
-
 // Grid: one block.
 __global__ void __launch_bounds__(kThreads, 1)
     plan_kernel(FDJAX_GRID_CONSTANT const Params p) {
@@ -345,10 +303,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     write_items(p, row, cut_row(p, shared.tiles[row], limit), shared.places[row],
                 items);
   }
-  if (p.first_pages.per_block == 0) return;
-  __syncthreads();
-  write_first_pages(p, items, shared.estimates[chosen].items,
-                    p.plan + first + int64_t{s.max_items} * kItem);
 }
 
 }  // namespace fdjax::attention_plan

@@ -14,10 +14,9 @@ inline constexpr int kMaxPieces = 1 << 11;  // a tile times a piece fits 32 bits
 inline constexpr int kMaxItems = INT32_MAX / 8;
 inline constexpr int kMaxRowPieces = 16;  // of a row and head that is cut by itself
 inline constexpr int kMaxKvHeads = UINT16_MAX;
-inline constexpr int kTileTokens = 16;     // what pieces are counted in
-inline constexpr int kHeader = 8;          // integers before the counters
-inline constexpr int kItem = 8;            // integers of an item
-inline constexpr int kMaxFirstPages = 32;  // of a block: a ring's of each of 16 warps
+inline constexpr int kTileTokens = 16;  // what pieces are counted in
+inline constexpr int kHeader = 8;       // integers before the counters
+inline constexpr int kItem = 8;         // integers of an item
 
 inline constexpr Limit kLimits[] = {{"max_rows", kMaxRows},
                                     {"max_heads", kMaxHeads},

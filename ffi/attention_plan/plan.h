@@ -8,10 +8,6 @@
 //     c, 2 * slots - 1 - c, 2 * slots + c, 4 * slots - 1 - c, ...
 // so that who began with a large one goes on with a small one.
 //
-// Behind the items a plan may hold page ids: of the tiles with which each warp of each
-// block begins its cluster's first item. Where they are, a block's number tells, so
-// that a block asks for its first item and its first pages at once.
-//
 // fdjax/kernels/attention_plan/host.py is the definition.
 #pragma once
 
@@ -43,22 +39,15 @@ struct alignas(16) Item {
 static_assert(sizeof(Item) == kItem * sizeof(int32_t));
 
 // The plan's integers: a header, how many blocks have done their piece of a row and
-// head (zero before attention and after it), the items, and page ids, [slots, splits,
-// warps, tiles], if it holds any.
+// head (zero before attention and after it), and the items.
 enum Field { kItems, kPieces, kChunkTokens, kCandidate };
 
 __host__ __device__ inline int64_t items_at(int64_t rows, int64_t kv_heads) {
   return kHeader + (rows * kv_heads + 7) / 8 * 8;
 }
 
-inline int64_t first_pages_at(int64_t rows, int64_t kv_heads, int64_t max_items) {
+inline int64_t plan_size(int64_t rows, int64_t kv_heads, int64_t max_items) {
   return items_at(rows, kv_heads) + max_items * kItem;
-}
-
-// `first_pages`: of all blocks.
-inline int64_t plan_size(int64_t rows, int64_t kv_heads, int64_t max_items,
-                         int64_t first_pages) {
-  return first_pages_at(rows, kv_heads, max_items) + first_pages;
 }
 
 }  // namespace fdjax::attention_plan

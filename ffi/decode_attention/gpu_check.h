@@ -15,7 +15,6 @@ namespace fdjax::decode_attention {
 // A LaunchConfig as config.py chooses and sends it, with what the plan has room for.
 struct LaunchAttributes {
   int64_t slots, splits, heads, warps, max_items, max_pieces;
-  int64_t first_pages;  // page ids of a block, of the plan; 0: it has none
   bool in_runs;
 };
 
@@ -25,8 +24,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     fdjax::decode_attention::LaunchAttributes, StructMember<int64_t>("slots"),
     StructMember<int64_t>("splits"), StructMember<int64_t>("heads"),
     StructMember<int64_t>("warps"), StructMember<int64_t>("max_items"),
-    StructMember<int64_t>("max_pieces"), StructMember<int64_t>("first_pages"),
-    StructMember<bool>("in_runs"));
+    StructMember<int64_t>("max_pieces"), StructMember<bool>("in_runs"));
 
 namespace fdjax::decode_attention {
 
@@ -84,11 +82,8 @@ inline ffi::Error check_config(const LaunchAttributes& config, const Dims& d,
   FDJAX_RETURN_IF_ERROR(check_range("max_items", config.max_items,
                                     std::max(whole, config.slots),
                                     attention_plan::kMaxItems));
-  FDJAX_RETURN_IF_ERROR(check_range("first_pages", config.first_pages, 0,
-                                    attention_plan::kMaxFirstPages));
   const int64_t planned =
-      attention_plan::plan_size(*d.rows, *d.kv_heads, config.max_items,
-                                config.slots * config.splits * config.first_pages);
+      attention_plan::plan_size(*d.rows, *d.kv_heads, config.max_items);
   FDJAX_RETURN_IF_ERROR(check_range("integers of a plan", integers, planned, planned));
   const int64_t needed =
       config.max_pieces * (*d.q_heads / *d.kv_heads) * (4 + *d.head_dim);
@@ -108,8 +103,6 @@ inline LaunchConfig config_of(const LaunchAttributes& told, bool programmatic) {
           .splits = static_cast<int>(told.splits),
           .heads = static_cast<int>(told.heads),
           .warps = static_cast<int>(told.warps),
-          .max_items = told.max_items,
-          .first_pages = static_cast<int>(told.first_pages),
           .in_runs = told.in_runs,
           .programmatic = programmatic};
 }

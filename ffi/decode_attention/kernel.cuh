@@ -116,9 +116,9 @@ struct Schedule {
 
   __device__ bool is_first() const { return round == 0; }
 
-  // The first item on its way, with the number of all: asked for before all else, with
-  // the first page ids, if the plan holds them (TmaLoader::ask). (The plan has room for
-  // as many items as there are slots; what is read there in vain is not used.)
+  // The first item on its way, with the number of all: asked for before all else. (The
+  // plan has room for as many items as there are slots; what is read there in vain is
+  // not used.)
   struct First {
     uint4 item;
     int count;
@@ -260,12 +260,11 @@ __device__ __forceinline__ void attend_to_items(const Params& p,
     pdl_release();
   }
   const Schedule::First first(p);
-  const uint32_t first_page = Loader::ask(p);
   const int warp = threadIdx.x / kLanes;
   Work work;
   Loader loader(p, work,
                 shared_address(Room<G>(p, shared).rings) + warp * G::kRingBytes, source,
-                state.barriers + warp, first_page);
+                state.barriers + warp);
   if (threadIdx.x == 0) {
     Inbox{&state.full, 0}.open();
     state.passes = 0;
@@ -277,7 +276,8 @@ __device__ __forceinline__ void attend_to_items(const Params& p,
     // q and the newest token are its results.
     const Block block(p, state.schedule.item);
     work = assign(p, block);
-    loader.begin(state.schedule.is_first());
+    loader.locate();
+    loader.start();
     __syncwarp();
     barrier_arrive();
     state.schedule.look_ahead(p);
@@ -287,7 +287,6 @@ __device__ __forceinline__ void attend_to_items(const Params& p,
                                              block.head * G::kNewestBytes
                                        : 0;
     for (bool wanted = true;; wanted = false) {
-      loader.go_on();
       Partial<G> partial;
       if (p.unified && wanted) {
         attend<true>(p, work, loader, queries, newest, partial);
@@ -297,7 +296,8 @@ __device__ __forceinline__ void attend_to_items(const Params& p,
       if (!conclude(p, state, shared, wanted, partial)) break;
       __syncthreads();  // all have the passes that one thread has counted
       barrier_arrive();
-      loader.begin(/*is_first=*/false);
+      loader.locate();
+      loader.start();
     }
     if (!state.schedule.has_next(p)) return;
     state.schedule.advance();

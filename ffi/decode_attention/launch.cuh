@@ -80,11 +80,6 @@ cudaError_t launch_geometry(cudaStream_t stream, const Params& p,
     CUtensorMap pages;
     if (is_hopper && p.page_size % kTileTokens == 0 &&
         encode_source<G>(p, kTileTokens, G::kLines, &pages)) {
-      // Not those of a plan that was made for other blocks.
-      if (config.first_pages == std::min(config.warps, G::kMaxWarps) * G::kRingTiles) {
-        all.block.first_pages_at =
-            attention_plan::first_pages_at(p.rows, p.kv_heads, config.max_items);
-      }
       return launched(tma_kernel<G>, G::kMaxWarps, pages);
     }
     SlotSource slots;

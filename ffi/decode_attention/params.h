@@ -32,7 +32,6 @@ struct KernelConfig {
   Divisor splits;        // blocks of a cluster
   Divisor group;         // query heads of a key/value head
   Divisor share;         // of a block's sums, those that a block of the cluster adds
-  int64_t first_pages_at = 0;  // of the plan; 0: it has none for these blocks
 };
 
 struct Params : paged::View {
@@ -91,9 +90,6 @@ struct LaunchConfig {
   int splits;     // blocks of a cluster along its tokens, up to 8
   int heads;      // key/value heads of a block at most: a power of two; 1 with splits
   int warps = 8;  // of a block; see Geometry::kMaxWarps
-  int64_t max_items = 0;  // that the plan has room for
-  // Page ids that the plan holds of each block (attention_plan/plan.h); 0: none.
-  int first_pages = 0;
   bool in_runs = false;  // the page table has slots, of which most are neighbours
   // The kernel may start before its predecessor ends. With Params::newest it then reads
   // pages at once, of which the predecessor must write none.

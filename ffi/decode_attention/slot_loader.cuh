@@ -31,22 +31,20 @@ class SlotLoader : public TmaRing<G> {
  public:
   using Source = SlotSource;
 
-  __device__ static uint32_t ask(const Params&) { return 0; }
-
   __device__ SlotLoader(const Params& p, const Work& work, uint32_t ring,
-                        const Source& source, typename Ring::Barriers* barriers,
-                        uint32_t /*first_page*/)
+                        const Source& source, typename Ring::Barriers* barriers)
       : Ring(ring, barriers), p_(p), work_(work), source_(source) {}
 
-  __device__ void begin(bool /*is_first*/) {
+  __device__ void locate() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) slots_[i] = slot_of_tile(i);
+  }
+
+  __device__ void start() {
     next_ = 0;
 #pragma unroll
     for (int i = 0; i < G::kHalves; ++i) fetch(i);
   }
-
-  __device__ void go_on() {}
 
   __device__ void fetch(int place) {
     if (next_ / 2 >= work_.tiles) return;

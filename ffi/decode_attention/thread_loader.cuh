@@ -18,26 +18,22 @@ class ThreadLoader {
   struct Source {};    // what only the host can make
   struct Barriers {};  // of a warp
 
-  // A plan's page ids are for TMA alone: here each lane has a token of its own.
-  __device__ static uint32_t ask(const Params&) { return 0; }
-
   __device__ ThreadLoader(const Params& p, const Work& work, uint32_t ring,
-                          const Source&, Barriers*, uint32_t /*first_page*/)
+                          const Source&, Barriers*)
       : p_(p), work_(work), ring_(ring) {}
 
   __device__ uint32_t at(int place) const { return ring_ + place * G::kHalfTileBytes; }
 
-  // Fills the ring with the first halves.
-  __device__ void begin(bool /*is_first*/) {
+  __device__ void locate() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) slots_[i] = slot_of_tile(i);
+  }
+
+  __device__ void start() {
     next_ = 0;
 #pragma unroll
     for (int i = 0; i < G::kHalves; ++i) fetch(i);
   }
-
-  // What `begin` leaves for later.
-  __device__ void go_on() {}
 
   // Starts the copy of the next half into `place`, which the warp has read.
   __device__ void fetch(int place) {

@@ -26,43 +26,20 @@ class TmaLoader : public TmaRing<G> {
   // Of the KV array, from this layer's keys in page 0: [lines of a slot, slots, 64].
   using Source = CUtensorMap;
 
-  // Asks the plan for the pages of the tiles with which this warp begins its cluster's
-  // first item, lane i for the i-th of its ring; not where the plan holds none. Which
-  // item that is, nobody need know yet.
-  __device__ static uint32_t ask(const Params& p) {
-    if (p.block.first_pages_at == 0) return kNoPage;
-    const int block = blockIdx.y * gridDim.x + blockIdx.x;
-    const int warp = (block * blockDim.x + threadIdx.x) / kLanes;
-    const int tile = min(threadIdx.x % kLanes, G::kRingTiles - 1);
-    return load_kept(p.plan + p.block.first_pages_at + warp * G::kRingTiles + tile);
-  }
-
-  // `work` may change before a `begin`. `first_page`: what `ask` gave.
+  // `work` may change between a `locate` and the next one.
   __device__ TmaLoader(const Params& p, const Work& work, uint32_t ring,
-                       const Source& source, typename Ring::Barriers* barriers,
-                       uint32_t first_page)
-      : Ring(ring, barriers),
-        p_(p),
-        work_(work),
-        source_(source),
-        later_page_(first_page) {}
+                       const Source& source, typename Ring::Barriers* barriers)
+      : Ring(ring, barriers), p_(p), work_(work), source_(source) {}
 
-  // Fills the ring with the first halves. `is_first`: of the cluster's first item,
-  // whose pages `ask` asked for; other page ids are then asked for behind these copies.
-  __device__ void begin(bool is_first) {
-    const bool is_planned = is_first && p_.block.first_pages_at != 0;
-    if (!is_planned) later_page_ = page_of(0);
+  // Asks for the first page ids.
+  __device__ void locate() { later_page_ = page_of(0); }
+
+  // Fills the ring with the first halves.
+  __device__ void start() {
     next_ = 0;
     slot_ = slot_of(0, later_page_);
 #pragma unroll
     for (int i = 0; i < G::kHalves; ++i) fetch(i);
-    if (is_planned) later_page_ = page_of(0);
-  }
-
-  // Before more is fetched. Apart from `begin`, as it waits for the page ids that were
-  // asked for behind the first copies.
-  __device__ void go_on() {
-    slot_ = slot_of(0, later_page_);
     later_page_ = page_of(kLanes);
   }
 
@@ -120,7 +97,7 @@ class TmaLoader : public TmaRing<G> {
   const Source& source_;
   int next_;             // half to fetch
   int slot_;             // of this lane's tile of 32
-  uint32_t later_page_;  // of this lane's tile of the next 32; before `go_on`, of these
+  uint32_t later_page_;  // of this lane's tile of the next 32
 };
 
 #endif

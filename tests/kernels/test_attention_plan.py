@@ -1,6 +1,5 @@
 """Plans: what the definition promises, and the kernel against it."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdjax.kernels.attention_plan import (
-    FirstTiles,
     Plan,
     PlanShape,
     cuda,
@@ -131,42 +129,6 @@ def test_what_is_done_for_a_row_that_is_cut_by_itself_follows_from_it(
     assert max(item.pieces for item in plan.items) <= MAX_ROW_PIECES
 
 
-def _table(rows: int, room: int, page_size: int) -> np.ndarray[Any, Any]:
-    """A page table of which no two entries are alike, and none is 0."""
-    width = -(-room // page_size)
-    return np.arange(1, rows * width + 1, dtype=np.int32).reshape(rows, width)
-
-
-@settings(deadline=None, max_examples=60)
-@given(_drawn(), st.sampled_from([1, 2, 3, 5, 8]), st.sampled_from([8, 16]))
-def test_blocks_begin_with_pages_that_the_plan_names(
-    drawn: tuple[list[int], PlanShape, int, int | None], splits: int, warps: int
-):
-    lengths, shape, room, window = drawn
-    room = min(room, 2048)
-    # A ring for all tiles that a warp may have, and pages of one tile.
-    all_tiles = FirstTiles(splits, warps, 128, 16)
-    shape = dataclasses.replace(shape, first_tiles=all_tiles)
-    plan = make_plan(lengths, shape, room=room, window=window)
-    table = _table(len(lengths), room, 16)
-    pages = plan.first_pages(table)
-    for cluster, item in enumerate(plan.items[: shape.slots]):
-        of_heads = pages[cluster].reshape(splits, item.heads, -1).swapaxes(0, 1)
-        for of_head in of_heads:
-            read = np.sort(of_head[of_head > 0])
-            np.testing.assert_array_equal(read, table[item.row, item.first : item.last])
-    assert not pages[len(plan.items) :].any()
-    one = dataclasses.replace(all_tiles, tiles=1)
-    of_one = dataclasses.replace(
-        plan, shape=dataclasses.replace(shape, first_tiles=one)
-    )
-    first = of_one.first_pages(table)
-    np.testing.assert_array_equal(first, pages[..., :1])
-    integers = of_one.integers(table)
-    assert integers.size == of_one.shape.size
-    np.testing.assert_array_equal(integers[shape.first_pages_at :], first.ravel())
-
-
 def _busiest(plan: Plan) -> float:
     """Of the mean over the slots."""
     loads = plan.loads()
@@ -219,17 +181,12 @@ def test_rows_like_those_of_conversations_are_shared_out():
 
 
 def _written(
-    lengths: list[int],
-    shape: PlanShape,
-    room: int,
-    window: int | None,
-    table: np.ndarray[Any, Any] | None = None,
+    lengths: list[int], shape: PlanShape, room: int, window: int | None
 ) -> Any:
-    def run(lengths: jax.Array, table: jax.Array | None) -> jax.Array:
-        seen = window or 2**31 - 1
-        return cuda.make_plan(lengths, shape, table, room=room, window=seen)
+    def run(lengths: jax.Array) -> jax.Array:
+        return cuda.make_plan(lengths, shape, room=room, window=window or 2**31 - 1)
 
-    return np.asarray(jax.jit(run)(jnp.asarray(lengths, jnp.int32), table))
+    return np.asarray(jax.jit(run)(jnp.asarray(lengths, jnp.int32)))
 
 
 @pytest.mark.gpu
@@ -264,56 +221,6 @@ def test_the_kernel_makes_the_same_plan(
         actual = _written(lengths.tolist(), shape, 16_384, window)
         used = shape.items_at + 8 * len(expected.items)
         np.testing.assert_array_equal(actual[:used], expected.integers()[:used])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1, 8, 31, 255, 1025])
-@pytest.mark.parametrize("window", [None, 700])
-@pytest.mark.parametrize(
-    ("kv_heads", "heads", "slots", "first_tiles"),
-    [
-        (8, 8, 256, FirstTiles(1, 8, 1, 16)),
-        (8, 8, 256, FirstTiles(1, 8, 2, 64)),
-        (8, 1, 78, FirstTiles(3, 8, 1, 16)),
-        (3, 1, 40, FirstTiles(5, 8, 1, 128)),
-        (1, 1, 66, FirstTiles(2, 16, 2, 48)),
-        # More of them than all threads ask for at once.
-        (8, 4, 2000, FirstTiles(2, 4, 2, 32)),
-    ],
-    ids=lambda value: str(value) if isinstance(value, int) else "",
-)
-def test_the_kernel_finds_the_same_first_pages(
-    rows: int,
-    window: int | None,
-    kv_heads: int,
-    heads: int,
-    slots: int,
-    first_tiles: FirstTiles,
-):
-    skip_without(cuda.NAME, "gpu")
-    random, room = np.random.default_rng(rows), 6144
-    shape = plan_shape(rows, kv_heads, slots=slots, heads=heads)
-    shape = dataclasses.replace(shape, first_tiles=first_tiles)
-    table = _table(rows, room, first_tiles.page_size)
-    table[random.random(table.shape) < 0.1] = -1
-    for scale in (1, 300, 20_000):
-        lengths = random.integers(-5, scale, rows).tolist()
-        expected = make_plan(lengths, shape, room=room, window=window)
-        actual = _written(lengths, shape, room, window, table)
-        integers, at = expected.integers(table), shape.first_pages_at
-        used = shape.items_at + 8 * len(expected.items)
-        np.testing.assert_array_equal(actual[:used], integers[:used])
-        np.testing.assert_array_equal(actual[at:], integers[at:])
-
-
-@pytest.mark.gpu
-def test_a_plan_of_a_table_without_columns_names_no_pages():
-    skip_without(cuda.NAME, "gpu")
-    shape = plan_shape(3, 8, slots=78, heads=1)
-    shape = dataclasses.replace(shape, first_tiles=FirstTiles(3, 8, 1, 16))
-    table = np.zeros((3, 0), np.int32)
-    actual = _written([5, 0, 70], shape, 0, None, table)
-    assert not actual[shape.first_pages_at :].any()
 
 
 @pytest.mark.gpu

@@ -1,7 +1,6 @@
 """`decode_attention`: its definition, its schemes, and who serves it."""
 
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
@@ -254,38 +253,6 @@ def test_pieces_have_room_for_what_they_leave():
     shape = config.LaunchConfig(2, 1, 16, 66).plan_shape(1, 8)
     assert shape.max_pieces == 132
     assert shape.record_floats(4, 128) == 132 * 4 * 132
-
-
-@pytest.mark.parametrize(
-    ("head_dim", "page_size", "tiles"),
-    [(128, 16, 1), (256, 48, 1), (64, 128, 2), (80, 16, 0), (128, 24, 0), (128, 1, 0)],
-)
-def test_a_plan_names_first_pages_where_the_kernel_asks_for_them(
-    head_dim: int, page_size: int, tiles: int
-):
-    for rows, group in itertools.product((1, 8, 200), (4, 16)):
-        sizes = config.Sizes.of(
-            rows,
-            8,
-            128 * page_size,
-            head_dim=head_dim,
-            group=group,
-            page_size=page_size,
-        )
-        for chosen in (config.heuristic(sizes), *config.candidates(sizes)):
-            shape = chosen.plan_shape(rows, 8)
-            warps = min(chosen.warps, sizes.max_warps)
-            assert shape.block_pages == warps * tiles
-            assert chosen.attributes(shape).first_pages == shape.block_pages
-            pages = shape.size - shape.first_pages_at
-            assert pages == chosen.slots * chosen.splits * shape.block_pages
-
-
-def test_a_plan_of_what_rows_share_names_no_pages():
-    call = structs()
-    alone, shared = cuda.sizes_of(call), cuda.sizes_of(call, shares=True)
-    assert config.heuristic(alone).first_tiles is not None
-    assert config.heuristic(shared).first_tiles is None
 
 
 def test_wrong_arguments_are_value_errors():

@@ -1,19 +1,6 @@
 """Plans: how the work of attention over rows of unequal length is shared out."""
 
 from fdjax.kernels.attention_plan.host import Item, Plan, make_plan
-from fdjax.kernels.attention_plan.shape import (
-    FirstTiles,
-    PlanShape,
-    invariant_shape,
-    plan_shape,
-)
+from fdjax.kernels.attention_plan.shape import PlanShape, invariant_shape, plan_shape
 
-__all__ = [
-    "FirstTiles",
-    "Item",
-    "Plan",
-    "PlanShape",
-    "invariant_shape",
-    "make_plan",
-    "plan_shape",
-]
+__all__ = ["Item", "Plan", "PlanShape", "invariant_shape", "make_plan", "plan_shape"]

@@ -16,11 +16,8 @@ import numpy as np
 from fdjax.kernels.attention_plan.shape import (
     MAX_ROW_PIECES,
     TILE_TOKENS,
-    FirstTiles,
     PlanShape,
 )
-
-type Ints = np.ndarray[Any, np.dtype[np.int32]]
 
 LEAST_TOKENS = 256
 """Of an item, where its row has more."""
@@ -104,55 +101,14 @@ class Plan:
             loads[slot if turn % 2 == 0 else slots - 1 - slot] += item.cost
         return loads
 
-    def first_pages(self, page_table: Ints) -> Ints:
-        """Page ids of the tiles with which blocks begin; 0 where there is no tile.
-
-        Args:
-            page_table: of the rows, `[B, W]`; a plan that holds no page ids needs none.
-
-        Returns:
-            `[slots, splits, warps, tiles]`, as `FirstTiles` has them.
-        """
-        own = self.shape.first_tiles
-        if own is None:
-            return np.zeros((0, 0, 0, 0), np.int32)
-        out = np.zeros((self.shape.slots, own.splits, own.warps, own.tiles), np.int32)
-        for cluster, item in enumerate(self.items[: self.shape.slots]):
-            tiles = _tiles_of_warps(item, own)
-            exist = tiles >= 0
-            pages = tiles[exist] * TILE_TOKENS // own.page_size
-            out[cluster][exist] = page_table[item.row, pages]
-        return out
-
-    def integers(self, page_table: Ints | None = None) -> Ints:
-        """As the kernel writes it; what it leaves unwritten is zero here.
-
-        Args:
-            page_table: see `first_pages`.
-        """
+    def integers(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """As the kernel writes it; what it leaves unwritten is zero here."""
         out = np.zeros(self.shape.size, np.int32)
         header = (len(self.items), self.num_pieces, self.chunk_tokens, self.candidate)
         out[: len(header)] = header
         items = np.array([item.integers() for item in self.items], np.int32)
         out[self.shape.items_at :][: items.size] = items.ravel()
-        if page_table is not None:
-            pages = self.first_pages(page_table)
-            out[self.shape.first_pages_at :] = pages.ravel()
         return out
-
-
-def _tiles_of_warps(item: Item, own: FirstTiles) -> Ints:
-    """The first tiles of an item for each warp, `[splits, warps, tiles]`; -1: none.
-
-    The tiles of an item are runs, one for each block of the cluster. The warps of a
-    block are divided among the item's heads, and those of a head take turns.
-    """
-    split, warp, nth = np.ogrid[: own.splits, : own.warps, : own.tiles]
-    per_head, count = own.warps // item.heads, item.last - item.first
-    begin = item.first + count * split // own.splits
-    end = item.first + count * (split + 1) // own.splits
-    tiles = begin + warp % per_head + nth * per_head
-    return np.where(tiles < end, tiles, -1).astype(np.int32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,28 +20,6 @@ ITEM = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class FirstTiles:
-    """The tiles with which blocks begin, whose page ids a plan holds.
-
-    Attributes:
-        splits: blocks of a cluster.
-        warps: of a block; a power of two.
-        tiles: of each warp, the first of its cluster's first item; a power of two.
-        page_size: of the page table; a multiple of `TILE_TOKENS`.
-    """
-
-    splits: int
-    warps: int
-    tiles: int
-    page_size: int
-
-    @property
-    def per_block(self) -> int:
-        """Page ids of a block."""
-        return self.warps * self.tiles
-
-
-@dataclasses.dataclass(frozen=True)
 class PlanShape:
     """The static part of a plan.
 
@@ -57,7 +35,6 @@ class PlanShape:
         piece_tokens: 0: rows are cut as is best for all of them. Else each by itself,
             into pieces of so many tokens, or `MAX_ROW_PIECES` larger ones: a row's
             items do not depend on other rows.
-        first_tiles: whose page ids the plan holds; `None`: it holds none.
     """
 
     rows: int
@@ -68,7 +45,6 @@ class PlanShape:
     max_pieces: int
     item_tokens: int
     piece_tokens: int = 0
-    first_tiles: FirstTiles | None = None
 
     @property
     def items_at(self) -> int:
@@ -76,20 +52,9 @@ class PlanShape:
         return HEADER + -(-self.rows * self.num_kv_heads // 8) * 8
 
     @property
-    def first_pages_at(self) -> int:
-        """Integers before the page ids of blocks."""
-        return self.items_at + self.max_items * ITEM
-
-    @property
-    def block_pages(self) -> int:
-        """Page ids of each block."""
-        return 0 if self.first_tiles is None else self.first_tiles.per_block
-
-    @property
     def size(self) -> int:
         """Integers of the plan."""
-        splits = 0 if self.first_tiles is None else self.first_tiles.splits
-        return self.first_pages_at + self.slots * splits * self.block_pages
+        return self.items_at + self.max_items * ITEM
 
     def record_floats(self, group: int, head_dim: int) -> int:
         """What the pieces leave of all query heads (ffi/decode_attention/merge.cuh)."""

@@ -15,7 +15,6 @@ from fdjax.kernels.attention_plan.shape import (
     INVARIANT_PIECE_TOKENS,
     ITEM_TOKENS,
     TILE_TOKENS,
-    FirstTiles,
     PlanShape,
     invariant_shape,
     plan_shape,
@@ -25,8 +24,6 @@ from fdjax.kernels.decode_attention import table
 
 # The largest cluster that every GPU with clusters can launch.
 MAX_SPLITS = ffi.limit("decode_attention", "max_splits")
-# Elements of a line of 128 bytes: TMA copies heads of whole lines.
-_LINE = 64
 # What `LaunchConfig.heads` and `LaunchConfig.warps` can be.
 HEADS = (1, 2, 4, 8)
 WARPS = (4, 8, 16)
@@ -54,7 +51,6 @@ class LaunchConfig:
         item_tokens: what an item costs beside its tokens (`PlanShape`).
         piece_tokens: each row is cut by itself (`PlanShape`); 0: it is not.
         room: with these, tokens that a row's pages have room for.
-        first_tiles: whose page ids the plan holds (`PlanShape`).
     """
 
     splits: int
@@ -65,14 +61,9 @@ class LaunchConfig:
     item_tokens: int = ITEM_TOKENS
     piece_tokens: int = 0
     room: int = 0
-    first_tiles: FirstTiles | None = None
 
     def plan_shape(self, rows: int, num_kv_heads: int) -> PlanShape:
         """The shape of the plan that the kernel needs with this launch config."""
-        shape = self._items_shape(rows, num_kv_heads)
-        return dataclasses.replace(shape, first_tiles=self.first_tiles)
-
-    def _items_shape(self, rows: int, num_kv_heads: int) -> PlanShape:
         if self.piece_tokens:
             return invariant_shape(
                 rows,
@@ -99,7 +90,6 @@ class LaunchConfig:
             warps=self.warps,
             max_items=shape.max_items,
             max_pieces=shape.max_pieces,
-            first_pages=shape.block_pages,
             in_runs=self.in_runs,
         )
 
@@ -114,7 +104,6 @@ class LaunchAttributes:
     warps: int
     max_items: int
     max_pieces: int
-    first_pages: int
     in_runs: bool
 
 
@@ -134,9 +123,6 @@ class Sizes:
             faster (16 to 64 prompts of 4 beams with the heads of Llama-2-13B).
         alone: a block fills an SM (`fills_sm`).
         invariant: a row's result must not depend on other rows by a single bit.
-        ring_tiles: see `ring_tiles`; 0 where pages are not copied so, or the plan is
-            not to hold page ids.
-        page_size: of the page table.
     """
 
     rows: int
@@ -146,8 +132,6 @@ class Sizes:
     in_runs: bool = False
     alone: bool = False
     invariant: bool = False
-    ring_tiles: int = 0
-    page_size: int = 0
 
     @staticmethod
     def of(
@@ -160,17 +144,10 @@ class Sizes:
         page_size: int,
         in_runs: bool = False,
     ) -> "Sizes":
-        """Sizes of a call, from its heads and pages."""
-        return Sizes(
-            rows,
-            num_kv_heads,
-            max_tokens,
-            max_warps(head_dim, group, page_size, in_runs=in_runs),
-            in_runs,
-            alone=fills_sm(head_dim, group),
-            ring_tiles=ring_tiles(head_dim, page_size),
-            page_size=page_size,
-        )
+        """Sizes of a call, from its heads and pages (`max_warps`, `fills_sm`)."""
+        warps = max_warps(head_dim, group, page_size, in_runs=in_runs)
+        alone = fills_sm(head_dim, group)
+        return Sizes(rows, num_kv_heads, max_tokens, warps, in_runs, alone)
 
     @property
     def pairs(self) -> int:
@@ -211,21 +188,6 @@ def max_warps(
     """
     few = head_dim in (64, 128) and head_dim * _columns(group) <= 1024
     return 16 if few and (in_runs or page_size % TILE_TOKENS == 0) else 8
-
-
-def ring_tiles(head_dim: int, page_size: int) -> int:
-    """Tiles that fill a warp's ring (`Geometry` in tiles.cuh) where TMA copies pages.
-
-    The plan holds the page ids of a block's first ones, so that it need not have its
-    first item before it asks where that lies. 0 where each lane looks up a token.
-
-    Args:
-        head_dim: `D`.
-        page_size: of the page table.
-    """
-    if head_dim % _LINE != 0 or page_size % TILE_TOKENS != 0:
-        return 0
-    return 2 if head_dim == _LINE else 1
 
 
 def candidates(sizes: Sizes) -> Iterator[LaunchConfig]:
@@ -324,18 +286,5 @@ def _config(sizes: Sizes, splits: int, heads: int, warps: int) -> LaunchConfig:
         slots = sizes.pairs
     item_tokens = _ALONE_ITEM_TOKENS * splits if sizes.alone else ITEM_TOKENS
     return LaunchConfig(
-        splits,
-        heads,
-        warps,
-        slots or sizes.pairs,
-        sizes.in_runs,
-        item_tokens,
-        first_tiles=_first_tiles(sizes, splits, warps),
+        splits, heads, warps, slots or sizes.pairs, sizes.in_runs, item_tokens
     )
-
-
-def _first_tiles(sizes: Sizes, splits: int, warps: int) -> FirstTiles | None:
-    if sizes.ring_tiles == 0:
-        return None
-    warps = min(warps, sizes.max_warps)
-    return FirstTiles(splits, warps, sizes.ring_tiles, sizes.page_size)

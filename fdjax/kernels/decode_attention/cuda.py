@@ -19,7 +19,6 @@ from fdjax.kernels.paged import (
     PageView,
     SharedPrefixes,
     attention_attributes,
-    handlers_table,
     handlers_window,
 )
 from fdjax.kernels.shared_prefix.cuda import (
@@ -154,8 +153,7 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
 
     Args:
         call: the operation.
-        shares: what rows share is read apart, and their own pages are a view's made
-            for that: the plan holds no page ids of it.
+        shares: what rows share is read apart.
     """
     rows, _, head_dim = call.q.shape
     cache = call.kv.cache
@@ -169,20 +167,13 @@ def sizes_of(call: DecodeAttention, *, shares: bool = False) -> config.Sizes:
         page_size=call.table_page_size,
         in_runs=in_runs,
     )
-    if shares:
-        sizes = dataclasses.replace(sizes, ring_tiles=0)
     return dataclasses.replace(sizes, invariant=is_batch_invariant())
 
 
 def plan_for(call: DecodeAttention, shape: PlanShape) -> Int32[Array, " _"]:
     """The plan of the call's rows."""
-    return make_plan(
-        call.pages.lengths,
-        shape,
-        None if shape.first_tiles is None else handlers_table(call),
-        room=call.max_tokens,
-        window=handlers_window(call.scores),
-    )
+    window = handlers_window(call.scores)
+    return make_plan(call.pages.lengths, shape, room=call.max_tokens, window=window)
 
 
 # Heads of other sizes have no kernel for larger groups: no model has them.
