@@ -16,8 +16,8 @@
 #include <cstdint>
 
 #include "attention_plan/plan.h"
-#include "attention_plan/tiles.cuh"
 #include "decode_attention/params.h"
+#include "fdjax/divisor.cuh"
 
 namespace fdjax::decode_attention {
 
@@ -43,7 +43,6 @@ struct Geometry {
   static constexpr int kQueryBytes = kColumns * kRowBytes;  // of one key/value head
   static constexpr int kNewestBytes = 2 * kRowBytes;        // of one: newest.cuh
   static constexpr int kHalves = kHeadDim <= 64 ? 4 : 2;    // of a warp's ring
-  static constexpr int kRingTiles = kHalves / 2;
   static constexpr int kRingBytes = kHalves * kHalfTileBytes;
   static constexpr int kPartialStride = kHeadDim + 4;  // floats; see combine.cuh
   // Of a block at most: 16 where 128 registers a thread are enough (no spills).
@@ -122,7 +121,13 @@ __device__ inline Work assign(const Params& p, const Block& block) {
   w.kv_head = item.kv_head + block.head;
   w.begin = item.begin;
   w.end = item.end;
-  const auto [from, to] = attention_plan::run_of(item, block.split, p.block.splits);
+  // Splits are runs of tiles; the warps of a head take turns within one, so that they
+  // read neighbouring slots of a page at the same time.
+  const int start = item.first, count = item.last - item.first;
+  // Not always rounded down (count is below 2^21), but one run ends where the next one
+  // begins, and the last one at the end.
+  const int from = start + quotient(count * block.split, p.block.splits);
+  const int to = start + quotient(count * (block.split + 1), p.block.splits);
   w.step = block.warps_per_head;
   w.first = from + block.warp_of_head;
   w.tiles = max(to - w.first + w.step - 1, 0) >> (31 - __clz(w.step));
