@@ -19,12 +19,12 @@
 // released its successor before it waited. So what is read there must be older than a
 // launch without the attribute, which begins when all before it has ended. In
 // layer_program that is the chain's first kernel, an embedding. Behind it attention
-// reads early a plan's items and page ids, page tables, slots, angles and older tokens'
-// pages, which XLA's kernels or earlier steps have written; the chain writes none of
-// them but the newest token's slot, for which shared memory has what attention itself
-// makes (decode_attention/newest.cuh), and a plan's counters, which nobody reads early.
-// Where other kernels of the chain write pages, attention of rows that decode is
-// launched without the attribute.
+// reads early a plan, page tables, slots, angles and older tokens' pages, which XLA's
+// kernels or earlier steps have written; the chain writes none of them but the newest
+// token's slot, for which shared memory has what attention itself makes
+// (decode_attention/newest.cuh), and a plan's counters, which nobody reads early. Where
+// other kernels of the chain write pages, attention of rows that decode is launched
+// without the attribute.
 #pragma once
 
 namespace fdjax {
