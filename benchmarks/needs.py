@@ -102,12 +102,10 @@ def _found(*, apart: bool) -> str | None:
 def _other_than_gpu() -> str | None:
     try:
         platform = device.platform()
-    # JAX's ways to say that a platform does not start, and that it is left with none.
-    except (RuntimeError, AssertionError) as error:
-        why, *_ = str(error).splitlines() or ["no platform of its started"]
+    except device.NoDeviceError as error:
         raise SystemExit(
-            f"this benchmark needs a GPU, and JAX found no device: {why}; `fdjax "
-            "doctor` says what to do"
+            "this benchmark needs a GPU, and JAX found no device: "
+            f"{error.reason}; `fdjax doctor` says what to do"
         ) from None
     if platform == "gpu":
         return None

@@ -1,6 +1,10 @@
 """What a trace is for, and how much memory there is."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -46,6 +50,87 @@ def test_a_trace_may_be_for_a_gpu_that_is_not_there(platform: str):
 def test_names_of_hopper(kind: str, is_hopper: bool):
     with traced_for(kind, "gpu"):
         assert device.is_hopper() == is_hopper
+
+
+# --- No device ------------------------------------------------------------------------
+
+ASKING = (
+    device.platform,
+    device.kind,
+    device.is_hopper,
+    device.compute_capability,
+    partial(device.memory_budget, 0.5),
+)
+
+
+# JAX's ways to say that it is left with no platform, and that one does not start.
+FAULTS = (
+    (AssertionError(), "it sees no NVIDIA GPU"),
+    (RuntimeError(), "RuntimeError"),
+    (RuntimeError("no x. (set JAX_PLATFORMS='' to choose)"), "no x"),
+    (RuntimeError("no x\nand more"), "no x"),
+)
+
+
+@pytest.mark.parametrize("ask", ASKING)
+@pytest.mark.parametrize(("fault", "reason"), FAULTS)
+def test_whatever_is_asked_of_no_device(
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[], object],
+    fault: Exception,
+    reason: str,
+):
+    def fail() -> None:
+        raise fault
+
+    monkeypatch.setattr(jax, "devices", fail)
+    monkeypatch.setattr(jax, "default_backend", fail)
+    with pytest.raises(device.NoDeviceError) as raised:
+        ask()
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            "tpu",
+            "JAX_PLATFORMS is 'tpu', and JAX starts no device by it: no libtpu; unset "
+            "JAX_PLATFORMS, or see what `fdjax doctor` says",
+        ),
+        (None, "JAX starts no device: no libtpu; see what `fdjax doctor` says"),
+    ],
+)
+def test_a_remedy_is_for_what_was_asked(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, message: str
+):
+    given = SimpleNamespace(jax_platforms=asked)
+    monkeypatch.setattr(jax, "config", given)
+    assert str(device.NoDeviceError("no libtpu")) == message
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [("cuda", "it sees no NVIDIA GPU"), ("nonsense", "Unable to initialize")],
+)
+def test_a_platform_that_is_not_there(asked: str, reason: str):
+    """A process of its own, as JAX starts once; nor does its end say it once more."""
+    code = (
+        "import fdjax\n"
+        "try: fdjax.LLM()\n"
+        "except fdjax.ConfigError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"JAX_PLATFORMS": asked},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    wanted = f"JAX_PLATFORMS is {asked!r}, and JAX starts no device by it: {reason}"
+    assert done.stdout.startswith(wanted)
+    assert "Traceback" not in done.stderr
 
 
 # --- Memory ---------------------------------------------------------------------------

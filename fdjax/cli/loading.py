@@ -101,16 +101,9 @@ def configuration(model: str, revision: str | None) -> pathlib.Path:
     Raises:
         ConfigError: there is no such model, or one that has no revisions.
     """
-    from fdjax.models import resolve
+    from fdjax.models.source import locate
 
-    place = pathlib.Path(model).expanduser()
-    if revision is not None and (place.exists() or model == SHIPPED):
-        raise ConfigError(
-            f"--revision is {revision!r}, but {model} is not of the hub; leave it out"
-        )
-    if place.exists():
-        return place
-    return resolve(model, revision=revision, wanted=["config.json"])
+    return locate(model, revision=revision, wanted=["config.json"])
 
 
 def sampling_defaults(folder: pathlib.Path, options: ModelOptions) -> dict[str, Any]:

@@ -20,6 +20,29 @@ WANTED = (*_READ_WHOLE, *_READ_IN_PARTS)
 _UNWANTED = ["*/*", "consolidated*"]
 
 
+def locate(
+    model: str | pathlib.Path,
+    *,
+    revision: str | None = None,
+    wanted: Sequence[str] = WANTED,
+) -> pathlib.Path:
+    """Finds what holds a model's configuration: its folder, or that file alone.
+
+    Args:
+        model: a file such as "llama.json", or see `resolve`, as for the others.
+        revision: see there.
+        wanted: see there.
+
+    Raises:
+        ConfigError: see there.
+    """
+    path = pathlib.Path(model).expanduser()
+    if path.suffix == ".json" and path.is_file():
+        _check_no_revision(model, revision, "a local file")
+        return path
+    return resolve(model, revision=revision, wanted=wanted)
+
+
 def resolve(
     model: str | pathlib.Path,
     *,
@@ -30,13 +53,13 @@ def resolve(
 
     Args:
         model: an existing folder, `SHIPPED`, or a hub id such as "Qwen/Qwen3-8B".
-        revision: branch, tag or commit on the hub.
+        revision: branch, tag or commit on the hub; refused for a model from elsewhere.
         wanted: patterns of the files to download from there.
 
     Raises:
         ConfigError: there is no such folder, the name is none of the three, the hub
-            could not give the model, or a file of it is no regular file or too large;
-            the message says what to do.
+            could not give the model, a revision is wanted of one that has none, or a
+            file of it is no regular file or too large; the message says what to do.
     """
     folder = _found(model, revision, wanted)
     try:
@@ -51,12 +74,14 @@ def _found(
 ) -> pathlib.Path:
     folder = pathlib.Path(model).expanduser()
     if model != "" and folder.is_dir():
+        _check_no_revision(model, revision, "a local folder")
         return folder
     if folder.is_file():
         raise ConfigError(
             f"{folder} is a file; give the folder that holds it and its config.json"
         )
     if model == SHIPPED:
+        _check_no_revision(model, revision, "the shipped model")
         return _shipped()
     if isinstance(model, str) and _HUB_ID.fullmatch(model) and ".." not in model:
         return _download(model, revision, wanted)
@@ -64,6 +89,17 @@ def _found(
         f"there is no folder {str(model)!r}, nor is this a hub id (organisation/name) "
         f"or the shipped model ({SHIPPED!r})"
     )
+
+
+def _check_no_revision(
+    model: str | pathlib.Path, revision: str | None, what: str
+) -> None:
+    """Refuses what would not be read; several models may share one `revision`."""
+    if revision is not None:
+        raise ConfigError(
+            f"revision is {revision!r}, but {str(model)!r} is {what}, and only models "
+            "of the hub have revisions; leave the revision out"
+        )
 
 
 def _shipped() -> pathlib.Path:

@@ -61,7 +61,7 @@ class LLM(Vectors):
         seed: of draws of requests that bring no seed.
         random_weights: make the weights up on the device and read no file but
             `config.json` (for benchmarks); `model` may then be a `config.json`.
-        revision: branch, tag or commit, for a hub id.
+        revision: branch, tag or commit, for a hub id; refused for other models.
         hf_overrides: fields that replace those of `config.json`.
         softmax: how decoding takes the softmax. "auto": asynchronously, with a unified
             maximum, where the model's folder holds a calibration (`softmax.json`) or

@@ -25,7 +25,7 @@ from fdjax.memory.plan import MemoryPlan, plan_memory
 from fdjax.models.calibration import unified_for
 from fdjax.models.checkpoint import read_config
 from fdjax.models.config import ModelConfig
-from fdjax.models.source import resolve
+from fdjax.models.source import locate
 from fdjax.models.strict_json import read_object
 from fdjax.models.weights import parameter_bytes, parameter_shapes
 from fdjax.serve.generation_config import eos_token_ids
@@ -215,11 +215,10 @@ def _read(
         raise ConfigError(
             f"hf_overrides is {shown(overrides)}; give a mapping of fields to values"
         )
-    path = pathlib.Path(model).expanduser()
-    if path.suffix == ".json" and path.is_file():
-        return path.parent, {**_read_file(path), **(overrides or {})}
-    folder = resolve(model, revision=revision)
-    return folder, dict(read_config(folder, overrides))
+    place = locate(model, revision=revision)
+    if place.is_file():
+        return place.parent, {**_read_file(place), **(overrides or {})}
+    return place, dict(read_config(place, overrides))
 
 
 def _read_file(path: pathlib.Path) -> dict[str, Any]:

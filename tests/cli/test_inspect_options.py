@@ -47,4 +47,4 @@ def test_a_model_that_is_here_has_no_revision(invoke: Invoke, instead: tuple[str
     for model in ("tales-5m", str(FIXTURES / "llama")):
         result = invoke("inspect", model, "--revision", "main", *instead)
         assert result.exit_code == 1
-        assert f"--revision is 'main', but {model} is not of the hub" in result.stderr
+        assert f"revision is 'main', but {model!r} is " in result.stderr

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 from fdjax import LLM, ConfigError, SamplingParams
@@ -94,3 +95,30 @@ def test_every_option_of_a_model_arrives(
     ((model, options),) = seen
     assert callable(options.pop("on_progress"))
     assert (model, options) == ("some/model", wanted | dict.fromkeys(switches, True))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("generate", "Once"),
+        ("generate", "Once", "--random-weights", "--model", str(LLAMA / "config.json")),
+        ("chat",),
+        ("calibrate", "--text", __file__),
+        ("inspect", str(LLAMA)),
+        ("tune", "--part", "shapes"),
+        ("bench", "throughput"),
+    ],
+)
+def test_a_model_that_is_here_has_no_revision(invoke: Invoke, command: tuple[str, ...]):
+    result = invoke(*command, "--revision", "main")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: revision is 'main', but '")
+
+
+def test_of_several_models_the_one_without_revisions_is_named(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: LLAMA)
+    models = ("--model", "org/name", "--model", "tales-5m")
+    result = invoke("tune", "--part", "shapes", *models, "--revision", "main")
+    assert "but 'tales-5m' is the shipped model" in result.stderr

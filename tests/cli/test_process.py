@@ -61,6 +61,22 @@ def test_shells_complete_the_commands():
     assert result.stdout.split() == ["doctor"]
 
 
+@pytest.mark.cpu
+@pytest.mark.parametrize("command", [("inspect",), ("serve", "--port", "0")])
+def test_a_device_that_is_not_there(command: tuple[str, ...]):
+    """One line, of `fdjax serve` from the engine's process."""
+    done = subprocess.run(
+        [*FDJAX, *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cuda"},
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: JAX_PLATFORMS is 'cuda', and JAX starts no device")
+
+
 def test_json_and_nothing_else(tmp_path: pathlib.Path):
     arguments = ("generate", "Once upon a time", *SMALL, "--max-tokens", "9", "--json")
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}

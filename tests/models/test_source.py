@@ -1,6 +1,7 @@
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import huggingface_hub
@@ -115,6 +116,39 @@ def test_the_hub_is_asked_for_a_revision(
 ) -> None:
     assert source.resolve("Qwen/Qwen3-0.6B", revision="abc") == tmp_path
     assert (download["repo_id"], download["revision"]) == ("Qwen/Qwen3-0.6B", "abc")
+
+
+@pytest.mark.parametrize("find", [source.resolve, source.locate])
+def test_what_is_here_has_no_revision(
+    find: Callable[..., pathlib.Path],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    download: dict[str, Any],
+) -> None:
+    """Also where its name could be one of the hub."""
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for model, what in (("org/name", "local folder"), (source.SHIPPED, "the shipped")):
+        assert find(model).is_dir()
+        told = f"revision is 'abc', but '{model}' is .*{what}.*leave the revision out"
+        with pytest.raises(ConfigError, match=told):
+            find(model, revision="abc")
+    assert not download
+
+
+def test_a_configuration_alone_is_its_place(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "llama.json"
+    path.touch()
+    assert source.locate(str(path)) == source.locate(path) == path
+    with pytest.raises(ConfigError, match=r"llama.json' is a local file.*leave the"):
+        source.locate(path, revision="abc")
+    with pytest.raises(ConfigError, match="is a file; give the folder"):
+        source.locate(path.rename(tmp_path / "llama.txt"))
+
+
+def test_a_folder_with_the_name_of_a_file_is_a_folder(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "llama.json").mkdir()
+    assert source.locate(tmp_path / "llama.json") == tmp_path / "llama.json"
 
 
 def test_only_data_is_downloaded(download: dict[str, Any]) -> None:

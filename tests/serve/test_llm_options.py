@@ -1,11 +1,13 @@
 """`LLM`: options that say how a model is loaded, and what comes of them."""
 
 import os
+import pathlib
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import pytest
 
-from fdjax import LLM, ConfigError, device
+from fdjax import LLM, AsyncLLM, ConfigError, device
 from tests.support.engines import FIXTURES
 
 
@@ -18,6 +20,15 @@ def test_weights_and_pages_have_the_type_asked_for(dtype: str):
     executor = llm.engine.executor
     assert {weight.dtype for weight in executor.programs._weights} == {wanted}
     assert executor.kv.dtype == wanted
+
+
+@pytest.mark.parametrize("load", [LLM, AsyncLLM.from_model])
+@pytest.mark.parametrize("model", ["tales-5m", FIXTURES / "llama"])
+def test_a_model_that_is_here_has_no_revision(
+    load: Callable[..., object], model: str | pathlib.Path
+):
+    with pytest.raises(ConfigError, match=r"revision is 'main', but .* leave the"):
+        load(model, revision="main")
 
 
 def test_memory_is_claimed_before_anything_else(monkeypatch: pytest.MonkeyPatch):

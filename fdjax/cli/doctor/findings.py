@@ -133,14 +133,13 @@ def _device() -> tuple[Device | None, str | None]:
     fraction = ModelOptions().memory_fraction
     device.claim_memory(fraction)
     try:
-        devices = jax.devices()
-    # JAX's ways to say that a platform does not start, and that it is left with none.
-    except (RuntimeError, AssertionError) as error:
-        return None, str(error) or "no platform of its started"
+        started = device.platform()
+    except device.NoDeviceError as error:
+        return None, error.reason
     found = Device(
-        platform=device.platform(),
+        platform=started,
         kind=device.kind(),
-        count=len(devices),
+        count=jax.device_count(),
         capability=device.compute_capability(),
         memory_bytes=device.memory_budget(fraction),
     )
