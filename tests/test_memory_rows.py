@@ -56,8 +56,9 @@ def test_rows_of_llama_by_hand(llama: Settings):
     assert found["chunks_lent"] == lent == 257
     # What the one call borrows holds keys and values of the outputs later.
     assert found["one_call_lent"] == lent
-    # Beside the array a call of 8,192 tokens always has its room.
-    assert found["chunks_apart"] == (left - 8192 * 118_784) // (row - 13 * 128_256)
+    # Beside the array a call of 5,120 tokens always has its room.
+    assert llama.max_batched_tokens == 5120
+    assert found["chunks_apart"] == (left - 5120 * 118_784) // (row - 13 * 128_256)
     assert found["chunks_apart"] == 255
     # 45,056 bytes of each row, and what attention keeps of pieces, in pages of 2 MiB.
     sized = replace(llama, max_num_seqs=lent)

@@ -140,7 +140,7 @@ def test_the_arena_is_told_and_drawn_as_the_page_on_serving_says(
         "weights 14.96 GiB",
         "workspace 0.72 GiB",
         "KV cache 102.60 GiB: 840,464 tokens",
-        "largest step 0.36 GiB: the last 184 pages, while it runs",
+        "largest step 0.23 GiB: the last 118 pages, while it runs",
         "█░",
         "░▒▓",
     ):
