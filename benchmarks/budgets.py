@@ -92,7 +92,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     parser.add_argument("--loads", type=_names, default="conv-20,conv-512")
-    parser.add_argument("--budgets", type=_numbers, default="2048,4096,8192")
+    parser.add_argument("--budgets", type=_numbers, default="2048,5120,8192")
     parser.add_argument("--orders", type=_orders, default=",".join(ORDERS))
     parser.add_argument("--seconds", type=float, default=20.0)
     return parser.parse_args(arguments)

@@ -5,7 +5,7 @@
 plays the loads of `benchmarks.serving_online` in seconds, on any machine: which policy
 of steps suits a trace can be seen before it is measured. The device's times are those
 of `Costs`; of what was measured on an H200 it is right within a few percent where GEMMs
-are large, and up to 15 % too fast at 20 conversations a second.
+are large, and up to 16 % too slow at 20 conversations a second.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from fdjax.generate.params import SamplingParams
 from fdjax.memory.pages import PagePool
 from fdjax.memory.prefix import PrefixKeys
 from fdjax.serve.engine_thread import LOOK_S
+from fdjax.serve.setup import MAX_BATCHED_TOKENS
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Server:
 
     max_num_seqs: int = 256
     max_model_len: int = 8192
-    max_batched_tokens: int = 8192
+    max_batched_tokens: int = MAX_BATCHED_TOKENS["gpu"]
     num_pages: int = 56_000
     policy: StepPolicy = field(default_factory=StepPolicy)
     costs: Costs = field(default_factory=Costs)
@@ -148,7 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--prefill-order", choices=ORDERS, default=StepPolicy.prefill_order
     )
-    parser.add_argument("--max-num-batched-tokens", type=int, default=8192)
+    parser.add_argument(
+        "--max-num-batched-tokens", type=int, default=Server.max_batched_tokens
+    )
     given = parser.parse_args(arguments)
     policy = StepPolicy(max_itl_ms=given.max_itl_ms, prefill_order=given.prefill_order)
     server = Server(max_batched_tokens=given.max_num_batched_tokens, policy=policy)

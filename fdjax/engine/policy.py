@@ -20,7 +20,9 @@ class StepPolicy:
             sequences make tokens, so that these come no further apart; `None` fills
             every call.
         prefill_order: "fcfs": of prompts the one goes first that was let in first, but
-            one that does not fit into a call leaves half of it to others that do;
+            one that does not fit into a call leaves half of it to others that do; and
+            after a call without tokens of one that fits into half of it, so do all
+            longer ones;
             "shortest": the one that has the fewest tokens left, but before one waits
             for more tokens of those that came later than it has itself, and a call's,
             it goes before them all. Priorities and tenants come before either.
@@ -38,10 +40,11 @@ class StepPolicy:
     shared_reads: bool | None = None
 
     def __post_init__(self) -> None:
-        limit = self.max_itl_ms
-        if limit is not None and not (limit > 0 and math.isfinite(limit)):
+        limit: object = self.max_itl_ms
+        is_real = isinstance(limit, int | float)
+        if limit is not None and not (is_real and 0 < limit < math.inf):
             raise ConfigError(
-                f"max_itl_ms is {limit}; use milliseconds above 0, or leave it out"
+                f"max_itl_ms is {limit!r}; use milliseconds above 0, or leave it out"
             )
         if self.prefill_order not in ORDERS:
             raise ConfigError(

@@ -11,15 +11,17 @@ from fdjax.engine.turns import in_turn
 
 @dataclass
 class _Age:
-    """How long a prompt has waited for those that came after it.
+    """How long a prompt has waited for others.
 
     Attributes:
         length: its own tokens when it came.
         overtaken: tokens of prompts that came later, computed since then.
+        passed: the last call had none of its tokens.
     """
 
     length: int
     overtaken: int = 0
+    passed: bool = False
 
     @property
     def is_due(self) -> bool:
@@ -91,9 +93,11 @@ class Prompts(Collection[EngineSequence]):
         """
         if not self._sequences or room <= num_decoding:
             return []
-        sequences = self._in_turn()[: self._buckets.prefill_rows]
+        sequences = self._in_turn()
         if not crowded:
             room = min(room, max(USUAL_TOKENS, num_decoding + _left(sequences[0])))
+        longest = self._longest(sequences, room - num_decoding)
+        sequences = self._taking_part(sequences, longest)
         waiting = sum(map(_left, sequences))
         count = min(num_decoding + waiting, room)
         count = self._buckets.call_tokens(
@@ -101,7 +105,7 @@ class Prompts(Collection[EngineSequence]):
         )
         left = min(count, room) - num_decoding
         del sequences[self._buckets.prompts_of(count) :]
-        sizes = self._sizes(sequences, left)
+        sizes = _sizes(sequences, left, longest)
         self._grow_older(dict(zip(sequences, sizes, strict=True)))
         return [
             self._take(sequence, size)
@@ -109,26 +113,34 @@ class Prompts(Collection[EngineSequence]):
             if size
         ]
 
-    def _sizes(self, sequences: Sequence[EngineSequence], room: int) -> list[int]:
-        """Tokens that each has of a call, in turn.
+    def _longest(self, sequences: Sequence[EngineSequence], room: int) -> int:
+        """Tokens above which a prompt leaves half of a call to those that have fewer.
 
-        What came first may be longer than the call: then it leaves half of the room to
-        those that are not, as long as there are any.
+        As many as the call, for a prompt that came first goes first. But whoever fits
+        into half of a call has tokens in every other one, whatever came before.
+
+        Args:
+            sequences: in turn.
+            room: for prompts, in the call.
         """
-        whole, has_half = room, False
-        sizes: list[int] = []
-        for sequence in sequences:
-            size = min(_left(sequence), room)
-            if self.order == "fcfs" and _left(sequence) > whole:
-                size = 0 if has_half else -(-room // 2)
-                has_half = True
-            sizes.append(size)
-            room -= size
-        for place, sequence in enumerate(sequences):  # what nobody else wants
-            more = min(_left(sequence) - sizes[place], room)
-            sizes[place] += more
-            room -= more
-        return sizes
+        if self.order != "fcfs":
+            return max(map(_left, sequences))
+        urgent, half = sequences[0].priority, room // 2
+        for sequence, age in self._sequences.items():
+            if age.passed and _left(sequence) <= half and sequence.priority <= urgent:
+                return half
+        return room
+
+    def _taking_part(
+        self, sequences: Sequence[EngineSequence], longest: int
+    ) -> list[EngineSequence]:
+        """Those in turn that a call has room for: of the long ones only the first.
+
+        The others come last, if there is room then.
+        """
+        behind = {*[one for one in sequences if _left(one) > longest][1:]}
+        ordered = sorted(sequences, key=lambda one: (one.priority, one in behind))
+        return ordered[: self._buckets.prefill_rows]
 
     def _take(self, sequence: EngineSequence, size: int) -> PromptChunk:
         chunk = PromptChunk(
@@ -144,8 +156,10 @@ class Prompts(Collection[EngineSequence]):
         """Counts tokens that a call computes for those that came before."""
         later = 0
         for sequence, age in reversed(self._sequences.items()):
+            size = sizes.get(sequence, 0)
             age.overtaken += later
-            later += sizes.get(sequence, 0)
+            age.passed = not size
+            later += size
 
     def _in_turn(self) -> list[EngineSequence]:
         if self.order == "fcfs":
@@ -154,6 +168,28 @@ class Prompts(Collection[EngineSequence]):
 
     def _left_unless_due(self, sequence: EngineSequence) -> int:
         return 0 if self._sequences[sequence].is_due else _left(sequence)
+
+
+def _sizes(sequences: Sequence[EngineSequence], room: int, longest: int) -> list[int]:
+    """Tokens that each has of a call, in turn.
+
+    What came first may be longer than `longest`: then it leaves half of the room to
+    those that are not, as long as there are any.
+    """
+    has_half = False
+    sizes: list[int] = []
+    for sequence in sequences:
+        size = min(_left(sequence), room)
+        if _left(sequence) > longest:
+            size = 0 if has_half else -(-room // 2)
+            has_half = True
+        sizes.append(size)
+        room -= size
+    for place, sequence in enumerate(sequences):  # what nobody else wants
+        more = min(_left(sequence) - sizes[place], room)
+        sizes[place] += more
+        room -= more
+    return sizes
 
 
 def _left(sequence: EngineSequence) -> int:

@@ -1,5 +1,7 @@
 """Tokens of a call: as many as a time allows, learnt from the calls before."""
 
+from typing import Any
+
 import pytest
 
 from fdjax.engine.buckets import fine_ladder
@@ -117,8 +119,8 @@ def test_calls_ahead_are_timed_from_the_end_of_the_one_before(clock: Clock):
     assert budget.tokens(4) == 512
 
 
-@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_limit_that_is_none_is_refused(limit: float):
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf"), "30"])
+def test_a_limit_that_is_none_is_refused(limit: Any):
     with pytest.raises(ConfigError, match="max_itl_ms is"):
         StepPolicy(max_itl_ms=limit)
 

@@ -7,7 +7,10 @@ import pytest
 from benchmarks.simulated_device import SAMPLED, Clock, Running
 from fdjax.engine.budget import TokenBudget
 from fdjax.engine.hold import Hold
+from fdjax.engine.origin import Origin
 from fdjax.engine.results import AwaitedTokens
+from fdjax.generate.params import SamplingParams
+from tests.support.engines import tiny_engine
 
 SIZES = (16, 256, 1024)
 
@@ -102,3 +105,14 @@ def test_smaller_calls_than_all_before_are_not_known():
         device.run(1024)
     assert device.hold.seconds([device.launch(16)]) == 0.0
     assert device.hold.seconds([device.launch(1024)]) > 0.05
+
+
+def test_it_does_not_wait_where_others_wait_for_a_row(monkeypatch: pytest.MonkeyPatch):
+    engine = tiny_engine(max_num_seqs=1)
+    monkeypatch.setattr(Hold, "seconds", lambda *_: 1.0)
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    engine.add(engine.request(0, [5, 6, 7], params), Origin())
+    engine.step()
+    assert engine.spare_s == 1.0
+    engine.add(engine.request(1, [5, 6, 7], params), Origin())
+    assert engine.spare_s == 0.0

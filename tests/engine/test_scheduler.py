@@ -30,10 +30,11 @@ class Desk:
         order: PrefillOrder = StepPolicy.prefill_order,
         fine: bool = False,
         max_model_len: int = 32,
+        rows: int = 4,
     ) -> None:
         self.max_model_len = max_model_len
         buckets = Buckets.of(
-            max_num_seqs=4,
+            max_num_seqs=rows,
             max_model_len=max_model_len,
             page_size=PAGE_SIZE,
             max_batched_tokens=max_batched_tokens,
@@ -242,6 +243,40 @@ def test_what_is_long_is_longer_than_this_call():
     # Of those that do not fit, one has half; whoever does fit comes before the other.
     assert spans(desk.scheduler.chunks(16)) == [(0, 0, 11), (1, 0, 2), (3, 0, 3)]
     assert spans(desk.scheduler.chunks(16)) == [(0, 11, 27)]
+
+
+def test_whoever_fits_into_half_of_a_call_is_passed_over_once():
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="fcfs")
+    for length in (8, 7, 6, 3):
+        desk.add(length)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(0, 0, 8)]
+    assert spans(desk.scheduler.chunks(8)) == [(1, 0, 5), (3, 0, 3)], "the 6 is long"
+    assert spans(desk.scheduler.chunks(8)) == [(1, 5, 7), (2, 0, 6)], "nobody is short"
+
+
+def test_short_prompts_wait_for_no_crowd_of_long_ones():
+    """More than a call has prompts."""
+    for length in (20, 8, 7):
+        desk = Desk(max_batched_tokens=8, num_pages=4096, order="fcfs", rows=128)
+        for _ in range(100):
+            desk.add(length)
+        short = desk.add(2)
+        desk.scheduler.admit()
+        calls = 0
+        while not short.num_launched:
+            desk.scheduler.chunks(8)
+            calls += 1
+        assert calls == (1 if length > 8 else 2)
+
+
+def test_a_more_urgent_prompt_leaves_nothing_to_others():
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="fcfs")
+    for length, priority in ((8, 0), (7, 0), (3, 1)):
+        desk.add(length, priority=priority)
+    desk.scheduler.admit()
+    assert spans(desk.scheduler.chunks(8)) == [(0, 0, 8)]
+    assert spans(desk.scheduler.chunks(8)) == [(1, 0, 7), (2, 0, 1)]
 
 
 def test_a_long_prompt_is_not_overtaken_without_end():

@@ -8,7 +8,7 @@ from fdjax.kernels.prefill_plan.tiles import TILE_ROWS
 from fdjax.notation import Array, Int32
 
 NAME = "shared_prefix"
-# Tokens of the smallest pages that are read once: nobody has tried to share single tokens.
+# Tokens of the smallest pages that are read once; single ones have not been tried.
 LEAST_SHARED_PAGE = 2
 
 
