@@ -27,7 +27,7 @@ from tests.support.operations import ROOT, gpu_tests, operations, sources
 RECORD = ROOT / "tests" / "gpu_record.json"
 PAGE = ROOT / "docs" / "gpu-record.md"
 KINDS = ("tests", "memcheck", "racecheck")
-SHARES = 4
+SHARES = 8
 """Of an operation's tests, each a process, where several run at once."""
 SHARE = "FDJAX_GPU_SHARE"
 NO_TESTS = 5  # pytest's status
