@@ -4,6 +4,7 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import pytest
@@ -80,6 +81,32 @@ def test_a_row_that_decodes_has_a_token_in_every_call_with_a_prompt(
     assert (nobody, size) == (set(), 1)
     assert [sequences for sequences, _ in rest] == [{first}, {first}]
     assert [size for _, [(_, size)] in rest] == [15, 9]
+
+
+def test_rows_and_prompts_are_one_call_of_the_layers_and_one_that_samples(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """First tokens are sampled with the rows' next ones."""
+    engine = small_engine(max_batched_tokens=64)
+    asked: list[str] = []
+    for name in ("extend", "sample", "decode", "score", "pool", "logits", "allow"):
+        program = getattr(engine.executor.programs, name)
+
+        def noted(*given: Any, name: str = name, program: Any = program, **named: Any):
+            asked.append(name)
+            return program(*given, **named)
+
+        monkeypatch.setattr(engine.executor.programs, name, noted)
+    engine.add(engine.request(0, PROMPTS[0], GREEDY))
+    engine.step()
+    engine.step()
+    assert asked == ["extend", "sample", "decode"]
+    asked.clear()
+    for prompt in PROMPTS[1:3]:
+        engine.add(engine.request(0, prompt, GREEDY))
+    engine.step()
+    assert asked == ["extend", "sample"]
+    assert len([*engine.scheduler.decoding]) == 3
 
 
 def test_without_mixing_they_take_turns(
