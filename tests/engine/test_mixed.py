@@ -92,7 +92,9 @@ def test_rows_and_prompts_are_one_call_of_the_layers_and_one_that_samples(
     for name in ("extend", "sample", "decode", "score", "pool", "logits", "allow"):
         program = getattr(engine.executor.programs, name)
 
-        def noted(*given: Any, name: str = name, program: Any = program, **named: Any):
+        def noted(
+            *given: Any, name: str = name, program: Any = program, **named: Any
+        ) -> Any:
             asked.append(name)
             return program(*given, **named)
 
