@@ -158,6 +158,7 @@ class Bench:
                 self.pages,
                 self.steps,
                 plan=self.plan,
+                all_steps=self.programs.steps_per_launch > 1,
             )
         jax.block_until_ready(self.progress.tokens)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
+from fdjax import device
 from fdjax.engine.borrowing import Borrowing
 from fdjax.engine.buckets import Buckets
 from fdjax.engine.budget import TokenBudget
@@ -92,7 +93,8 @@ class Engine(Intake):
             max_num_beams=max_num_beams,
         )
         self._parking = Parking(self.scheduler)
-        pace = Pace(steps_per_launch, max_launch_s)
+        is_gpu = device.platform() == "gpu"
+        pace = Pace(steps_per_launch, max_launch_s, is_by_count=is_gpu)
         mixed = policy.mixed and not plan.page_workspace_bytes
         budget = TokenBudget(buckets.prefills, policy.max_itl_ms)
         self.executor = Executor(

@@ -262,6 +262,7 @@ class Executor:
         *,
         prefixes: SharedPrefixes | None = None,
         width: int | None = None,
+        steps_each: int | None = None,
     ) -> AwaitedTokens:
         """Runs decode steps of the rows; finds out what is not told.
 
@@ -269,6 +270,7 @@ class Executor:
             sequences: that decode.
             prefixes: what they share.
             width: pages that one of them has at most.
+            steps_each: of a row, unless a grammar holds it.
         """
         rows = [sequence.row for sequence in sequences if sequence.row is not None]
         pages = [sequence.pages for sequence in sequences]
@@ -287,8 +289,9 @@ class Executor:
             widths = self._buckets.decode_widths(num_rows)
             width = smallest_fitting(widths, max(map(len, pages)))
         steps = np.zeros(num_rows, np.int32)
-        steps[rows] = self.pace.steps
+        steps[rows] = steps_each or self.pace.steps
         steps[self._allow(sequences)] = 1
+        count = int(steps.max())
         changes, counts, steps_there = jax.device_put((changes, counts, steps))
         began_s = self.pace.now()
         self.progress, sampled = self.programs.decode(
@@ -298,9 +301,10 @@ class Executor:
             steps_there,
             prefixes,
             plan=self.plan,
+            all_steps=self.pace.has_own_program(count),
         )
         columns = tuple(zip(sequences, rows, strict=True))
-        launched = self.pace.launched(int(steps.max()), began_s)
+        launched = self.pace.launched(count, began_s)
         return AwaitedTokens(sampled, columns, launched).start_copy()
 
     def search(self, searches: Sequence[EngineSequence]) -> AwaitedBeams:

@@ -28,12 +28,15 @@ class Pace:
 
     Steps of one launch save the host's work between them. The time of the last launch
     says how many the next one may have. Nothing is compiled for it: how many steps a
-    row takes part in is an operand.
+    row takes part in is an operand. But where it `is_by_count`, a launch of `most`
+    steps has a program of its own.
 
     Args:
         most: steps of a launch; what programs are compiled for.
         max_launch_s: seconds that a launch of more than one step may take.
         clock: seconds.
+        is_by_count: for a GPU, where the host waits for the device in each step of a
+            loop whose length is an operand, and launches nothing meanwhile.
 
     Attributes:
         most: as given.
@@ -45,13 +48,25 @@ class Pace:
         most: int,
         max_launch_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_by_count: bool = False,
     ) -> None:
+        self.is_by_count = is_by_count and most > 1
         self.steps = 1 if math.isfinite(max_launch_s) else most
         self.most = most
         self._max_launch_s = max_launch_s
         self._clock = clock
         self._is_alone = True
         self._read_s = -math.inf
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Steps of launches, one for each program that decodes."""
+        return (self.most, 1) if self.is_by_count else (self.steps,)
+
+    def has_own_program(self, count: int) -> bool:
+        """Whether a launch of so many steps has that of `most`."""
+        return self.is_by_count and count == self.most
 
     def now(self) -> float:
         """The clock's time."""

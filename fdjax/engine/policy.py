@@ -20,9 +20,8 @@ class StepPolicy:
             sequences make tokens, so that these come no further apart; `None` fills
             every call.
         prefill_order: "fcfs": of prompts the one goes first that was let in first, but
-            one that does not fit into a call leaves half of it to others that do; and
-            after a call without tokens of one that fits into half of it, so do all
-            longer ones;
+            one that does not fit into a call leaves half of it to others that do, and
+            prompts that fit into half of one have half of every other call;
             "shortest": the one that has the fewest tokens left, but before one waits
             for more tokens of those that came later than it has itself, and a call's,
             it goes before them all. Priorities and tenants come before either.

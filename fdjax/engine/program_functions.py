@@ -69,7 +69,7 @@ def functions_of(
         logits=jit(over(row_logits)),
         score=jit(over(score_tokens, "score", _of_prompts), donate_argnums=1),
         pool=jit(over(pool_tokens, "pool", _of_prompts), donate_argnums=1),
-        decode=planned(decode, donate_argnums=2),
+        decode=jit(decode, static_argnames=("plan", "all_steps"), donate_argnums=2),
         beams=over(beam_steps, "beams", _of_searches),
         judged=over(judged_step, "beams", _of_search),
     )

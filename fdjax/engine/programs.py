@@ -195,10 +195,12 @@ class Programs:
         prefixes: SharedPrefixes | None = None,
         *,
         plan: SamplingPlan,
+        all_steps: bool = False,
     ) -> tuple[GenerationProgress, Sampled]:
         """`steps_per_launch` steps: see `decode_rows`; `progress` is donated."""
         operands = rules, progress, pages, steps, prefixes
-        return self._of_weights(self._decode)(self._weights, *operands, plan=plan)
+        decode = self._of_weights(self._decode)
+        return decode(self._weights, *operands, plan=plan, all_steps=all_steps)
 
     @property
     def model(self) -> Decoder:

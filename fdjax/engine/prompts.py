@@ -1,5 +1,6 @@
 """`Prompts`: what the next call computes of prompts. Host only."""
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ class Prompts(Collection[EngineSequence]):
     def __init__(self, buckets: Buckets, order: PrefillOrder) -> None:
         self._buckets = buckets
         self.order = order
+        self._is_one_left_out = False
         # In the order in which they were let in.
         self._sequences: dict[EngineSequence, _Age] = {}
 
@@ -96,51 +98,66 @@ class Prompts(Collection[EngineSequence]):
         sequences = self._in_turn()
         if not crowded:
             room = min(room, max(USUAL_TOKENS, num_decoding + _left(sequences[0])))
-        longest = self._longest(sequences, room - num_decoding)
-        sequences = self._taking_part(sequences, longest)
-        waiting = sum(map(_left, sequences))
-        count = min(num_decoding + waiting, room)
+        most = self._buckets.prefill_rows
+        wanted, _ = self._shares(sequences, room - num_decoding, most)
         count = self._buckets.call_tokens(
-            count, num_decoding=num_decoding, crowded=crowded
+            num_decoding + sum(wanted.values()),
+            num_decoding=num_decoding,
+            crowded=crowded,
         )
         left = min(count, room) - num_decoding
-        del sequences[self._buckets.prompts_of(count) :]
-        sizes = _sizes(sequences, left, longest)
-        self._grow_older(dict(zip(sequences, sizes, strict=True)))
-        return [
-            self._take(sequence, size)
-            for sequence, size in zip(sequences, sizes, strict=True)
-            if size
-        ]
+        sizes, gave_way = self._shares(sequences, left, self._buckets.prompts_of(count))
+        self._grow_older(sizes)
+        self._is_one_left_out = not gave_way <= sizes.keys()
+        return [self._take(sequence, size) for sequence, size in sizes.items()]
 
-    def _longest(self, sequences: Sequence[EngineSequence], room: int) -> int:
-        """Tokens above which a prompt leaves half of a call to those that have fewer.
-
-        As many as the call, for a prompt that came first goes first. But whoever fits
-        into half of a call has tokens in every other one, whatever came before.
+    def _shares(
+        self, sequences: Sequence[EngineSequence], room: int, most: int
+    ) -> tuple[dict[EngineSequence, int], set[EngineSequence]]:
+        """Who has how much of a call; the more urgent ones come first.
 
         Args:
             sequences: in turn.
             room: for prompts, in the call.
+            most: prompts of the call.
+
+        Returns:
+            The tokens of those that have some, and those that would fit into the call
+            but leave half of it to shorter ones.
+        """
+        sizes: dict[EngineSequence, int] = {}
+        gave_way: set[EngineSequence] = set()
+        for _, alike in itertools.groupby(sequences, lambda one: one.priority):
+            if room <= 0 or len(sizes) == most:
+                break
+            group = [*alike]
+            longest = self._longest(group, room)
+            gave_way |= {one for one in group if longest < _left(one) <= room}
+            group = _taking_part(group, longest, most - len(sizes))
+            shares = _sizes(group, room, longest)
+            room -= sum(shares)
+            each = zip(group, shares, strict=True)
+            sizes |= {sequence: size for sequence, size in each if size}
+        return sizes, gave_way
+
+    def _longest(self, group: Sequence[EngineSequence], room: int) -> int:
+        """Tokens above which a prompt leaves half of a call to those that have fewer.
+
+        As many as the call, for a prompt that came first goes first. But those that fit
+        into half of a call wait for one call of longer ones at a time; and then one
+        that has been left out for them has its turn.
+
+        Args:
+            group: of one priority, in turn.
+            room: for these, in the call.
         """
         if self.order != "fcfs":
-            return max(map(_left, sequences))
-        urgent, half = sequences[0].priority, room // 2
-        for sequence, age in self._sequences.items():
-            if age.passed and _left(sequence) <= half and sequence.priority <= urgent:
-                return half
-        return room
-
-    def _taking_part(
-        self, sequences: Sequence[EngineSequence], longest: int
-    ) -> list[EngineSequence]:
-        """Those in turn that a call has room for: of the long ones only the first.
-
-        The others come last, if there is room then.
-        """
-        behind = {*[one for one in sequences if _left(one) > longest][1:]}
-        ordered = sorted(sequences, key=lambda one: (one.priority, one in behind))
-        return ordered[: self._buckets.prefill_rows]
+            return max(map(_left, group))
+        half = room // 2
+        if self._is_one_left_out:
+            return room
+        passed = (one for one in group if self._sequences[one].passed)
+        return half if any(_left(one) <= half for one in passed) else room
 
     def _take(self, sequence: EngineSequence, size: int) -> PromptChunk:
         chunk = PromptChunk(
@@ -168,6 +185,23 @@ class Prompts(Collection[EngineSequence]):
 
     def _left_unless_due(self, sequence: EngineSequence) -> int:
         return 0 if self._sequences[sequence].is_due else _left(sequence)
+
+
+def _taking_part(
+    group: Sequence[EngineSequence], longest: int, most: int
+) -> list[EngineSequence]:
+    """Those in turn that a call has room for: of the long ones the first.
+
+    Others that are long come last. The first one takes what nobody else wants, so that
+    it is among them, however many are before it.
+    """
+    long = [one for one in group if _left(one) > longest]
+    others = set(long[1:])
+    ordered = sorted(group, key=others.__contains__)
+    part = ordered[:most]
+    if long and long[0] not in part:
+        part[-1] = long[0]
+    return part
 
 
 def _sizes(sequences: Sequence[EngineSequence], room: int, longest: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Compiles every program that an engine can need, by running it on nothing."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Protocol, runtime_checkable
@@ -97,11 +98,14 @@ def warm_up(
         calls += [_pool(executor, buckets, tokens) for tokens in buckets.pooled]
     for plan in plans:
         calls.append(_exchange(executor, buckets, plan))
-        calls += [_decode(executor, *shape) for shape in decodes]
+        counts = executor.pace.counts
+        calls += [_decode(executor, *shape, n) for shape in decodes for n in counts]
         if executor.shared_reads is not None:
             reads = executor.shared_reads
-            rows = [r for r in buckets.rows if reads.may_find(r, buckets.widths[-1])]
-            calls += [_decode_shared(executor, reads, r) for r in rows]
+            widest = buckets.widths[-1]
+            rows = [n for n in buckets.rows if reads.may_find(n, widest)]
+            shapes = itertools.product(rows, counts)
+            calls += [_decode_shared(executor, reads, *shape) for shape in shapes]
     report = on_progress or (lambda done, in_all: None)
     threads = default_threads() if threads is None else threads
     if executor.programs.tunes_gemms:
@@ -196,14 +200,18 @@ def _exchange(executor: Executor, buckets: Buckets, plan: SamplingPlan) -> Execu
     return call
 
 
-def _decode(executor: Executor, rows: int, width: int) -> ExecutorCall:
+def _decode(executor: Executor, rows: int, width: int, count: int) -> ExecutorCall:
     sequence = _sequence(1, row=rows - 1)
-    return lambda: executor.decode([sequence], width=width)
+    return lambda: executor.decode([sequence], width=width, steps_each=count)
 
 
-def _decode_shared(executor: Executor, reads: SharedReads, rows: int) -> ExecutorCall:
+def _decode_shared(
+    executor: Executor, reads: SharedReads, rows: int, count: int
+) -> ExecutorCall:
     sequence = _sequence(1, row=rows - 1)
-    return lambda: executor.decode([sequence], prefixes=reads.none(rows))
+    return lambda: executor.decode(
+        [sequence], prefixes=reads.none(rows), steps_each=count
+    )
 
 
 def _allow(executor: Executor, buckets: Buckets, rows: int) -> ExecutorCall:

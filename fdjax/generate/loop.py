@@ -65,6 +65,7 @@ def generate(
         rules.prefixes,
         plan=plan,
         num_steps=num_tokens - 1,
+        all_steps=True,
     )
 
     def join(one: Array, many: Array) -> Array:

@@ -60,7 +60,7 @@ def test_the_host_knows_how_many_steps_there_are():
         lambda lengths: RowPages(jnp.zeros((3, 0), jnp.int32), lengths, WIDTH), ints
     )
     compiled = compile_for_h200(
-        functools.partial(decode_rows, plan=plan, num_steps=STEPS),
+        functools.partial(decode_rows, plan=plan, num_steps=STEPS, all_steps=True),
         Decoder(config, jnp.bfloat16),
         state.rules,
         progress,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,8 +10,11 @@ import pytest
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.pace import Pace, Steps
+from fdjax.engine.sequence import EngineSequence
+from fdjax.generate.params import SamplingParams
 from tests.support.clock import Clock
-from tests.support.engines import GREEDY, PROMPTS, run, tiny_engine
+from tests.support.engines import GREEDY, PROMPTS, run, shallow_model, tiny_engine
+from tests.support.matchers import Places
 
 
 @pytest.fixture
@@ -54,6 +58,16 @@ def test_without_a_limit_all_launches_are_alike(clock: Clock):
     assert pace.steps == 8
 
 
+def test_launches_of_most_steps_have_their_own_program_where_that_is_by_count():
+    pace = Pace(8, 0.04, is_by_count=True)
+    assert [pace.has_own_program(count) for count in (1, 7, 8)] == [False, False, True]
+    assert pace.counts == (8, 1)
+    assert not any(Pace(8, 0.04).has_own_program(count) for count in (1, 8))
+    one = Pace(1, is_by_count=True)
+    assert not one.has_own_program(1), "it has no loop"
+    assert one.counts == (1,)
+
+
 def test_what_else_was_launched_is_not_the_steps_fault(clock: Clock):
     pace = Pace(8, 0.04, clock)
     launch(pace, clock, 0.001)
@@ -85,6 +99,38 @@ def test_launches_ahead_are_timed_from_the_one_before(clock: Clock):
         clock.now += 0.02
         pace.read(steps, waited=True)
     assert pace.steps == 2
+
+
+def test_by_count_tokens_are_the_same_and_nothing_is_traced_after_warm_up():
+    """Rows that end apart, and one that a grammar holds, which has a step a launch."""
+    params = [replace(GREEDY, max_tokens=n) for n in (3, 8, 12)]
+    of_each: list[list[list[int]]] = []
+    for is_by_count in (False, True):
+        engine = tiny_engine(shallow_model())
+        engine.executor.pace.is_by_count = is_by_count
+        engine.warm_up([GREEDY])
+        held = Places([[5], [6, 7], [8]], engine.config.embedding.vocab_size)
+        with jax.no_tracing(True):
+            outputs = finished(engine, PROMPTS, params, [None] * 3)
+            outputs += finished(engine, PROMPTS[:1], params[:1], [held])
+        of_each.append(outputs)
+    assert of_each[0] == of_each[1]
+
+
+def finished(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    params: Sequence[SamplingParams],
+    grammars: Sequence[Places | None],
+) -> list[list[int]]:
+    """Tokens of requests that come together."""
+    each = zip(prompts, params, grammars, strict=True)
+    sequences = [engine.add(engine.request(0, *one)) for one in each]
+    made: dict[EngineSequence, list[int]] = {one: [] for one in sequences}
+    while engine.has_work:
+        for sequence, increment in engine.step():
+            made[sequence] += increment.token_ids
+    return [made[one] for one in sequences]
 
 
 def sizes(engine: Engine, prompt: Sequence[int]) -> list[int]:

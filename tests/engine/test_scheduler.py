@@ -270,6 +270,50 @@ def test_short_prompts_wait_for_no_crowd_of_long_ones():
         assert calls == (1 if length > 8 else 2)
 
 
+def test_one_that_gave_way_has_the_next_call():
+    """However many short ones come, and however long the first one is."""
+    desk = Desk(
+        max_batched_tokens=8, num_pages=4096, order="fcfs", rows=64, max_model_len=64
+    )
+    desk.add(60)
+    desk.add(2)
+    middle = desk.add(7)
+    calls = 0
+    while not middle.num_launched:
+        for _ in range(3):
+            desk.add(2)
+        desk.scheduler.admit()
+        chunks = desk.scheduler.chunks(8)
+        assert sum(chunk.size for chunk in chunks) == 8
+        calls += 1
+    assert calls <= 6
+    assert not desk.sequences[0].num_launched
+
+
+def test_a_stream_of_urgent_tokens_changes_nothing_for_the_others():
+    desk = Desk(max_batched_tokens=8, num_pages=4096, order="fcfs", rows=64)
+    for _ in range(20):
+        desk.add(6, priority=1)
+    short = desk.add(2, priority=1)
+    done: list[bool] = []
+    for _ in range(3):
+        urgent = desk.add(1)
+        desk.scheduler.admit()
+        desk.scheduler.chunks(8)
+        assert urgent.num_launched
+        done.append(bool(short.num_launched))
+    assert done == [False, True, True]
+
+
+def test_more_urgent_long_prompts_go_before_less_urgent_short_ones():
+    desk = Desk(max_batched_tokens=8, num_pages=64, order="fcfs", rows=8)
+    for length, priority in ((8, 0), (7, 0), (7, 0), (1, 0), (4, 1)):
+        desk.add(length, priority=priority)
+    desk.scheduler.admit()
+    calls = [spans(desk.scheduler.chunks(8)) for _ in range(3)]
+    assert calls == [[(0, 0, 8)], [(1, 0, 7), (3, 0, 1)], [(2, 0, 7), (4, 0, 1)]]
+
+
 def test_a_more_urgent_prompt_leaves_nothing_to_others():
     desk = Desk(max_batched_tokens=8, num_pages=64, order="fcfs")
     for length, priority in ((8, 0), (7, 0), (3, 1)):

@@ -12,7 +12,6 @@ from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.engine import Engine
 from fdjax.engine.programs import Programs
 from fdjax.engine.sequence import EngineSequence
-from fdjax.generate.plan import SamplingPlan
 from fdjax.generate.progress import GenerationProgress
 from fdjax.generate.row_pages import RowPages
 from fdjax.generate.rows import RowTokens
@@ -71,11 +70,10 @@ class Poisoned:
             pages: RowPages,
             steps: jax.Array,
             prefixes: SharedPrefixes | None = None,
-            *,
-            plan: SamplingPlan,
+            **static: Any,
         ) -> Any:
             progress = self._of(progress, "decode", len(steps))
-            return decode(rules, progress, pages, steps, prefixes, plan=plan)
+            return decode(rules, progress, pages, steps, prefixes, **static)
 
         for name, run in (("extend", run_extend), ("decode", run_decode)):
             setattr(programs, name, run)
