@@ -175,7 +175,8 @@ def decode_rows(
     else:
         sampled = _room(model, batch.sampling, part.sampling, plan, num_steps)
         count = num_steps if all_steps else jnp.max(steps)
-        part, sampled = lax.fori_loop(0, count, body, (part, sampled))
+        if num_steps:  # a loop of no steps is traced, too, and has no room to write to
+            part, sampled = lax.fori_loop(0, count, body, (part, sampled))
     progress = GenerationProgress(
         kv=part.kv,
         lengths=put(progress.lengths, part.lengths),

@@ -67,6 +67,17 @@ def test_one_call_gives_what_the_engine_gives(engine: Engine, temperature: float
     assert progress.lengths.tolist() == held
 
 
+def test_one_token_is_what_the_prompts_give(engine: Engine):
+    plan = plan_of([GREEDY] * 3)
+    rules, progress = batch([GREEDY] * 3, plan)
+    progress, sampled = generate(
+        tiny_model(), rules, progress, *prompts(), plan=plan, num_tokens=1
+    )
+    first = [tokens[:1] for tokens in run(engine, PROMPTS)]
+    assert np.asarray(sampled.tokens).T.tolist() == first
+    assert progress.lengths.tolist() == [*map(len, PROMPTS)]
+
+
 def test_a_finished_row_stands_still(engine: Engine):
     stop = run(engine, PROMPTS)[1][3]
     params = [
