@@ -44,6 +44,7 @@ class Prompts(Collection[EngineSequence]):
     def __init__(self, buckets: Buckets, order: PrefillOrder) -> None:
         self._buckets = buckets
         self.order = order
+        # A prompt that would fit into a call gave way in the last one, and had nothing.
         self._is_one_left_out = False
         # In the order in which they were let in.
         self._sequences: dict[EngineSequence, _Age] = {}
