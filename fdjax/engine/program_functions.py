@@ -60,12 +60,11 @@ def functions_of(
         options: of the compiler.
     """
     jit = partial(jax.jit, compiler_options=options)
-    planned = partial(jit, static_argnames=("plan",))
     extend = over(extend_rows, "extend", _of_call, mixed=mixed)
     decode = over(decode_rows, "decode", _of_rows, num_steps=steps_per_launch)
     return ProgramFunctions(
         extend=jit(extend, donate_argnums=1),
-        sample=planned(over(sample_rows), donate_argnums=(4, 5)),
+        sample=jit(over(sample_rows), static_argnames=("plan",), donate_argnums=(4, 5)),
         logits=jit(over(row_logits)),
         score=jit(over(score_tokens, "score", _of_prompts), donate_argnums=1),
         pool=jit(over(pool_tokens, "pool", _of_prompts), donate_argnums=1),

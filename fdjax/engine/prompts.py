@@ -100,14 +100,14 @@ class Prompts(Collection[EngineSequence]):
         if not crowded:
             room = min(room, max(USUAL_TOKENS, num_decoding + _left(sequences[0])))
         most = self._buckets.prefill_rows
-        wanted, _ = self._shares(sequences, room - num_decoding, most)
+        sizes, gave_way = self._shares(sequences, room - num_decoding, most)
+        wanted = sum(sizes.values())
         count = self._buckets.call_tokens(
-            num_decoding + sum(wanted.values()),
-            num_decoding=num_decoding,
-            crowded=crowded,
+            num_decoding + wanted, num_decoding=num_decoding, crowded=crowded
         )
-        left = min(count, room) - num_decoding
-        sizes, gave_way = self._shares(sequences, left, self._buckets.prompts_of(count))
+        left, most = min(count, room) - num_decoding, self._buckets.prompts_of(count)
+        if wanted > left or len(sizes) > most:  # than the call has room for
+            sizes, gave_way = self._shares(sequences, left, most)
         self._grow_older(sizes)
         self._is_one_left_out = not gave_way <= sizes.keys()
         return [self._take(sequence, size) for sequence, size in sizes.items()]
