@@ -1,19 +1,17 @@
 """The charts of conversations under load: distributions, and requests a second."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.charts import legend
-from benchmarks.svg import WIDTH, across, bar, drawing, line, text, upright
-from benchmarks.tables import LOADS, PERCENTILES, Row, engine_name, loaded
+from benchmarks.svg import WIDTH, across, bar, curve, drawing, text, upright
+from benchmarks.tables import LOADS, Row, engine_name, loaded
 
 MEASURES = {
     "ttft_ms": "first tokens",
     "gap_ms": "gaps between tokens",
 }
 """Whose distributions are drawn, a chart each."""
-SHARES = (0.5, 0.9, 0.99)
-"""Those that have come by the times of `PERCENTILES`."""
 FORMS = {"": "prompts of all lengths", "-short": "prompts below 2,100 tokens"}
 """Of loads, by how their names end."""
 AT_ONCE = "512 at once"
@@ -25,7 +23,7 @@ _PLOT = (40, 46, 316, 96)
 
 
 def distribution(rows: Sequence[Row], measure: str) -> str:
-    """By when half, 90 % and 99 % have come; each load has a scale of its own."""
+    """By when which share has come; each load has a scale of its own."""
     title = f"Conversations with Llama-3-8B on an H200: {MEASURES[measure]}"
     height = _TOP + -(-len(LOADS) // 2) * _FIELD[1]
     return drawing(height, title, _distribution_parts(rows, measure, title))
@@ -40,40 +38,51 @@ def _head(title: str, told: str, other: Row) -> Iterator[str]:
 
 def _distribution_parts(rows: Sequence[Row], measure: str, title: str) -> Iterator[str]:
     pairs = {name: loaded(rows, name) for name in LOADS}
-    told = "the share that has come by a time; points are measured, lines join them"
+    told = "the share that has come by a time"
     yield from _head(title, told, pairs["conv-12"][1])
     for number, (name, pair) in enumerate(pairs.items()):
         x = number % 2 * _FIELD[0]
         y = _TOP + number // 2 * _FIELD[1]
         yield text(x, y + 24, LOADS[name])
         left, top, wide, high = _PLOT
-        values = [one[measure] for one in pair]
-        yield from _lines(x + left, y + top, (wide, high), values)
+        curves = [
+            dict(zip(one["at"], one[measure], strict=True))
+            for one in (row["distributions_ms"] for row in pair)
+        ]
+        yield from _lines(x + left, y + top, (wide, high), curves)
 
 
 def _lines(
-    x: float, y: float, size: tuple[float, float], values: Sequence[Sequence[float]]
+    x: float, y: float, size: tuple[float, float], curves: Sequence[Mapping[int, float]]
 ) -> Iterator[str]:
-    """Two engines' points; of each nine more that have come, the same height."""
+    """Two engines' times by percentile; of each nine more that have come, as high."""
     wide, high = size
-    ticks = ticks_around([value for one in values for value in one])
+    ticks = ticks_around([time for one in curves for time in one.values()])
     low, span = math.log(ticks[0]), math.log(ticks[-1] / ticks[0])
+    first, last = (_nines(edge(curves[0])) for edge in (min, max))
 
     def at(milliseconds: float) -> float:
         return x + wide * (math.log(milliseconds) - low) / span
 
-    nines = [-math.log10(1 - share) for share in SHARES]
-    heights = [y + high * (1 - (n - nines[0]) / (nines[-1] - nines[0])) for n in nines]
-    for name, height in zip(PERCENTILES, heights, strict=True):
-        yield across(height, x, x + wide)
-        yield text(x - 6, height + 4, name, kind="faint", anchor="end")
+    def height(percentile: int) -> float:
+        return y + high * (1 - (_nines(percentile) - first) / (last - first))
+
+    for percentile in (50, 90, 99):
+        yield across(height(percentile), x, x + wide)
+        label = x - 6, height(percentile) + 4, f"p{percentile}"
+        yield text(*label, kind="faint", anchor="end")
     for tick in ticks:
         yield upright(at(tick), y - 6, y + high + 6)
         words = f"{tick / 1000:g} s" if tick >= 1000 else f"{tick:g} ms"
         yield text(at(tick), y + high + 20, words, kind="faint", anchor="middle")
-    for one, kind in reversed([*zip(values, "ab", strict=True)]):
-        points = zip(map(at, one), heights, strict=True)
-        yield line([*points], kind=kind)
+    for one, kind in reversed([*zip(curves, "ab", strict=True)]):
+        points = [(at(time), height(percentile)) for percentile, time in one.items()]
+        yield curve(points, kind=kind)
+
+
+def _nines(percentile: int) -> float:
+    """1 for 90, 2 for 99."""
+    return -math.log10(1 - percentile / 100)
 
 
 def ticks_around(values: Sequence[float]) -> list[float]:

@@ -46,6 +46,8 @@ NAME = re.compile(r"conv-(?P<number>[0-9]+)(-(?P<form>short|long))?")
 LOADS = "conv-512,conv-12,conv-20,conv-512-short,conv-12-short,conv-20-short"
 # Requests of the trace that come before those measured: they warmed up its service.
 SKIPPED = 600
+DRAWN = (5, 10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 93, 95, 97, 98, 99)
+"""Percentiles that a distribution is drawn of."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ async def measured(
     )
     seconds = time.perf_counter() - begin
     per_token = [one.per_token_s for one in done]
+    gaps = [gap for one in done for gap in np.diff(one.times)]
     tokens = sum(sum(one.counts) for one in done)
     return {
         "load": load.name,
@@ -170,7 +173,12 @@ async def measured(
         "output_tokens_per_s": round(tokens / seconds, 1),
         **first_tokens(load, done),
         "tpot_ms": percentiles([one for one in per_token if one is not None]),
-        "gap_ms": percentiles([gap for one in done for gap in np.diff(one.times)]),
+        "gap_ms": percentiles(gaps),
+        "distributions_ms": {
+            "at": DRAWN,
+            "ttft_ms": percentiles([one.times[0] for one in done], at=DRAWN),
+            "gap_ms": percentiles(gaps, at=DRAWN),
+        },
     }
 
 
@@ -194,11 +202,13 @@ def first_tokens(load: Load, done: Sequence[Answered]) -> dict[str, list[float] 
     }
 
 
-def percentiles(seconds: Sequence[float]) -> list[float] | None:
-    """The 50th, 90th and 99th, in milliseconds."""
+def percentiles(
+    seconds: Sequence[float], *, at: Sequence[int] = (50, 90, 99)
+) -> list[float] | None:
+    """Those of some times, in milliseconds; `None` if there is no time."""
     if not seconds:
         return None
-    found = np.percentile(seconds, [50, 90, 99]) * 1e3
+    found = np.percentile(seconds, at) * 1e3
     return [round(float(one), 1) for one in found]
 
 

@@ -82,10 +82,15 @@ def across(y: float, left: float, right: float) -> str:
     )
 
 
-def line(points: Sequence[tuple[float, float]], *, kind: str) -> str:
-    """Points, and straight lines from each to the next, in one of `a` to `c`."""
+def curve(points: Sequence[tuple[float, float]], *, kind: str) -> str:
+    """Straight lines from each point to the next, in one of `a` to `c`."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{path}" class="line {kind}"/>'
+
+
+def line(points: Sequence[tuple[float, float]], *, kind: str) -> str:
+    """A curve with its points."""
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="{kind}"/>' for x, y in points
     )
-    return f'<polyline points="{path}" class="line {kind}"/>{dots}'
+    return curve(points, kind=kind) + dots
