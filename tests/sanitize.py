@@ -46,9 +46,12 @@ TOOLS = {
     " or (test_shared_prefix and kernel_scores and (sinks or unified))",
 }
 TESTS = (
+    "tests/kernels/test_absent_pages.py",
     "tests/kernels/test_add_norm.py",
     "tests/kernels/test_attention_plan.py",
     "tests/kernels/test_attention_states_cuda.py",
+    "tests/kernels/test_bad_views_gpu.py",
+    "tests/kernels/test_decode_attention_cuts.py",
     "tests/kernels/test_decode_attention_impls.py",
     "tests/kernels/test_draw.py",
     "tests/kernels/test_embedding.py",

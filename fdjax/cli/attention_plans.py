@@ -77,14 +77,14 @@ class Sharing:
         items, chosen = self.plan.items, self.launch_config
         whole = Counter(item.heads for item in items if item.pieces == 1)
         blocks = "block" if chosen.splits == 1 else "blocks"
-        chunk = self.plan.chunk_tokens
+        piece = self.plan.piece_tokens
         lines = {
             "rows": f"{len(self.lengths)}, of {min(self.lengths):,} to "
             f"{max(self.lengths):,} tokens",
             "clusters": f"{chosen.slots} of {chosen.splits} {blocks} of "
             f"{chosen.warps} warps",
             "items": f"{len(items)}",
-            "an item has": f"at most {chunk:,} tokens of a head" if chunk else "a row",
+            "an item has": f"at most {piece:,} tokens of a head" if piece else "a row",
         }
         for heads, count in sorted(whole.items()):
             noun = "head" if heads == 1 else "heads"

@@ -42,16 +42,16 @@ def weights(
     every = _every(models)
     if missing:
         rows = table.parse(known, path)
-        every = [one for one in every if (one.n, one.k) not in rows]
+        every = [one for one in every if one.shape not in rows]
     return _tunable(every, ms)
 
 
 def _every(models: Sequence[Settings]) -> list[WeightSpec]:
     """The weights of all models, each shape once."""
-    found: dict[tuple[int, int], WeightSpec] = {}
+    found: dict[table.Shape, WeightSpec] = {}
     for settings in models:
         for weight in linears(settings.config, dtype=settings.dtype):
-            shape = weight.n, weight.k
+            shape = weight.shape
             # Tiles for a gate serve a plain GEMM too, and not the other way round.
             if shape not in found or (weight.gated and not found[shape].gated):
                 found[shape] = weight

@@ -110,6 +110,7 @@ class Impl[C, R]:
             `batch_invariant()`.
         workspace: of a call, the bytes of device memory that it needs beside operands
             and results; `None`: they are not known, and count as 0.
+        told: what `explain` says of how it serves a call, or `None`.
     """
 
     run: Callable[[C], R]
@@ -117,6 +118,7 @@ class Impl[C, R]:
     batch_invariant: bool = False
     on_demand: bool = False
     workspace: Callable[[C], int] | None = None
+    told: Callable[[C], str] | None = None
 
 
 class Op[C, R]:
@@ -231,7 +233,7 @@ class Op[C, R]:
         return 0 if found is None else found(call)
 
     def explain(self, call: C) -> str:
-        """One line: what serves this call, and why those tried before it do not."""
+        """One line: what serves this call and how, and why those before it do not."""
         return self._explanation(call, *self._find(call))
 
     def _choose(self, call: C) -> tuple[str, dict[str, str]]:
@@ -253,7 +255,11 @@ class Op[C, R]:
         free = self._forced_name() is None and not _invariant.value
         chosen = free and not (name == REFERENCE and refusals)
         source = f" ({self._source(call)})" if chosen and self._source else ""
-        return f"{self.name}: {name}{source}{reasons}"
+        return f"{self.name}: {name}{source}{self._told(call, name)}{reasons}"
+
+    def _told(self, call: C, name: str) -> str:
+        told = None if name == REFERENCE else self._impls[name].told
+        return "" if told is None else f", {told(call)}"
 
     def _forced_name(self) -> str | None:
         return dict(_forced.value).get(self.name)

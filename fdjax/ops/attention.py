@@ -80,12 +80,11 @@ def attention(
     decodes = pages.decodes or pages.by_slot
     if decodes and pages.firsts is None and q.shape[0] == pages.num_rows:
         pages = _within_tables(PagedAttention(q, kv, pages, spec))
-        return _decoding(
-            q, kv, pages, slopes, sinks, scale=scale, soft_cap=soft_cap, window=window
-        )
-    return _ragged(
-        q, kv, pages, slopes, sinks, scale=scale, soft_cap=soft_cap, window=window
-    )
+        run = _decoding
+    else:
+        run = _ragged
+    cap, window = spec.soft_cap, spec.window
+    return run(q, kv, pages, slopes, sinks, scale=scale, soft_cap=cap, window=window)
 
 
 @calls.named
@@ -135,6 +134,8 @@ def attention_states(
             number is not finite; or `soft_cap` is not above 0; or `window` is no whole
             number, 1 or more.
         TypeError: an argument is of another type, or what is static is traced.
+        Unsupported: inside `batch_invariant()` off a GPU: the definition's sums depend
+            on how many queries there are.
     """
     name = "attention_states"
     spec = _checked(name, slopes, sinks, scale, soft_cap, window)
@@ -158,7 +159,7 @@ def attention_states(
         sinks,
         scale=scale,
         soft_cap=soft_cap,
-        window=window,
+        window=spec.window,
         tree=tree,
         keys=keys,
     )
@@ -214,7 +215,7 @@ def _checked(
     calls.check_number(operation, "scale", scale)
     if soft_cap is not None:
         calls.check_type_of_number(operation, "soft_cap", soft_cap)
-    calls.check_type_of_window(operation, "window", window)
+    window = calls.window_of(operation, "window", window)
     for name, array in (("slopes", slopes), ("sinks", sinks)):
         if array is not None:
             calls.array_of(operation, name, array, "Hq")

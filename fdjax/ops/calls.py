@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +13,14 @@ import numpy as np
 
 from fdjax.kernels.attention_states import KeyRange
 from fdjax.kernels.paged import (
+    ALL_TOKENS,
     KVCache,
     KVLayer,
     PageView,
+    check_window,
     int32_of,
     integers,
+    is_float32,
     kind,
 )
 from fdjax.kernels.paged.view import NO_PAGE
@@ -122,12 +124,13 @@ def check_number(operation: str, name: str, value: Any) -> None:
 
     Raises:
         TypeError: it is traced, or no number: a string of digits is none.
-        ValueError: it is NaN, or infinite.
+        ValueError: it is NaN, infinite, or too large for float32, in which it counts.
     """
     check_type_of_number(operation, name, value)
-    if not math.isfinite(float(value)):
+    if not is_float32(value):
         raise ValueError(
-            f"{operation}: {name} is {value}; it must be finite, give a number"
+            f"{operation}: {name} is {value}; it must be finite in float32, give a "
+            "smaller number"
         )
 
 
@@ -156,15 +159,21 @@ def boolean(operation: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_type_of_window(operation: str, name: str, value: Any) -> None:
-    """Raises `TypeError` where a window is no number, or is traced; `None` is none.
+def window_of(operation: str, name: str, value: Any) -> int | None:
+    """A window, which is no longer than any row; `None` is none.
 
     It is part of what a program is compiled for, which arrays cannot be.
+
+    Raises:
+        TypeError: it is no number, or traced.
+        ValueError: it is no whole number, or below 1.
     """
     remedy = "give a Python int, which is static"
     refuse_traced(operation, remedy=remedy, **{name: value})
     if value is not None and not isinstance(value, int | float | np.number):
         raise TypeError(f"{operation}: {name} is {kind(value)}; {remedy}")
+    check_window(operation, value, name)
+    return None if value is None else min(int(value), ALL_TOKENS)
 
 
 def floating_type(operation: str, name: str, value: Any) -> jnp.dtype:

@@ -4,7 +4,7 @@ from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 
-from fdjax.kernels.paged import PageView, check_window
+from fdjax.kernels.paged import PageView
 from fdjax.notation import Array, Float, Int32
 from fdjax.ops import calls, ragged_cache
 from fdjax.ops.attention import attention
@@ -85,6 +85,7 @@ def ragged_paged_attention(
         TypeError: an argument is of another type, or what is static is traced.
     """
     _check_static(sm_scale, sliding_window, mode)
+    sliding_window = calls.window_of(NAME, "sliding_window", sliding_window)
     if pages_per_row is not None:
         pages_per_row = calls.whole_number(NAME, "pages_per_row", pages_per_row)
     update_kv_cache = calls.boolean(NAME, "update_kv_cache", update_kv_cache)
@@ -144,8 +145,6 @@ def ragged_paged_attention(
 def _check_static(sm_scale: Any, sliding_window: Any, mode: Any) -> None:
     """Raises where they are wrong; of `soft_cap` `attention` does."""
     calls.check_number(NAME, "sm_scale", sm_scale)
-    calls.check_type_of_window(NAME, "sliding_window", sliding_window)
-    check_window(NAME, sliding_window, "sliding_window")
     modes = get_args(Mode.__value__)
     if mode not in modes:
         raise ValueError(f"{NAME}: mode is {mode!r}; it is one of {', '.join(modes)}")

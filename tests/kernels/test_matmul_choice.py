@@ -224,7 +224,7 @@ def test_the_tables_are_valid(path: Any):
 def test_the_choice_follows_the_table(monkeypatch: pytest.MonkeyPatch):
     flat = config.FlatConfig(1, 2, 48, 1, 7)
     choice = table.Choice(2, 16, {8: flat})
-    monkeypatch.setattr(table, "find", lambda n, k: (choice, "a table"))
+    monkeypatch.setattr(table, "find", lambda n, k, dtype: (choice, "a table"))
     assert config.choose(2, 64, 64) == ("gemv", "flat")
     assert config.choose(3, 64, 64) == ("flat", "gemv")
     assert config.choose(16, 64, 64) == ("flat", "gemv")

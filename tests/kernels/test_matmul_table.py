@@ -4,6 +4,7 @@ import json
 import pathlib
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 from fdjax.errors import ConfigError
@@ -61,7 +62,7 @@ def test_a_user_without_a_home_has_no_table(monkeypatch: pytest.MonkeyPatch):
         raise NoHomeError
 
     monkeypatch.setattr(files, "user_folder", missing)
-    choice, place = table.find(6144, 4096)
+    choice, place = table.find(6144, 4096, "bfloat16")
     assert choice is not None
     assert place == "the tuned table of NVIDIA H200"
 
@@ -87,6 +88,34 @@ def test_new_rows_replace_those_of_their_shape_and_follow_the_others(
     assert table.updated(tmp_path / "none.json", KIND, new)["shapes"] == new
 
 
+def test_rows_are_of_a_format(tmp_path: pathlib.Path):
+    half = {**ROW, "dtype": "float16", "gemv_up_to": 1}
+    path = _write(tmp_path / "a.json", ROW)
+    document = table.updated(path, KIND, [half])
+    assert document["shapes"] == [ROW, half]
+    path.write_text(files.to_json(document))
+    table.load.cache_clear()
+    rows = table.load(path)
+    chosen = {format_: row.gemv_up_to for (_, _, format_), row in rows.items()}
+    assert chosen == {"bfloat16": 4, "float16": 1}
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_row_of_another_format_serves_where_there_is_none():
+    half = cases._case("any", m=1, n=6144, k=4096, dtype=jnp.float16).call
+    told = "matmul: flat (the tuned table of NVIDIA H200, of bfloat16)"
+    assert OP.explain(half) == told
+    users = {**ROW, "dtype": "float16", "flat_up_to": 64}
+    path = _write(files.user_path(KIND), users)
+    table.load.cache_clear()
+    assert OP.explain(half) == f"matmul: gemv (the user's table {path})"
+    assert _explain(1) == "matmul: flat (the tuned table of NVIDIA H200)"
+    assert config.choose(9, 6144, 4096, dtype=jnp.float16)[0] == "flat"
+    assert config.flat_config(
+        8, 6144, 4096, gated=False, dtype=jnp.float16
+    ) == config.FlatConfig(**FLAT)
+
+
 def test_the_table_of_another_device_is_refused(tmp_path: pathlib.Path):
     path = _write(tmp_path / "a.json", device="NVIDIA A100")
     with pytest.raises(ConfigError, match=r"is of NVIDIA A100, and this device is NV"):
@@ -98,6 +127,7 @@ def test_the_table_of_another_device_is_refused(tmp_path: pathlib.Path):
     [
         ({"n": 0}, "shapes[0]: n is 0; it is a whole number from 1"),
         ({"k": "4096"}, "shapes[0]: k is '4096'"),
+        ({"dtype": "int8"}, "shapes[0]: dtype is 'int8'; it is one of bfloat16, fl"),
         ({"gemv_up_to": 5}, "gemv_up_to is 5; it is a whole number from 0 to 4"),
         ({"flat_up_to": 3}, "flat_up_to is 3; it is a whole number from 4 to 64"),
         ({"flat_up_to": 65}, "flat_up_to is 65"),

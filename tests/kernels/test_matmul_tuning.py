@@ -109,7 +109,9 @@ def test_a_row_is_what_a_table_takes(tmp_path: pathlib.Path):
     assert row["us"][0] == {"m": 1, "gemv": 10.0, "flat": 12.0, "reference": 16.0}
     assert {"us": 12.0, **vars(BEST)} in row["searched"]["8"]
     path.write_text(files.to_json(table.updated(path, "NVIDIA H200", [row])))
-    assert table.load(path) == {(6144, 4096): table.Choice(1, 64, profile.flat)}
+    assert table.load(path) == {
+        (6144, 4096, "bfloat16"): table.Choice(1, 64, profile.flat)
+    }
     assert json.loads(path.read_text())["device"] == "NVIDIA H200"
 
 

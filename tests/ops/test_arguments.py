@@ -250,6 +250,12 @@ WRONG: dict[str, Callable[[], Any]] = {
     "PageLayout: num_kv_heads is 0; it must be 1 or more": lambda: (
         ops.KVCache.interleaved(normal(12, 4, 0, 8))
     ),
+    "attention: scale is 1e+39; it must be finite in float32": lambda: ops.attention(
+        *CALL, scale=1e39
+    ),
+    "attention: soft_cap is 1e+39; it must be positive and fini": lambda: ops.attention(
+        *CALL, scale=1.0, soft_cap=1e39
+    ),
     "attention: scale is nan; it must be finite": lambda: ops.attention(
         *CALL, scale=float("nan")
     ),

@@ -1,6 +1,7 @@
 """Calls with nothing to do, or with rows that are not as they should be."""
 
 import contextlib
+import functools
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fdjax import ops
+from fdjax import Unsupported, ops
 from fdjax.kernels.attention_states import OP as STATES
 from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.op import REFERENCE
@@ -184,3 +185,29 @@ def test_what_has_left_a_window_may_be_nan(rows: str, implementation: str):
     leaves = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     for one, other in leaves:
         assert_close(one, other, reduction=64)
+
+
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**70])
+def test_a_window_longer_than_any_row_is_none(window: int):
+    q, view = normal(ROWS, HEADS, HEAD_DIM), ops.PageView.decoding(TABLE, LENGTHS)
+
+    def total(q: jax.Array, *, window: int | None) -> jax.Array:
+        return ops.attention(q, KV, view, scale=1.0, window=window).sum()
+
+    found, wanted = (
+        (
+            jax.grad(functools.partial(total, window=one))(q),
+            ops.attention_states(q, KV, view, scale=1.0, window=one).output,
+        )
+        for one in (window, None)
+    )
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_states_are_not_batch_invariant_by_definition():
+    q, view = normal(ROWS, HEADS, HEAD_DIM), ops.PageView.decoding(TABLE, LENGTHS)
+    with (
+        ops.batch_invariant(),
+        pytest.raises(Unsupported, match="attention_states has no batch-invariant"),
+    ):
+        ops.attention_states(q, KV, view, scale=1.0)

@@ -12,6 +12,7 @@ COMPILED = {".cc", ".cu", ".cuh", ".h"}
 # Where they are about several of attention, each is of one that they run most of.
 ABOUT = {
     "test_absent_pages": "prefill_attention",
+    "test_bad_views_gpu": "prefill_attention",
     "test_attention_invariance": "decode_attention",
     "test_paged_layouts": "decode_attention",
     "test_ragged_batches": "attention_states",

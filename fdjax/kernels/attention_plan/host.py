@@ -81,14 +81,14 @@ class Plan:
     Attributes:
         shape: what it was made for.
         items: in order of their cost by the bucket, the largest first.
-        chunk_tokens: the most of a head that an item has; 0: nothing was cut.
+        piece_tokens: the most of a head that an item has; 0: nothing was cut.
         candidate: which of `SHARES` was the best.
         num_pieces: items of cut rows.
     """
 
     shape: PlanShape
     items: tuple[Item, ...]
-    chunk_tokens: int
+    piece_tokens: int
     candidate: int
     num_pieces: int
 
@@ -101,10 +101,16 @@ class Plan:
             loads[slot if turn % 2 == 0 else slots - 1 - slot] += item.cost
         return loads
 
+    @property
+    def busiest(self) -> float:
+        """What the busiest slot does, in parts of the mean over all."""
+        loads = self.loads()
+        return float(loads.max() / max(loads.mean(), 1))
+
     def integers(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """As the kernel writes it; what it leaves unwritten is zero here."""
         out = np.zeros(self.shape.size, np.int32)
-        header = (len(self.items), self.num_pieces, self.chunk_tokens, self.candidate)
+        header = (len(self.items), self.num_pieces, self.piece_tokens, self.candidate)
         out[: len(header)] = header
         items = np.array([item.integers() for item in self.items], np.int32)
         out[self.shape.items_at :][: items.size] = items.ravel()

@@ -50,7 +50,7 @@ class LaunchConfig:
         in_runs: see `Sizes`.
         item_tokens: what an item costs beside its tokens (`PlanShape`).
         piece_tokens: each row is cut by itself (`PlanShape`); 0: it is not.
-        room: with these, tokens that a row's pages have room for.
+        room: tokens that a row's pages have room for, where `piece_tokens` is not 0.
     """
 
     splits: int
@@ -61,6 +61,10 @@ class LaunchConfig:
     item_tokens: int = ITEM_TOKENS
     piece_tokens: int = 0
     room: int = 0
+
+    def __str__(self) -> str:
+        blocks = "block" if self.splits == 1 else "blocks"
+        return f"{self.slots} clusters of {self.splits} {blocks} of {self.warps} warps"
 
     def plan_shape(self, rows: int, num_kv_heads: int) -> PlanShape:
         """The shape of the plan that the kernel needs with this launch config."""

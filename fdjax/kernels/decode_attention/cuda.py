@@ -4,9 +4,12 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
+import numpy as np
 
 from fdjax.kernels import ffi
+from fdjax.kernels.attention_plan import host
 from fdjax.kernels.attention_plan.cuda import make_plan
 from fdjax.kernels.attention_plan.shape import MAX_ROWS, PlanShape
 from fdjax.kernels.decode_attention import config, handler
@@ -176,6 +179,34 @@ def plan_for(call: DecodeAttention, shape: PlanShape) -> Int32[Array, " _"]:
     return make_plan(call.pages.lengths, shape, room=call.max_tokens, window=window)
 
 
+def told(call: DecodeAttention) -> str:
+    """The plan in words, and how even it is, where the rows' lengths are known.
+
+    They are not while a program is traced. Of rows with a prefix in common it is the
+    plan of their own tokens.
+    """
+    prefixes, lengths = call.pages.prefixes, call.pages.lengths
+    shares = prefixes is not None and reads_prefixes_once(call)
+    chosen = config.heuristic(sizes_of(call, shares=shares))
+    words = f"a plan for {chosen}"
+    if isinstance(lengths, jax.core.Tracer | jax.ShapeDtypeStruct):
+        return words
+    if prefixes is not None and shares:
+        page_size = call.kv.cache.page_size
+        lengths = own_pages(call.pages, prefixes, page_size=page_size).lengths
+    plan = host.make_plan(
+        np.asarray(lengths).tolist(),
+        chosen.plan_shape(call.q.shape[0], call.kv.cache.num_kv_heads),
+        room=call.max_tokens,
+        window=call.scores.window,
+    )
+    cut = f", {plan.num_pieces} of them pieces of rows" if plan.num_pieces else ""
+    return (
+        f"{words}: {len(plan.items)} items{cut}; the busiest cluster does "
+        f"{plan.busiest:.2f} of the mean"
+    )
+
+
 # Heads of other sizes have no kernel for larger groups: no model has them.
 LARGE_GROUP_HEAD_DIMS = ffi.limits(handler.NAME, "large_group_head_dims")
 SMALL_GROUP = ffi.limit(handler.NAME, "max_group")
@@ -197,4 +228,4 @@ def refuse(call: DecodeAttention) -> str | None:
     return ffi.refuse(handler.NAME, platform="gpu") or refuse_arguments(call)
 
 
-IMPL = Impl(run, refuse, batch_invariant=True)
+IMPL = Impl(run, refuse, batch_invariant=True, told=told)

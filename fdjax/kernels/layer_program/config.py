@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+
 from fdjax.kernels.layer_program import table
 from fdjax.kernels.matmul import config as matmul_config
 from fdjax.kernels.matmul import gemm, persistent
@@ -18,6 +21,7 @@ def choose(
     n: int,
     k: int,
     *,
+    dtype: jax.typing.DTypeLike = jnp.bfloat16,
     gate: str | None = None,
     bias: bool = False,
     beside_attention: bool = False,
@@ -28,6 +32,7 @@ def choose(
         m: rows of x.
         n: rows of the weight.
         k: columns of both.
+        dtype: of the weight's elements.
         gate: an activation, where the weight's rows are a gate's and as many `up` rows.
         bias: whether one is added.
         beside_attention: attention of rows that decode is what follows.
@@ -47,18 +52,25 @@ def choose(
         return LibraryConfig(rows.candidates.get((m, n, k), 0))
     if m > rows.flat_up_to:
         return gemm.choose(n, k)
-    config = matmul_config.flat_config(m, n, k, gated=gate is not None)
+    gated = gate is not None
+    config = matmul_config.flat_config(m, n, k, gated=gated, dtype=dtype)
     if beside_attention and m <= rows.beside_rows:
         return _within(rows.beside_bytes, m, config)
     return config
 
 
-def source(m: int, shapes: tuple[tuple[int, int], ...]) -> str:
+def source(
+    m: int,
+    shapes: tuple[tuple[int, int], ...],
+    *,
+    dtype: jax.typing.DTypeLike = jnp.bfloat16,
+) -> str:
     """What chose the kernels of the GEMMs and their launch configs, in words.
 
     Args:
         m: rows of x.
         shapes: of the weights.
+        dtype: of their elements.
     """
     rows = table.PART.find()
     if m <= rows.gemv_up_to:
@@ -71,7 +83,9 @@ def source(m: int, shapes: tuple[tuple[int, int], ...]) -> str:
         )
     if m > rows.flat_up_to:
         return f"GEMMs by gemm, for more than {rows.flat_up_to} rows"
-    names = dict.fromkeys(matmul_config.source_of(*shape) for shape in shapes)
+    names = dict.fromkeys(
+        matmul_config.source_of(*shape, dtype=dtype) for shape in shapes
+    )
     return f"GEMMs by {', '.join(names)}"
 
 

@@ -12,6 +12,9 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
+
 from fdjax.kernels.chip import SHARED_BYTES, chip
 from fdjax.kernels.matmul import table
 from fdjax.kernels.matmul.params import (
@@ -38,12 +41,20 @@ __all__ = [
 ]
 
 
-def choose(m: int, n: int, k: int) -> tuple[str, ...]:
+def choose(
+    m: int, n: int, k: int, *, dtype: jax.typing.DTypeLike = jnp.bfloat16
+) -> tuple[str, ...]:
     """The implementations to try for a GEMM, best first.
 
     The reference is XLA's dot; what is not named is not tried.
+
+    Args:
+        m: rows of x.
+        n: rows of the weight.
+        k: columns of both.
+        dtype: of the weight's elements.
     """
-    choice, _ = table.find(n, k)
+    choice, _ = table.find(n, k, dtype)
     gemv_up_to = _gemv_up_to(n, k) if choice is None else choice.gemv_up_to
     flat_up_to = MAX_FLAT_M if choice is None else choice.flat_up_to
     if m <= gemv_up_to:
@@ -53,12 +64,19 @@ def choose(m: int, n: int, k: int) -> tuple[str, ...]:
     return ("reference",)
 
 
-def source_of(n: int, k: int) -> str:
-    """Where the choice for an `[N, K]` comes from, in words."""
-    return table.find(n, k)[1]
+def source_of(n: int, k: int, *, dtype: jax.typing.DTypeLike = jnp.bfloat16) -> str:
+    """Where the choice for an `[N, K]` of a format comes from, in words."""
+    return table.find(n, k, dtype)[1]
 
 
-def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
+def flat_config(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    gated: bool,
+    dtype: jax.typing.DTypeLike = jnp.bfloat16,
+) -> FlatConfig:
     """The launch config of `flat`: the table's, else the heuristic's.
 
     Args:
@@ -66,8 +84,9 @@ def flat_config(m: int, n: int, k: int, *, gated: bool) -> FlatConfig:
         n: rows of the weight.
         k: columns of both.
         gated: whether the weight's rows are a gate's and as many `up` rows.
+        dtype: of the weight's elements.
     """
-    choice, _ = table.find(n, k)
+    choice, _ = table.find(n, k, dtype)
     if choice is not None and padded_m(m) in choice.flat:
         config = choice.flat[padded_m(m)]
     else:

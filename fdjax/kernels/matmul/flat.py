@@ -11,7 +11,8 @@ from fdjax.notation import Array, Float
 def run(call: Matmul) -> Float[Array, "M columns"]:
     """See `fdjax.kernels.matmul.matmul`, and `gated_matmul`."""
     m, (n, k) = call.x.shape[0], call.weight.shape
-    return handler.run(call, flat_config(m, n, k, gated=call.gated))
+    config = flat_config(m, n, k, gated=call.gated, dtype=call.weight.dtype)
+    return handler.run(call, config)
 
 
 def refuse(call: Matmul) -> str | None:

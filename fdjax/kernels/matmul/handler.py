@@ -69,7 +69,7 @@ def order(call: Matmul) -> tuple[str, ...]:
 
     Logits are by the library, where neither `gemv` nor `flat` is faster.
     """
-    chosen = choose(call.x.shape[0], *call.weight.shape)
+    chosen = choose(call.x.shape[0], *call.weight.shape, dtype=call.weight.dtype)
     makes_logits = (
         jnp.dtype(call.out_dtype) != call.x.dtype
         and call.bias is None
@@ -80,7 +80,7 @@ def order(call: Matmul) -> tuple[str, ...]:
 
 def source(call: Matmul) -> str:
     """Where those inflection points come from, in words."""
-    return source_of(*call.weight.shape)
+    return source_of(*call.weight.shape, dtype=call.weight.dtype)
 
 
 def refuse(call: Matmul, *, max_m: int) -> str | None:

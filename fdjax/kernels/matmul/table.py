@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from fdjax import device
 from fdjax.errors import ConfigError
 from fdjax.kernels.matmul.params import (
@@ -33,25 +36,40 @@ class Choice:
     flat: dict[int, FlatConfig]
 
 
-type Table = dict[tuple[int, int], Choice]
+type Shape = tuple[int, int, str]
+"""N and K of a weight, and its format: the type of its elements."""
+type Table = dict[Shape, Choice]
+
+DTYPES = ("bfloat16", "float16")
+"""Formats that a row may be of; the first, where a row says nothing."""
 
 
-def find(n: int, k: int) -> tuple[Choice | None, str]:
+def find(n: int, k: int, dtype: jax.typing.DTypeLike) -> tuple[Choice | None, str]:
     """The row for an `[N, K]` on the device traced for, and where it stands.
+
+    Where no table has one of this format, a row of another will do: both are read in
+    as many bytes, by kernels that do the same. The user's comes before the package's
+    in each format.
+
+    Args:
+        n: rows of the weight.
+        k: its columns.
+        dtype: of its elements.
 
     Raises:
         ConfigError: a table of the device cannot be read.
     """
-    kind = device.kind()
-    for path, name in places(kind):
-        if (choice := load(path).get((n, k))) is not None:
-            return choice, name
+    kind, own = device.kind(), jnp.dtype(dtype).name
+    for format_ in sorted(DTYPES, key=own.__ne__):
+        for path, name in places(kind):
+            if (choice := load(path).get((n, k, format_))) is not None:
+                return choice, name if format_ == own else f"{name}, of {format_}"
     return None, f"a heuristic: no table of {kind} has [{n}, {k}]"
 
 
 @functools.cache
 def load(path: pathlib.Path) -> Table:
-    """A device's table by `[N, K]`; empty where there is none.
+    """A device's table by shape; empty where there is none.
 
     Raises:
         ConfigError: the file cannot be read, lacks a field, or has a wrong value.
@@ -60,7 +78,7 @@ def load(path: pathlib.Path) -> Table:
 
 
 def parse(document: Mapping[str, Any], path: pathlib.Path) -> Table:
-    """The rows of a document by `[N, K]`.
+    """The rows of a document by shape.
 
     Args:
         document: as it stands in the file.
@@ -76,7 +94,7 @@ def parse(document: Mapping[str, Any], path: pathlib.Path) -> Table:
     for index, row in enumerate(rows):
         where = f"{ROWS}[{index}]"
         try:
-            shape = integer(row, "n", 1), integer(row, "k", 1)
+            shape = integer(row, "n", 1), integer(row, "k", 1), _dtype(row)
             table[shape] = _choice(row)
         except KeyError as error:
             raise unreadable(path, f"{where} has no {error}") from error
@@ -88,7 +106,7 @@ def parse(document: Mapping[str, Any], path: pathlib.Path) -> Table:
 def updated(
     path: pathlib.Path, kind: str, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A file's document with new rows, which replace those of the same `[N, K]`.
+    """A file's document with new rows, which replace those of the same shape.
 
     Raises:
         ConfigError: the file cannot be read, or is another device's.
@@ -100,9 +118,15 @@ def updated(
             f"the table {path} is of {other}, and this device is {kind}; write to "
             "another file"
         )
-    new = {(row["n"], row["k"]): row for row in rows}
-    kept = [new.pop((row["n"], row["k"]), row) for row in document[ROWS]]
+    new = {(row["n"], row["k"], _dtype(row)): row for row in rows}
+    kept = [new.pop((row["n"], row["k"], _dtype(row)), row) for row in document[ROWS]]
     return {**document, "format": FORMAT, "device": kind, ROWS: [*kept, *new.values()]}
+
+
+def _dtype(row: Mapping[str, Any]) -> str:
+    if (name := row.get("dtype", DTYPES[0])) not in DTYPES:
+        raise ValueError(f"dtype is {name!r}; it is one of {', '.join(DTYPES)}")
+    return name
 
 
 def _choice(row: Any) -> Choice:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from fdjax.kernels.matmul import timing
 from fdjax.kernels.matmul.config import candidates, heuristic
 from fdjax.kernels.matmul.params import FlatConfig, padded_m
+from fdjax.kernels.matmul.table import Shape
 from fdjax.kernels.matmul.timing import Way
 from fdjax.kernels.op import REFERENCE
 
@@ -41,6 +42,11 @@ class WeightSpec:
     k: int
     dtype: jax.typing.DTypeLike
     gated: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """As tables name it."""
+        return self.n, self.k, jnp.dtype(self.dtype).name
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from fdjax.kernels.paged.cache import KVCache, KVLayer
 from fdjax.kernels.paged.calls import (
+    ALL_TOKENS,
     AttentionAttributes,
     PagedAttention,
     ScoreAttributes,
@@ -13,6 +14,7 @@ from fdjax.kernels.paged.calls import (
     handlers_array,
     handlers_table,
     handlers_window,
+    is_float32,
     tokens_within,
 )
 from fdjax.kernels.paged.definition import (
@@ -26,6 +28,7 @@ from fdjax.kernels.paged.prefixes import SharedPrefixes
 from fdjax.kernels.paged.view import PageView
 
 __all__ = [
+    "ALL_TOKENS",
     "AttentionAttributes",
     "KVCache",
     "KVLayer",
@@ -45,6 +48,7 @@ __all__ = [
     "handlers_window",
     "highest_of",
     "int32_of",
+    "is_float32",
     "kind",
     "scores_of",
     "tokens_within",

@@ -1,7 +1,7 @@
 """A call of an attention operation, and what it asks of scores."""
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -89,6 +89,7 @@ def tokens_within(lengths: Int32[Array, " B"], num_tokens: int) -> Bool[Array, "
 
 
 ALL_TOKENS = 2**31 - 1  # a handler's window, where there is none
+_MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -218,15 +219,20 @@ def check_attention(
 
 def _check_scores(operation: str, scores: ScoreSpec) -> None:
     soft_cap, window = scores.soft_cap, scores.window
-    if soft_cap is not None and not (soft_cap > 0 and math.isfinite(soft_cap)):
+    if soft_cap is not None and not (soft_cap > 0 and is_float32(soft_cap)):
         raise ValueError(
-            f"{operation}: soft_cap is {soft_cap}; it must be positive and finite; "
-            "leave it out for none"
+            f"{operation}: soft_cap is {soft_cap}; it must be positive and finite in "
+            "float32; leave it out for none"
         )
     check_window(operation, window)
 
 
-def check_window(operation: str, window: int | None, name: str = "window") -> None:
+def is_float32(value: float) -> bool:
+    """Whether a number is finite, and still is as a float32."""
+    return abs(value) <= _MOST_FLOAT32
+
+
+def check_window(operation: str, window: Any, name: str = "window") -> None:
     """Raises `ValueError` where a window, called `name`, is no number of tokens."""
     is_whole = isinstance(window, int | np.integer) and not isinstance(window, bool)
     if window is not None and not (is_whole and window >= 1):

@@ -37,11 +37,13 @@ class Gemms:
 
     def config(self, one: Linear) -> MatmulConfig:
         """The kernel of a linear map, and its launch config."""
-        n, k = self.parameters[one.weight].shape
+        weight = self.parameters[one.weight]
+        n, k = weight.shape
         return self._choose(
             self.rows.of(one.reads[0]),
             n,
             k,
+            dtype=weight.dtype,
             gate=one.gate,
             bias=one.bias is not None,
             beside_attention=one.writes[0].name == "qkv" and not self.rows.prompts,

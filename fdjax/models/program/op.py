@@ -9,7 +9,7 @@ from fdjax.models.program.run import run_body
 
 def _source(call: LayerProgram) -> str:
     """What chose the kernels of the GEMMs and their launch configs."""
-    return config.source(call.num_tokens, call.linear_shapes)
+    return config.source(call.num_tokens, call.linear_shapes, dtype=call.dtype)
 
 
 OP = Op(
