@@ -75,6 +75,11 @@ class Family:
     def read(self, config: Mapping[str, Any]) -> ModelConfig:
         """Maps `config` and refuses fields that nothing consumed."""
         fields = HfConfig(config)
+        # Masks of transformers' classes depend on it, and null is false to them, while
+        # `finish` would pass both.
+        fields.require(
+            "is_causal", (True,), because="every layer attends to earlier tokens only"
+        )
         model = self.configure(fields)
         fields.finish()
         return model

@@ -1,5 +1,6 @@
 """What is refused in a `config.json`, and that the message names the field."""
 
+import re
 from typing import Any
 
 import pytest
@@ -157,6 +158,18 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
 def test_refuses_and_names_the_field(family: str, fields: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         ModelConfig.from_hf(hf_config(family) | fields)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("value", [False, None, 0, "", []])
+def test_attention_to_later_tokens_is_refused(family: str, value: object):
+    config = hf_config(family)
+    message = rf"is_causal = {re.escape(repr(value))}: only true is supported"
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_hf(config | {"is_causal": value})
+    assert ModelConfig.from_hf(config | {"is_causal": True}) == ModelConfig.from_hf(
+        config
+    )
 
 
 @pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "su", "mrope"])
