@@ -1,5 +1,6 @@
 """What is refused in a `config.json`, and that the message names the field."""
 
+import math
 import re
 from typing import Any
 
@@ -94,7 +95,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     (
         "glm",
         {"rope_parameters": {"partial_rotary_factor": 1.5}},
-        "partial_rotary_factor = 1.5: rotates 12 dimensions of a head of 8",
+        r"rope_parameters\.partial_rotary_factor = 1.5: must be above 0 and at most 1",
     ),
     ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before = False: only true"),
     (
@@ -170,6 +171,33 @@ def test_attention_to_later_tokens_is_refused(family: str, value: object):
     assert ModelConfig.from_hf(config | {"is_causal": True}) == ModelConfig.from_hf(
         config
     )
+
+
+@pytest.mark.parametrize("family", ["llama", "glm", "glm4"])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("value", [1e308, math.nan, math.inf, -0.5, 0, 1.0001, 2])
+def test_rotates_a_part_of_a_head(family: str, inside: bool, value: float):
+    config = hf_config(family)
+    config["rope_parameters"].pop("partial_rotary_factor", None)
+    owner = config["rope_parameters"] if inside else config
+    owner["partial_rotary_factor"] = value
+    message = f"partial_rotary_factor = {value}: must be above 0 and at most 1"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ModelConfig.from_hf(config)
+
+
+@pytest.mark.parametrize("family", ["glm", "glm4"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_glm_does_not_guess_which_part_null_is(family: str, inside: bool):
+    """Transformers rotates whole heads then, and half of each if it is absent."""
+    config = hf_config(family)
+    del config["rope_parameters"]["partial_rotary_factor"]
+    owner = config["rope_parameters"] if inside else config
+    owner["partial_rotary_factor"] = None
+    with pytest.raises(ConfigError, match=r"partial_rotary_factor = None: .*number"):
+        ModelConfig.from_hf(config)
+    stated = ModelConfig.from_hf(hf_config(family) | {"partial_rotary_factor": None})
+    assert stated == ModelConfig.from_hf(hf_config(family))
 
 
 @pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "su", "mrope"])
