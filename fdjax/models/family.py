@@ -56,7 +56,7 @@ class Family:
     """A family of models that share names and mathematics.
 
     Attributes:
-        name: for example "llama".
+        name: for example "llama", which is also its "model_type" in `config.json`.
         architectures: class names in `config.json` that this family reads.
         configure: maps the fields of `config.json`.
         rules: the weight rules of one configured model.

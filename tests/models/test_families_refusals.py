@@ -21,6 +21,33 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("llama", {"architectures": []}, "architectures = .*expected a list"),
     ("llama", {"architectures": None}, "architectures = None: expected a list"),
     ("llama", {"architectures": "LlamaForCausalLM"}, "architectures = .*expected"),
+    (
+        "llama",
+        {"architectures": ["MixtralForCausalLM", "LlamaForCausalLM"]},
+        "architectures = .*: MixtralForCausalLM is not implemented; supported are",
+    ),
+    (
+        "llama",
+        {"architectures": ["LlamaForCausalLM", "MixtralForCausalLM"]},
+        "architectures = .*: MixtralForCausalLM is not implemented; supported are",
+    ),
+    (
+        "llama",
+        {"architectures": ["LlamaForCausalLM", "MistralForCausalLM"]},
+        "architectures = .*: classes of llama and mistral; .*hf_overrides",
+    ),
+    ("llama", {"architectures": [7, "LlamaForCausalLM"]}, "architectures = .*expected"),
+    (
+        "llama",
+        {"model_type": "mixtral"},
+        "model_type = 'mixtral': contradicts architectures = .*LlamaForCausalLM",
+    ),
+    ("llama", {"model_type": 7}, "model_type = 7: contradicts architectures = "),
+    (
+        "chatglm",
+        {"model_type": "glm4"},
+        "model_type = 'glm4': contradicts .*ChatGLMModel.*'chatglm'.*hf_overrides",
+    ),
     ("llama", {"quantization_config": {"bits": 4}}, "quantization_config = .*quantis"),
     ("llama", {"hidden_size": "48"}, "hidden_size = '48': expected an integer"),
     ("llama", {"hidden_size": -48}, "hidden_size = -48: must be from 1"),
@@ -209,6 +236,14 @@ def test_unsupported_rope_scaling_is_named(kind: str, spelling: str):
     message = rf"rope_scaling\.{spelling} = '{kind}': supported are default, linear"
     with pytest.raises(ConfigError, match=message):
         ModelConfig.from_hf(config)
+
+
+def test_classes_of_one_family_and_no_model_type_are_no_contradiction():
+    config = hf_config("bloom")
+    named = {"architectures": ["BloomModel", "BloomForCausalLM"], "model_type": None}
+    assert ModelConfig.from_hf(config | named) == ModelConfig.from_hf(config)
+    del config["model_type"]
+    assert family_of(config).name == "bloom"
 
 
 def test_code_of_a_repository_is_named_and_not_needed():
