@@ -56,7 +56,7 @@ class Family:
     """A family of models that share names and mathematics.
 
     Attributes:
-        name: for example "llama".
+        name: for example "llama", which is also its "model_type" in `config.json`.
         architectures: class names in `config.json` that this family reads.
         configure: maps the fields of `config.json`.
         rules: the weight rules of one configured model.
@@ -75,6 +75,11 @@ class Family:
     def read(self, config: Mapping[str, Any]) -> ModelConfig:
         """Maps `config` and refuses fields that nothing consumed."""
         fields = HfConfig(config)
+        # Masks of transformers' classes depend on it, and null is false to them, while
+        # `finish` would pass both.
+        fields.require(
+            "is_causal", (True,), because="every layer attends to earlier tokens only"
+        )
         model = self.configure(fields)
         fields.finish()
         return model

@@ -147,6 +147,15 @@ class HfConfig:
         supported = " or ".join(_json(each) for each in allowed)
         raise self.error(name, f"only {supported} is supported, because {because}")
 
+    def fraction(self, name: str) -> float | None:
+        """Reads a part of a whole; `None` where it is absent or null."""
+        _, value = self._find(name, ())
+        if value is REQUIRED or value is None:
+            return None
+        if type(value) not in (int, float) or not 0 < value <= 1:
+            raise self.error(name, "must be above 0 and at most 1")
+        return float(value)
+
     def strings(self, name: str) -> tuple[str, ...] | None:
         """Reads a list of strings; `None` where it is absent or null."""
         _, value = self._find(name, ())

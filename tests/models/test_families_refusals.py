@@ -1,5 +1,7 @@
 """What is refused in a `config.json`, and that the message names the field."""
 
+import math
+import re
 from typing import Any
 
 import pytest
@@ -19,6 +21,33 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("llama", {"architectures": []}, "architectures = .*expected a list"),
     ("llama", {"architectures": None}, "architectures = None: expected a list"),
     ("llama", {"architectures": "LlamaForCausalLM"}, "architectures = .*expected"),
+    (
+        "llama",
+        {"architectures": ["MixtralForCausalLM", "LlamaForCausalLM"]},
+        "architectures = .*: MixtralForCausalLM is not implemented; supported are",
+    ),
+    (
+        "llama",
+        {"architectures": ["LlamaForCausalLM", "MixtralForCausalLM"]},
+        "architectures = .*: MixtralForCausalLM is not implemented; supported are",
+    ),
+    (
+        "llama",
+        {"architectures": ["LlamaForCausalLM", "MistralForCausalLM"]},
+        "architectures = .*: classes of llama and mistral; .*hf_overrides",
+    ),
+    ("llama", {"architectures": [7, "LlamaForCausalLM"]}, "architectures = .*expected"),
+    (
+        "llama",
+        {"model_type": "mixtral"},
+        "model_type = 'mixtral': contradicts architectures = .*LlamaForCausalLM",
+    ),
+    ("llama", {"model_type": 7}, "model_type = 7: contradicts architectures = "),
+    (
+        "chatglm",
+        {"model_type": "glm4"},
+        "model_type = 'glm4': contradicts .*ChatGLMModel.*'chatglm'.*hf_overrides",
+    ),
     ("llama", {"quantization_config": {"bits": 4}}, "quantization_config = .*quantis"),
     ("llama", {"hidden_size": "48"}, "hidden_size = '48': expected an integer"),
     ("llama", {"hidden_size": -48}, "hidden_size = -48: must be from 1"),
@@ -93,7 +122,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     (
         "glm",
         {"rope_parameters": {"partial_rotary_factor": 1.5}},
-        "partial_rotary_factor = 1.5: rotates 12 dimensions of a head of 8",
+        r"rope_parameters\.partial_rotary_factor = 1.5: must be above 0 and at most 1",
     ),
     ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before = False: only true"),
     (
@@ -159,6 +188,45 @@ def test_refuses_and_names_the_field(family: str, fields: dict[str, Any], messag
         ModelConfig.from_hf(hf_config(family) | fields)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("value", [False, None, 0, "", []])
+def test_attention_to_later_tokens_is_refused(family: str, value: object):
+    config = hf_config(family)
+    message = rf"is_causal = {re.escape(repr(value))}: only true is supported"
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_hf(config | {"is_causal": value})
+    assert ModelConfig.from_hf(config | {"is_causal": True}) == ModelConfig.from_hf(
+        config
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "glm", "glm4"])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("value", [1e308, math.nan, math.inf, -0.5, 0, 1.0001, 2])
+def test_rotates_a_part_of_a_head(family: str, inside: bool, value: float):
+    config = hf_config(family)
+    config["rope_parameters"].pop("partial_rotary_factor", None)
+    owner = config["rope_parameters"] if inside else config
+    owner["partial_rotary_factor"] = value
+    message = f"partial_rotary_factor = {value}: must be above 0 and at most 1"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ModelConfig.from_hf(config)
+
+
+@pytest.mark.parametrize("family", ["glm", "glm4"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_glm_does_not_guess_which_part_null_is(family: str, inside: bool):
+    """Transformers rotates whole heads then, and half of each if it is absent."""
+    config = hf_config(family)
+    del config["rope_parameters"]["partial_rotary_factor"]
+    owner = config["rope_parameters"] if inside else config
+    owner["partial_rotary_factor"] = None
+    with pytest.raises(ConfigError, match=r"partial_rotary_factor = None: .*number"):
+        ModelConfig.from_hf(config)
+    stated = ModelConfig.from_hf(hf_config(family) | {"partial_rotary_factor": None})
+    assert stated == ModelConfig.from_hf(hf_config(family))
+
+
 @pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "su", "mrope"])
 @pytest.mark.parametrize("spelling", ["type", "rope_type"])
 def test_unsupported_rope_scaling_is_named(kind: str, spelling: str):
@@ -168,6 +236,14 @@ def test_unsupported_rope_scaling_is_named(kind: str, spelling: str):
     message = rf"rope_scaling\.{spelling} = '{kind}': supported are default, linear"
     with pytest.raises(ConfigError, match=message):
         ModelConfig.from_hf(config)
+
+
+def test_classes_of_one_family_and_no_model_type_are_no_contradiction():
+    config = hf_config("bloom")
+    named = {"architectures": ["BloomModel", "BloomForCausalLM"], "model_type": None}
+    assert ModelConfig.from_hf(config | named) == ModelConfig.from_hf(config)
+    del config["model_type"]
+    assert family_of(config).name == "bloom"
 
 
 def test_code_of_a_repository_is_named_and_not_needed():

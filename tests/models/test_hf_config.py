@@ -87,6 +87,18 @@ def test_require():
         fields.require("flag", (0, None), because="false is no number")
 
 
+def test_fraction():
+    fields = HfConfig({"half": 0.5, "whole": 1, "null": None})
+    assert fields.fraction("half") == 0.5
+    whole = fields.fraction("whole")
+    assert whole == 1.0 and isinstance(whole, float)
+    assert fields.fraction("null") is None
+    assert fields.fraction("absent") is None
+    for wrong in (0, -0.5, 1.5, 1e308, 10**400, float("nan"), True, "0.5", [0.5]):
+        with pytest.raises(ConfigError, match=r"part = .*: must be above 0 and at mos"):
+            HfConfig({"part": wrong}).fraction("part")
+
+
 def test_token_ids():
     fields = HfConfig({"one": 0, "list": [3, 4], "null": None})
     assert fields.token_ids("one") == (0,)

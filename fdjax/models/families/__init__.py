@@ -48,22 +48,53 @@ def family_of(config: Mapping[str, Any]) -> Family:
     code is served only where fdjax itself implements its architecture.
 
     Raises:
-        ConfigError: the field is missing or malformed, or fdjax does not implement
-            any of the architectures.
+        ConfigError: the field is missing or malformed, fdjax does not implement one of
+            the architectures, or they, or "model_type", are of different families.
     """
-    names = config.get("architectures")
-    if not isinstance(names, list) or not names:
+    # Other readers take the first class, the first that they know, or go by
+    # "model_type": only where all agree is it clear what the weights are of.
+    first, *others = dict.fromkeys(
+        _implementing(name, config) for name in _class_names(config)
+    )
+    shown = f"architectures = {config['architectures']!r}"
+    if others:
+        families = " and ".join(family.name for family in (first, *others))
         raise ConfigError(
-            f"config.json: architectures = {names!r}: expected a list of class names, "
-            f"such as {LLAMA.architectures[0]}"
+            f"config.json: {shown}: classes of {families}; name one that the weights "
+            f'are of: hf_overrides={{"architectures": ["{first.architectures[0]}"]}}'
         )
-    for name in names:
-        if isinstance(name, str) and name in _BY_ARCHITECTURE:
-            return _BY_ARCHITECTURE[name]
+    model_type = config.get("model_type")
+    if model_type not in (None, first.name):
+        raise ConfigError(
+            f"config.json: model_type = {model_type!r}: contradicts {shown}, whose "
+            f"model_type is {first.name!r}. If the weights are of that class: "
+            f'hf_overrides={{"model_type": "{first.name}"}}'
+        )
+    return first
+
+
+def _class_names(config: Mapping[str, Any]) -> list[str]:
+    names = config.get("architectures")
+    if (
+        isinstance(names, list)
+        and names
+        and all(isinstance(name, str) for name in names)
+    ):
+        return names
+    raise ConfigError(
+        f"config.json: architectures = {names!r}: expected a list of class names, "
+        f"such as {LLAMA.architectures[0]}"
+    )
+
+
+def _implementing(name: str, config: Mapping[str, Any]) -> Family:
+    """The family that reads class `name`."""
+    if name in _BY_ARCHITECTURE:
+        return _BY_ARCHITECTURE[name]
     code = ""
     if config.get("auto_map"):
         code = " The repository brings code of its own (auto_map), which is never run."
     raise ConfigError(
-        f"config.json: architectures = {names!r}: not implemented; supported are "
-        f"{', '.join(sorted(_BY_ARCHITECTURE))}.{code}"
+        f"config.json: architectures = {config['architectures']!r}: {name} is not "
+        f"implemented; supported are {', '.join(sorted(_BY_ARCHITECTURE))}.{code}"
     )

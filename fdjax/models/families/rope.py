@@ -7,6 +7,7 @@ from fdjax.models.hf_config import HfConfig
 # What every class read through here assumes where the file has no "rope_theta".
 DEFAULT_THETA = 10_000.0
 
+_FRACTION = "partial_rotary_factor"
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -34,14 +35,14 @@ def read_rope(
     """
     parameters = _parameters(fields)
     theta = _theta(fields, parameters)
-    fraction_owner, fraction = _fraction(fields, parameters, rotary_fraction or 1.0)
+    fraction_owner, fraction = _fraction(fields, parameters, rotary_fraction)
     if rotary_fraction is None and fraction != 1.0:
         raise fraction_owner.error(
-            "partial_rotary_factor", "this architecture rotates whole heads (1.0)"
+            _FRACTION, "this architecture rotates whole heads (1.0)"
         )
     scaling = _scaling(fields, parameters, max_position)
     parameters.finish()
-    name = "partial_rotary_factor"
+    name = _FRACTION
     if fraction == 1.0:
         fraction_owner, name = fields, "head_dim"
     rope = Rope(theta, int(head_dim * fraction), interleaved, scaling)
@@ -73,17 +74,36 @@ def _theta(fields: HfConfig, parameters: HfConfig) -> float:
 
 
 def _fraction(
-    fields: HfConfig, parameters: HfConfig, default: float
+    fields: HfConfig, parameters: HfConfig, default: float | None
 ) -> tuple[HfConfig, float]:
     """The rotated part of a head, and the object that states it."""
-    name = "partial_rotary_factor"
-    outer = fields.take_optional(name, float)
-    inner = parameters.take_optional(name, float)
+    outer = fields.fraction(_FRACTION)
+    inner = parameters.fraction(_FRACTION)
     if inner is None:
-        return fields, default if outer is None else outer
+        if outer is None:
+            outer = _unstated(fields, parameters, default)
+        return fields, outer
     if outer is not None and inner != outer:
-        raise parameters.error(name, f"contradicts {name} = {outer}")
+        raise parameters.error(_FRACTION, f"contradicts {_FRACTION} = {outer}")
     return parameters, inner
+
+
+def _unstated(fields: HfConfig, parameters: HfConfig, default: float | None) -> float:
+    """The rotated part where the file states none.
+
+    Raises:
+        ConfigError: it is null for a class that has a default.
+    """
+    if default is None:
+        return 1.0
+    for owner in (parameters, fields):
+        # Transformers' default is for files without the field: null rotates whole
+        # heads, or fails.
+        if owner.mentions(_FRACTION):
+            raise owner.error(
+                _FRACTION, f"expected a number; without the field it is {default}"
+            )
+    return default
 
 
 def _scaling(
