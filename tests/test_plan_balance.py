@@ -45,3 +45,10 @@ def test_by_default_most_seeds_are_held_out(
 def test_a_seed_draws_the_same_again():
     first, again = (plan_balance.balance(TRACE, 64, 3, seed=64) for _ in range(2))
     assert first == again
+
+
+def test_results_that_are_kept_have_draws_that_no_length_was_chosen_on():
+    kept = json.loads(plan_balance.RESULT.read_text())
+    for rows in plan_balance.ROWS:
+        seeds = [one["seed"] for one in kept if one["rows"] == rows]
+        assert seeds == [*plan_balance.seeds_of(rows)]
