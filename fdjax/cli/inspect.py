@@ -24,6 +24,7 @@ from fdjax.cli.options import (
     RevisionOption,
     command,
 )
+from fdjax.cli.places import check_places
 from fdjax.cli.sizes import parse_bytes
 from fdjax.cli.writer import emit
 from fdjax.errors import MemoryBudgetError
@@ -191,15 +192,13 @@ def _show_plan(
     page_size: int,
 ) -> None:
     from fdjax.cli import attention_plans, prompt_plans
-    from fdjax.cli.plots import check_plots
     from fdjax.cli.tables import pairs, print_all
     from fdjax.serve.setup import Settings
 
     lengths, prompts = attention_plans.parse_rows(rows)
     if not lengths:  # tiles of prompts are the same whatever a page has
         _refuse(context, ("page_size",), "--plan has prompts alone")
-    if plot is not None:
-        check_plots(plot)
+    check_places(None, plot)
     config = Settings.of(configuration(model, revision), softmax="synchronised").config
     decoding = new = None
     if lengths:

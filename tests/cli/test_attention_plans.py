@@ -129,6 +129,23 @@ def test_what_no_kernel_has_is_refused(invoke: Invoke, options: list[str], reaso
     assert reason in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("absent/plan.svg", "absent is no folder; make it first"),
+        ("plan.xyz", "'.xyz', which is no format of a picture"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_plan(
+    invoke: Invoke, tmp_path: pathlib.Path, place: str, reason: str
+):
+    picture = str(tmp_path / place)
+    result = invoke("inspect", LLAMA, "--plan", "64x1024", "--plot", picture)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert reason in result.stderr
+
+
 def test_a_plan_is_not_told_as_json(invoke: Invoke):
     result = invoke("inspect", LLAMA, "--plan", "64x1024", "--json")
     assert result.exit_code != 0

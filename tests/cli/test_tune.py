@@ -339,6 +339,8 @@ def test_on_a_cpu_nothing_is_tuned(
     ("options", "message"),
     [
         (["--out", "no-such-folder/a.json"], "no-such-folder is no folder"),
+        (["--out", "."], ". is a folder; name a file in it"),
+        (["--plot", "no-such-folder/a.png"], "no-such-folder is no folder"),
         (["--plot", "choices.doc"], "'.doc', which is no format of a picture"),
         (["--model", "no-such-model"], "there is no folder 'no-such-model'"),
         (["--dtype", "float32"], "the operands are float32; it takes all bfloat16"),
