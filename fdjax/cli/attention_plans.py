@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 
 from fdjax.cli.plan_pictures import Bars
+from fdjax.cli.planned_heads import check_decoding
 from fdjax.cli.prompt_plans import Prompt
 from fdjax.config import Attention
 from fdjax.errors import ConfigError
-from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan import Plan, make_plan
 from fdjax.kernels.attention_plan.shape import MAX_ROWS
 from fdjax.kernels.decode_attention import config
@@ -133,13 +133,9 @@ def share(attention: Attention, lengths: tuple[int, ...], *, page_size: int) -> 
         page_size: tokens of a page.
 
     Raises:
-        ConfigError: no kernel has pages of that size.
+        ConfigError: no kernel has such heads, or pages of that size.
     """
-    most = ffi.limit("decode_attention", "max_page_size")
-    if not 0 < page_size <= most:
-        raise ConfigError(
-            f"--page-size {page_size}: the kernel has pages of 1 to {most} tokens"
-        )
+    check_decoding(attention, page_size=page_size)
     rows = len(lengths)
     group = attention.num_heads // attention.num_kv_heads
     pages = -(-max(lengths) // page_size)

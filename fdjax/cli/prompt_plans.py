@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fdjax.cli.plan_pictures import Bars
+from fdjax.cli.planned_heads import check_prompts
 from fdjax.config import Attention
 from fdjax.errors import ConfigError
 from fdjax.kernels.chip import chip
@@ -109,8 +110,9 @@ def share(attention: Attention, prompts: tuple[Prompt, ...]) -> PromptSharing:
         prompts: the rows.
 
     Raises:
-        ConfigError: they have too many tiles to be listed.
+        ConfigError: no kernel has such heads; or they have too many tiles to be listed.
     """
+    check_prompts(attention)
     scores = ScoreSpec(
         None, attention.head_dim**-0.5, soft_cap=None, window=attention.window
     )

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,19 @@ LLAMA = str(MODELS / "llama3-8b.json")
 def _attention(fields: dict[str, Any]) -> Attention:
     """Of the first layer of a model with this configuration."""
     return ModelConfig.from_hf(fields).layers[0].attention
+
+
+@pytest.fixture
+def odd(tmp_path: pathlib.Path) -> Callable[..., str]:
+    """Writes the configuration of a Llama with some fields of its own."""
+
+    def write(**fields: int) -> str:
+        path = tmp_path / "config.json"
+        llama = json.loads(pathlib.Path(LLAMA).read_text())
+        path.write_text(json.dumps(llama | fields))
+        return str(path)
+
+    return write
 
 
 def test_rows_are_counts_and_lengths():
@@ -134,6 +148,45 @@ def test_what_no_kernel_has_is_refused(invoke: Invoke, options: list[str], reaso
     result = invoke("inspect", LLAMA, *options)
     assert result.exit_code == 1
     assert reason in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"head_dim": 72}, "head size 72; it takes 64, 80, 96, 128 and 256."),
+        (
+            {"num_key_value_heads": 1},
+            "32 query heads over 1 key/value heads; it takes 1 to 16 for each.",
+        ),
+        (
+            {"head_dim": 256, "num_key_value_heads": 2},
+            "16 query heads of size 256 for each key/value head; it takes 8.",
+        ),
+    ],
+    ids=["head_dim", "group", "group_of_wide_heads"],
+)
+def test_heads_that_no_kernel_takes_have_no_plan(
+    invoke: Invoke, odd: Callable[..., str], fields: dict[str, int], reason: str
+):
+    result = invoke("inspect", odd(**fields), "--plan", "63x512,32768,64@7")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    told = "no CUDA kernel of an H200 takes these heads in decode_attention: "
+    assert f"{told}{reason}" in result.stderr
+    by = "the kernel in Pallas" if fields.get("head_dim") == 256 else "the reference"
+    assert f"There {by} serves them, which goes by no plan" in result.stderr
+
+
+def test_heads_that_only_prompts_have_a_kernel_for_have_a_plan_of_prompts(
+    invoke: Invoke, odd: Callable[..., str]
+):
+    result = invoke("inspect", odd(head_dim=72), "--plan", "64@0")
+    assert result.exit_code == 0, result.stderr
+    assert "Attention of prompts" in result.stdout
+    result = invoke("inspect", odd(head_dim=264), "--plan", "64@0")
+    assert result.exit_code == 1
+    told = "in prefill_attention: head size 264; it takes 8 to 256 in steps of 8. "
+    assert f"{told}There the reference serves them" in result.stderr
 
 
 def test_layers_of_each_window_have_a_plan(invoke: Invoke, tmp_path: pathlib.Path):
