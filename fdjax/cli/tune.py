@@ -112,11 +112,13 @@ def tune(
     ms = _parse_ms(m)
     with reported(debug=debug):
         from fdjax import device
+        from fdjax.cli.tuned_part import check_table
         from fdjax.kernels.matmul import table
         from fdjax.kernels.tuning import files
 
         check_places(out, plot)
         path = out or files.user_path(device.kind())
+        check_table(path, is_named=out is not None)
         known = table.updated(path, device.kind(), []) if missing else {}
         names = _wanted(part, known)
         models = [

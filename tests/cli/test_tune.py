@@ -370,6 +370,34 @@ def test_a_broken_table_is_an_error_before_anything_is_measured(
     assert "is of NVIDIA A100" in invoke("tune", "--model", LLAMA3).stderr
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        "not json",
+        "[]",
+        json.dumps({"shapes": {}}),
+        json.dumps({"format": 2, "shapes": []}),
+        json.dumps({"chip": {"num_sms": "x"}, "shapes": []}),
+    ],
+    ids=["text", "list", "no_list", "format", "part"],
+)
+def test_a_file_that_is_no_table_is_not_to_be_made_anew_by_this_command(
+    invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path, held: str
+):
+    out = tmp_path / "notes.txt"
+    out.write_text(held)
+    result = invoke("tune", "--model", LLAMA3, "--out", str(out))
+    assert result.exit_code == 1
+    assert f"the table {out} cannot be read: " in result.stderr
+    said = result.stderr.rstrip()
+    assert said.endswith(": it is no table of tuning; give another --out")
+    assert out.read_text() == held
+    user.parent.mkdir(parents=True)
+    user.write_text(held)
+    said = invoke("tune", "--model", LLAMA3).stderr.rstrip()
+    assert said.endswith("it is no table of tuning; delete it, or give an --out")
+
+
 @pytest.mark.parametrize("m", ["", "0", "8,", "-1", "1.5", "a"])
 def test_wrong_usage(invoke: Invoke, m: str):
     result = invoke("tune", "--m", m)
