@@ -10,6 +10,7 @@ import typer
 
 from fdjax.cli.choices import one_of
 from fdjax.cli.errors import reported
+from fdjax.cli.given import given
 from fdjax.cli.loading import configuration
 from fdjax.cli.options import (
     SHIPPED,
@@ -141,13 +142,8 @@ def _refuse(context: typer.Context, names: tuple[str, ...], because: str) -> Non
     Raises:
         BadParameter: one is.
     """
-    options = {each.name: each.opts[0] for each in context.command.params}
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            raise typer.BadParameter(
-                f"{because}, and has no {options[name]}; leave one out"
-            )
+    for option in given(context, names):
+        raise typer.BadParameter(f"{because}, and has no {option}; leave one out")
 
 
 def _show_program(
