@@ -1,45 +1,21 @@
 """Who does what of a step's attention, for rows of lengths that are told."""
 
 import dataclasses
-import pathlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fdjax.cli.prompt_plans import Prompt, PromptSharing
+from fdjax.cli.plan_pictures import Bars
+from fdjax.cli.planned_heads import check_decoding
+from fdjax.cli.prompt_plans import Prompt
+from fdjax.config import Attention
 from fdjax.errors import ConfigError
-from fdjax.kernels import ffi
 from fdjax.kernels.attention_plan import Plan, make_plan
 from fdjax.kernels.attention_plan.shape import MAX_ROWS
 from fdjax.kernels.decode_attention import config
-from fdjax.kernels.prefill_plan.tiles import KEY_TILE
-from fdjax.models.config import ModelConfig
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Costs of longer rows, times their heads, would leave a plan's 32 bits.
 _MAX_TOKENS = 2**24
-
-
-class Bars(NamedTuple):
-    """Items as they are drawn, in the order in which they are taken.
-
-    Attributes:
-        takers: which cluster or block has each.
-        costs: how long each is.
-        is_piece: whether each is a piece of something.
-    """
-
-    takers: np.ndarray[Any, np.dtype[np.int64]]
-    costs: np.ndarray[Any, np.dtype[np.int64]]
-    is_piece: np.ndarray[Any, np.dtype[np.bool_]]
-
-    @property
-    def turns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Of each item, how many its taker has had before."""
-        return np.arange(len(self.takers)) // (int(self.takers.max()) + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +31,6 @@ class Sharing:
     lengths: tuple[int, ...]
     launch_config: config.LaunchConfig
     plan: Plan
-
-    @property
-    def busiest(self) -> float:
-        """What the busiest cluster does, in parts of the mean over all."""
-        loads = self.plan.loads()
-        return float(loads.max() / max(loads.mean(), 1))
 
     def bars(self) -> Bars:
         """What each cluster does, to be drawn."""
@@ -91,7 +61,7 @@ class Sharing:
             lines[f"whole rows, {heads} {noun}"] = f"{count} items"
         if self.plan.num_pieces:
             lines["pieces of cut rows, 1 head"] = f"{self.plan.num_pieces} items"
-        lines["busiest cluster"] = f"{self.busiest:.2f} of the mean"
+        lines["busiest cluster"] = f"{self.plan.busiest:.2f} of the mean"
         return lines
 
 
@@ -148,23 +118,19 @@ def _start(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sharing:
+def share(attention: Attention, lengths: tuple[int, ...], *, page_size: int) -> Sharing:
     """The plan that a step over such rows would have on an H200.
 
     Args:
-        model: whose heads and window; of layers with several, the first one's.
+        attention: of a layer, whose heads and window.
         lengths: tokens of each row.
         page_size: tokens of a page.
 
     Raises:
-        ConfigError: no kernel has pages of that size.
+        ConfigError: no kernel has such heads, or pages of that size.
     """
-    most = ffi.limit("decode_attention", "max_page_size")
-    if not 0 < page_size <= most:
-        raise ConfigError(
-            f"--page-size {page_size}: the kernel has pages of 1 to {most} tokens"
-        )
-    attention, rows = model.layers[0].attention, len(lengths)
+    check_decoding(attention, page_size=page_size)
+    rows = len(lengths)
     group = attention.num_heads // attention.num_kv_heads
     pages = -(-max(lengths) // page_size)
     sizes = config.Sizes.of(
@@ -179,48 +145,3 @@ def share(model: ModelConfig, lengths: tuple[int, ...], *, page_size: int) -> Sh
     shape = chosen.plan_shape(rows, attention.num_kv_heads)
     plan = make_plan(lengths, shape, room=sizes.max_tokens, window=attention.window)
     return Sharing(lengths, chosen, plan)
-
-
-def draw(
-    decoding: Sharing | None, prompts: PromptSharing | None, path: pathlib.Path
-) -> None:
-    """Draws what each cluster and each block does, one item above the other.
-
-    Args:
-        decoding: of rows that decode.
-        prompts: of rows with several new tokens.
-        path: the picture; its suffix says the format.
-    """
-    from matplotlib.figure import Figure
-
-    count = (decoding is not None) + (prompts is not None)
-    figure = Figure(figsize=(9, 4 * count), layout="constrained")
-    (*axes,) = figure.subplots(count, squeeze=False)[:, 0]
-    if decoding is not None:
-        _draw_items(axes[0], decoding.bars(), ("whole rows", "pieces of cut rows"))
-        axes[0].set(xlabel="cluster", ylabel="tokens of a head")
-    if prompts is not None:
-        bars = Bars(prompts.takers, prompts.costs, prompts.is_piece)
-        _draw_items(axes[-1], bars, ("tiles of queries", "pieces of tiles' keys"))
-        axes[-1].set(xlabel="block", ylabel=f"tiles of {KEY_TILE} keys")
-    figure.savefig(path)
-
-
-def _draw_items(axes: "Axes", bars: Bars, names: tuple[str, str]) -> None:
-    below = np.zeros(int(bars.takers.max()) + 1)
-    for turn in np.unique(bars.turns):
-        now = bars.turns == turn
-        for is_piece, name, colour in zip(
-            (False, True), names, ("#4c72b0", "#dd8452"), strict=True
-        ):
-            chosen = now & (bars.is_piece == is_piece)
-            label = name if turn == 0 and chosen.any() else None
-            takers, costs = bars.takers[chosen], bars.costs[chosen]
-            axes.bar(
-                takers, costs, 1.0, below[takers], color=colour, ec="w", lw=0.3,
-                label=label,
-            )  # fmt: skip
-        below[bars.takers[now]] += bars.costs[now]
-    axes.axhline(float(below.mean()), color="k", lw=0.8, ls="--", label="mean")
-    axes.set(xlim=(-0.5, len(below) - 0.5))
-    axes.legend(loc="lower right")

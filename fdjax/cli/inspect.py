@@ -1,17 +1,16 @@
 """`fdjax inspect`: what a model is made of, and where its memory would go."""
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fdjax.cli.choices import one_of
 from fdjax.cli.errors import reported
+from fdjax.cli.given import given
 from fdjax.cli.loading import configuration
 from fdjax.cli.options import (
     SHIPPED,
@@ -24,6 +23,8 @@ from fdjax.cli.options import (
     RevisionOption,
     command,
 )
+from fdjax.cli.places import check_places
+from fdjax.cli.planned_device import DeviceName, planning_for
 from fdjax.cli.sizes import parse_bytes
 from fdjax.cli.writer import emit
 from fdjax.errors import MemoryBudgetError
@@ -31,17 +32,8 @@ from fdjax.errors import MemoryBudgetError
 if TYPE_CHECKING:
     from fdjax.cli.report import Report
 
-DeviceName = Literal["here", "cpu", "a100", "h100", "h200"]
-
 # Parameters of what a plan of the memory is for.
 _SIZES = ("budget", "max_model_len", "max_num_seqs", "memory_fraction")
-
-_KINDS = {
-    "cpu": ("cpu", "cpu"),
-    "a100": ("gpu", "NVIDIA A100-SXM4-80GB"),
-    "h100": ("gpu", "NVIDIA H100 80GB HBM3"),
-    "h200": ("gpu", "NVIDIA H200"),
-}
 
 
 @command
@@ -105,7 +97,7 @@ def inspect(
             return
         if program:
             _refuse(context, (*_SIZES, "plot"), "--program is for calls of any size")
-            with _planning_for(device):
+            with planning_for(device):
                 _show_program(
                     model, revision, dtype, page_size=page_size, as_json=json_report
                 )
@@ -118,7 +110,7 @@ def inspect(
         if device != "here" and budget_bytes is None:
             raise typer.BadParameter(f"--device {device} needs a --budget, as 80GB")
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        with _planning_for(device):
+        with planning_for(device):
             report = _report(
                 model,
                 revision,
@@ -150,13 +142,8 @@ def _refuse(context: typer.Context, names: tuple[str, ...], because: str) -> Non
     Raises:
         BadParameter: one is.
     """
-    options = {each.name: each.opts[0] for each in context.command.params}
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            raise typer.BadParameter(
-                f"{because}, and has no {options[name]}; leave one out"
-            )
+    for option in given(context, names):
+        raise typer.BadParameter(f"{because}, and has no {option}; leave one out")
 
 
 def _show_program(
@@ -190,26 +177,21 @@ def _show_plan(
     *,
     page_size: int,
 ) -> None:
-    from fdjax.cli import attention_plans, prompt_plans
-    from fdjax.cli.plots import check_plots
+    from fdjax.cli.attention_plans import parse_rows
+    from fdjax.cli.layer_plans import plans
+    from fdjax.cli.plan_pictures import draw
     from fdjax.cli.tables import pairs, print_all
     from fdjax.serve.setup import Settings
 
-    lengths, prompts = attention_plans.parse_rows(rows)
+    lengths, prompts = parse_rows(rows)
     if not lengths:  # tiles of prompts are the same whatever a page has
         _refuse(context, ("page_size",), "--plan has prompts alone")
-    if plot is not None:
-        check_plots(plot)
+    check_places(None, plot)
     config = Settings.of(configuration(model, revision), softmax="synchronised").config
-    decoding = new = None
-    if lengths:
-        decoding = attention_plans.share(config, lengths, page_size=page_size)
-        print_all(pairs("Attention", decoding.lines()))
-    if prompts:
-        new = prompt_plans.share(config, prompts)
-        print_all(pairs("Attention of prompts", new.lines()))
+    found = plans(config, lengths, prompts, page_size=page_size)
+    print_all(*(pairs(one.title, one.lines()) for one in found))
     if plot is not None:
-        attention_plans.draw(decoding, new, plot)
+        draw([one.panel() for one in found], plot)
 
 
 def _report(
@@ -226,14 +208,3 @@ def _report(
     unified = unified_for("auto", model, place)
     settings["softmax"] = unified or "synchronised"
     return report_of(Settings.of(place, **settings), model, budget_bytes)
-
-
-def _planning_for(device: DeviceName) -> AbstractContextManager[Any]:
-    """A context in which fdjax plans for a device that need not be here."""
-    if device == "here":
-        return contextlib.nullcontext()
-    from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
-
-    platform, kind = _KINDS[device]
-    abstract = AbstractDevice(device_kind=kind, num_cores=None, platform=platform)
-    return use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract))

@@ -6,6 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fdjax.cli.plan_pictures import Bars
+from fdjax.cli.planned_heads import check_prompts
+from fdjax.config import Attention
 from fdjax.errors import ConfigError
 from fdjax.kernels.chip import chip
 from fdjax.kernels.paged import ScoreSpec, handlers_window
@@ -17,7 +20,6 @@ from fdjax.kernels.prefill_plan.tiles import (
     room_of,
     work_of,
 )
-from fdjax.models.config import ModelConfig
 
 # Each is compared with each: a second, and some 100 MB.
 _MAX_TILES = 2**14
@@ -77,6 +79,10 @@ class PromptSharing:
         loads = np.bincount(self.takers, self.costs, minlength=chip().num_sms)
         return float(loads.max() / loads.mean())
 
+    def bars(self) -> Bars:
+        """What each block does, to be drawn."""
+        return Bars(self.takers, self.costs, self.is_piece)
+
     def lines(self) -> dict[str, str]:
         """In words."""
         tiles = int((self.work[:, 7] > 0).sum())
@@ -93,20 +99,20 @@ class PromptSharing:
         return lines
 
 
-def share(model: ModelConfig, prompts: tuple[Prompt, ...]) -> PromptSharing:
+def share(attention: Attention, prompts: tuple[Prompt, ...]) -> PromptSharing:
     """The work that a step with such rows would have on an H200.
 
     A block is taken to go through its items by itself, as all do but those that work in
     pairs, where two neighbours go through the keys of both.
 
     Args:
-        model: whose heads and window; of layers with several, the first one's.
+        attention: of a layer, whose heads and window.
         prompts: the rows.
 
     Raises:
-        ConfigError: they have too many tiles to be listed.
+        ConfigError: no kernel has such heads; or they have too many tiles to be listed.
     """
-    attention = model.layers[0].attention
+    check_prompts(attention)
     scores = ScoreSpec(
         None, attention.head_dim**-0.5, soft_cap=None, window=attention.window
     )

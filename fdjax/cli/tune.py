@@ -11,6 +11,7 @@ import typer
 from fdjax.cli import progress
 from fdjax.cli.choices import one_of
 from fdjax.cli.errors import reported
+from fdjax.cli.given import given
 from fdjax.cli.loading import configuration
 from fdjax.cli.options import (
     SHIPPED,
@@ -33,11 +34,20 @@ PartName = Literal[
 ]
 """In the order in which they are measured: launch configs follow from those before."""
 _ROWS = "shapes"
-_OF_MODELS = {_ROWS, "layer_program"}
+_OF_MODELS = (_ROWS, "layer_program")
+_READ_BY = {
+    **dict.fromkeys(("model", "dtype", "revision"), _OF_MODELS),
+    **dict.fromkeys(("m", "limit", "plot"), (_ROWS,)),
+}
+"""Of parameters that not all parts read, those that do."""
+# The kernels take 64. What is above only shows how XLA's dot goes on, and x of as many
+# rows is made here: 1 GB at 8,192 of 14,336 numbers.
+_MOST_ROWS = 8192
 
 
 @command
 def tune(
+    context: typer.Context,
     *,
     model: Annotated[
         list[str] | None,
@@ -110,18 +120,21 @@ def tune(
     share to be read once. These need no model.
     """
     ms = _parse_ms(m)
+    _refuse_unread(context, part or get_args(PartName))
     with reported(debug=debug):
         from fdjax import device
+        from fdjax.cli.tuned_part import check_table
         from fdjax.kernels.matmul import table
         from fdjax.kernels.tuning import files
 
         check_places(out, plot)
         path = out or files.user_path(device.kind())
+        check_table(path, is_named=out is not None)
         known = table.updated(path, device.kind(), []) if missing else {}
         names = _wanted(part, known)
         models = [
             _settings(one, revision, dtype=dtype)
-            for one in (model or [SHIPPED] if {*names} & _OF_MODELS else [])
+            for one in (model or [SHIPPED] if {*names} & {*_OF_MODELS} else [])
         ]
         asked = _Asked(models, ms, path, missing, limit, plot, quiet=json_report)
         # Refused before minutes of measuring, if at all.
@@ -156,10 +169,37 @@ class _Asked:
 
 
 def _parse_ms(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) for part in parts):
+    parts = [part.strip().lstrip("0") for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
         raise typer.BadParameter(f"--m is {text!r}; write numbers from 1, as 1,8,64")
+    for part in parts:  # by its length first: Python does not read any number of digits
+        if len(part) > len(str(_MOST_ROWS)) or int(part) > _MOST_ROWS:
+            shown = part if len(part) <= 20 else f"{part[:20]}..."
+            raise typer.BadParameter(
+                f"--m has {shown}; it takes 1 to {_MOST_ROWS:,} rows, and all above 64 "
+                "have XLA's dot alone"
+            )
     return sorted(set(map(int, parts)))
+
+
+def _refuse_unread(context: typer.Context, parts: Sequence[str]) -> None:
+    """Refuses the first option that no part to be measured reads.
+
+    Args:
+        context: of the command.
+        parts: that are asked for.
+
+    Raises:
+        BadParameter: one is given.
+    """
+    unread = [name for name, readers in _READ_BY.items() if not {*parts} & {*readers}]
+    for name in unread:
+        readers = " and ".join(_READ_BY[name])
+        for option in given(context, (name,)):
+            raise typer.BadParameter(
+                f"{option} is read by the measurement of {readers} only, and --part "
+                f"names {', '.join(parts)}; leave {option} out, or add --part {_ROWS}"
+            )
 
 
 def _settings(model: str, revision: str | None, *, dtype: str) -> "Settings":

@@ -6,10 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from fdjax import device
+from fdjax.errors import ConfigError
+from fdjax.kernels import chip
+from fdjax.kernels.decode_attention import table as attention
+from fdjax.kernels.layer_program import table as chain
 from fdjax.kernels.matmul import table
+from fdjax.kernels.shared_prefix import table as shared
 from fdjax.kernels.tuning import files
 from fdjax.kernels.tuning.parts import MEASURED_WITH, Part
 from fdjax.version import __version__
+
+
+def check_table(path: pathlib.Path, *, is_named: bool) -> None:
+    """Makes sure that a file is a table which can be added to, where it is there.
+
+    The error for one that is not says elsewhere to run `fdjax tune`, which is what
+    asks here.
+
+    Args:
+        path: of the table.
+        is_named: by `--out`; else it is the user's.
+
+    Raises:
+        ConfigError: it cannot be read, or is no table.
+    """
+    try:
+        table.parse(files.read(path), path)
+        for part in (chip.PART, attention.PART, shared.PART, chain.PART):
+            part.load(path)
+    except ConfigError as error:
+        found, _, _ = str(error).rpartition("; ")
+        remedy = "give another --out" if is_named else "delete it, or give an --out"
+        raise ConfigError(f"{found}: it is no table of tuning; {remedy}") from error
 
 
 def before[T](path: pathlib.Path, part: Part[T]) -> T:

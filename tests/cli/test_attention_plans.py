@@ -2,17 +2,38 @@
 
 import json
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fdjax.cli.attention_plans import parse_rows
 from fdjax.cli.prompt_plans import Prompt, share
+from fdjax.config import Attention
 from fdjax.errors import ConfigError
 from fdjax.models.config import ModelConfig
 from tests.cli.conftest import Invoke
 
 MODELS = pathlib.Path(__file__).parents[2] / "configs" / "models"
 LLAMA = str(MODELS / "llama3-8b.json")
+
+
+def _attention(fields: dict[str, Any]) -> Attention:
+    """Of the first layer of a model with this configuration."""
+    return ModelConfig.from_hf(fields).layers[0].attention
+
+
+@pytest.fixture
+def odd(tmp_path: pathlib.Path) -> Callable[..., str]:
+    """Writes the configuration of a Llama with some fields of its own."""
+
+    def write(**fields: int) -> str:
+        path = tmp_path / "config.json"
+        llama = json.loads(pathlib.Path(LLAMA).read_text())
+        path.write_text(json.dumps(llama | fields))
+        return str(path)
+
+    return write
 
 
 def test_rows_are_counts_and_lengths():
@@ -80,14 +101,14 @@ def test_prompts_are_cut_into_tiles_and_pieces(invoke: Invoke, tmp_path: pathlib
 
 
 def test_every_key_of_a_tile_is_some_items():
-    model = ModelConfig.from_hf(json.loads(pathlib.Path(LLAMA).read_text()))
-    sharing = share(model, (Prompt(64, 32_704), Prompt(1, 7)))
+    attention = _attention(json.loads(pathlib.Path(LLAMA).read_text()))
+    sharing = share(attention, (Prompt(64, 32_704), Prompt(1, 7)))
     keys = {(0, 0): 0, (0, 32): 0, (1, 64): 0}
     for row, first, _, _, begin, end, *_ in sharing.work.tolist():
         keys[row, first] += end - begin
     assert keys == {(0, 0): 32_736, (0, 32): 32_768, (1, 64): 8}
     assert sharing.costs.sum() >= 8 * (2 * 256 + 1)
-    assert 1.0 <= sharing.busiest <= 1.15
+    assert 1.0 <= sharing.plan.busiest <= 1.15
 
 
 def test_equal_rows_are_not(invoke: Invoke):
@@ -106,9 +127,9 @@ def test_one_row_of_the_most_tokens_has_a_plan(invoke: Invoke):
 def test_a_window_hides_keys_of_prompts():
     """Of 64 new tokens after 32,704 the first one sees 4,095 before itself."""
     fields = json.loads((MODELS / "mistral-7b-v0.1.json").read_text())
-    work = share(ModelConfig.from_hf(fields), (Prompt(64, 32704),)).work
+    work = share(_attention(fields), (Prompt(64, 32704),)).work
     assert work[:, 4].min() == 32704 - 4095
-    wide = ModelConfig.from_hf(fields | {"sliding_window": None})
+    wide = _attention(fields | {"sliding_window": None})
     assert share(wide, (Prompt(64, 32704),)).work[:, 4].min() == 0
 
 
@@ -127,6 +148,82 @@ def test_what_no_kernel_has_is_refused(invoke: Invoke, options: list[str], reaso
     result = invoke("inspect", LLAMA, *options)
     assert result.exit_code == 1
     assert reason in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"head_dim": 72}, "head size 72; it takes 64, 80, 96, 128 and 256."),
+        (
+            {"num_key_value_heads": 1},
+            "32 query heads over 1 key/value heads; it takes 1 to 16 for each.",
+        ),
+        (
+            {"head_dim": 256, "num_key_value_heads": 2},
+            "16 query heads of size 256 for each key/value head; it takes 8.",
+        ),
+    ],
+    ids=["head_dim", "group", "group_of_wide_heads"],
+)
+def test_heads_that_no_kernel_takes_have_no_plan(
+    invoke: Invoke, odd: Callable[..., str], fields: dict[str, int], reason: str
+):
+    result = invoke("inspect", odd(**fields), "--plan", "63x512,32768,64@7")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    told = "no CUDA kernel of an H200 takes these heads in decode_attention: "
+    assert f"{told}{reason}" in result.stderr
+    by = "the kernel in Pallas" if fields.get("head_dim") == 256 else "the reference"
+    assert f"There {by} serves them, which goes by no plan" in result.stderr
+
+
+def test_heads_that_only_prompts_have_a_kernel_for_have_a_plan_of_prompts(
+    invoke: Invoke, odd: Callable[..., str]
+):
+    result = invoke("inspect", odd(head_dim=72), "--plan", "64@0")
+    assert result.exit_code == 0, result.stderr
+    assert "Attention of prompts" in result.stdout
+    result = invoke("inspect", odd(head_dim=264), "--plan", "64@0")
+    assert result.exit_code == 1
+    told = "in prefill_attention: head size 264; it takes 8 to 256 in steps of 8. "
+    assert f"{told}There the reference serves them" in result.stderr
+
+
+def test_layers_of_each_window_have_a_plan(invoke: Invoke, tmp_path: pathlib.Path):
+    gemma, picture = str(MODELS / "gemma2-9b.json"), tmp_path / "plan.svg"
+    rows = "63x512,32768,64@32704"
+    result = invoke("inspect", gemma, "--plan", rows, "--plot", str(picture))
+    assert result.exit_code == 0, result.stderr
+    _, near, new_near, far, new_far = result.stdout.split("Attention")
+    for part in (near, new_near):
+        assert "in layers with a window of 4,096 tokens" in part
+        assert "21 of 42: 0, 2, 4, 6, 8, 10 and so on, up to 40" in part
+    for part in (far, new_far):
+        assert "in layers without a window" in part
+        assert "21 of 42: 1, 3, 5, 7, 9, 11 and so on, up to 41" in part
+    assert "at most 1,360 tokens" in near and "at most 4,544 tokens" in far
+    assert near.split("items")[1] != far.split("items")[1]
+    assert new_near.split("pieces")[1] != new_far.split("pieces")[1]
+    assert picture.read_text().count("<!-- pieces of cut rows -->") == 2
+    assert picture.read_text().count("<!-- cluster -->") == 2
+    assert picture.read_text().count("<!-- block -->") == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("absent/plan.svg", "absent is no folder; make it first"),
+        ("plan.xyz", "'.xyz', which is no format of a picture"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_plan(
+    invoke: Invoke, tmp_path: pathlib.Path, place: str, reason: str
+):
+    picture = str(tmp_path / place)
+    result = invoke("inspect", LLAMA, "--plan", "64x1024", "--plot", picture)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert reason in result.stderr
 
 
 def test_a_plan_is_not_told_as_json(invoke: Invoke):

@@ -339,6 +339,8 @@ def test_on_a_cpu_nothing_is_tuned(
     ("options", "message"),
     [
         (["--out", "no-such-folder/a.json"], "no-such-folder is no folder"),
+        (["--out", "."], ". is a folder; name a file in it"),
+        (["--plot", "no-such-folder/a.png"], "no-such-folder is no folder"),
         (["--plot", "choices.doc"], "'.doc', which is no format of a picture"),
         (["--model", "no-such-model"], "there is no folder 'no-such-model'"),
         (["--dtype", "float32"], "the operands are float32; it takes all bfloat16"),
@@ -368,7 +370,83 @@ def test_a_broken_table_is_an_error_before_anything_is_measured(
     assert "is of NVIDIA A100" in invoke("tune", "--model", LLAMA3).stderr
 
 
-@pytest.mark.parametrize("m", ["", "0", "8,", "-1", "1.5", "a"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        "not json",
+        "[]",
+        json.dumps({"shapes": {}}),
+        json.dumps({"format": 2, "shapes": []}),
+        json.dumps({"chip": {"num_sms": "x"}, "shapes": []}),
+    ],
+    ids=["text", "list", "no_list", "format", "part"],
+)
+def test_a_file_that_is_no_table_is_not_to_be_made_anew_by_this_command(
+    invoke: Invoke, user: pathlib.Path, tmp_path: pathlib.Path, held: str
+):
+    out = tmp_path / "notes.txt"
+    out.write_text(held)
+    result = invoke("tune", "--model", LLAMA3, "--out", str(out))
+    assert result.exit_code == 1
+    assert f"the table {out} cannot be read: " in result.stderr
+    said = result.stderr.rstrip()
+    assert said.endswith(": it is no table of tuning; give another --out")
+    assert out.read_text() == held
+    user.parent.mkdir(parents=True)
+    user.write_text(held)
+    said = invoke("tune", "--model", LLAMA3).stderr.rstrip()
+    assert said.endswith("it is no table of tuning; delete it, or give an --out")
+
+
+@pytest.mark.parametrize(
+    ("options", "readers", "parts"),
+    [
+        (["--model", "/nope"], "shapes and layer_program", ["chip"]),
+        (["--dtype", "auto"], "shapes and layer_program", ["decode_attention"]),
+        (["--revision", "x"], "shapes and layer_program", ["chip", "shared_prefix"]),
+        (["--plot", "x.png"], "shapes", ["layer_program"]),
+        (["--m", "7"], "shapes", ["chip"]),
+        (["--limit", "9"], "shapes", ["layer_program", "chip"]),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else None,
+)
+def test_an_option_that_no_part_reads_is_refused(
+    invoke: Invoke,
+    whole: pathlib.Path,
+    options: list[str],
+    readers: str,
+    parts: list[str],
+):
+    named = [word for part in parts for word in ("--part", part)]
+    result = invoke("tune", *named, *options)
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    told = f"{options[0]} is read by the measurement of {readers} only, and --part"
+    assert f"{told} names {', '.join(parts)}; leave {options[0]} out" in said
+    assert not whole.exists()
+
+
+def test_an_option_that_one_of_several_parts_reads_is_taken(
+    invoke: Invoke, whole: pathlib.Path
+):
+    parts = ("--part", "chip", *GEMMS)
+    result = invoke("tune", *parts, "--model", LLAMA3, "--m", "8", "--limit", "0")
+    assert result.exit_code == 0, result.stderr
+    assert whole.exists()
+
+
+@pytest.mark.parametrize("m", ["99999999999", "1,8193", "9" * 5000])
+def test_more_rows_than_any_kernel_is_for_are_refused(invoke: Invoke, m: str):
+    result = invoke("tune", "--m", m)
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert "it takes 1 to 8,192 rows" in said
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize(
+    "m", ["", "0", "8,", "-1", "1.5", "a", "0" * 5000, "\N{ARABIC-INDIC DIGIT THREE}"]
+)
 def test_wrong_usage(invoke: Invoke, m: str):
     result = invoke("tune", "--m", m)
     assert result.exit_code == 2
