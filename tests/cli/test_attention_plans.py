@@ -108,7 +108,7 @@ def test_every_key_of_a_tile_is_some_items():
         keys[row, first] += end - begin
     assert keys == {(0, 0): 32_736, (0, 32): 32_768, (1, 64): 8}
     assert sharing.costs.sum() >= 8 * (2 * 256 + 1)
-    assert 1.0 <= sharing.plan.busiest <= 1.15
+    assert 1.0 <= sharing.busiest <= 1.15
 
 
 def test_equal_rows_are_not(invoke: Invoke):

@@ -94,17 +94,19 @@ def test_models_share_shapes_and_known_ones_may_be_left_out(
 ):
     assert invoke("tune", *GEMMS, "-m", LLAMA3, "--m", "8").exit_code == 0
     before = json.loads(user.read_text())["shapes"]
-    result = invoke(
-        "tune", *GEMMS, "-m", LLAMA3, "-m", LLAMA2, "--m", "1,8", "--missing"
-    )
+    both = ("tune", *GEMMS, "-m", LLAMA3, "-m", LLAMA2, "--dtype", "bfloat16")
+    result = invoke(*both, "--m", "1,8", "--missing")
     assert result.exit_code == 0, result.stderr
     assert "out [4096, 4096]" not in result.stdout
     new = [[12288, 4096], [22016, 4096], [4096, 11008], [32000, 4096]]
     assert _shapes(user) == [*SHAPES, *new]
     assert json.loads(user.read_text())["shapes"][:5] == before
-    nothing = invoke("tune", *GEMMS, "-m", LLAMA2, "--missing", "--plot", "a.svg")
+    nothing = invoke(*both, "--missing", "--plot", "a.svg")
     assert nothing.exit_code == 0
     assert "0 shapes written" in nothing.stderr
+    # As its config.json has it, this model is of another format: float16.
+    assert invoke("tune", *GEMMS, "-m", LLAMA2, "--missing").exit_code == 0
+    assert _shapes(user)[9:] == [new[0], [4096, 4096], *new[1:]]
 
 
 def test_after_its_limit_no_shape_is_begun_and_another_run_goes_on(

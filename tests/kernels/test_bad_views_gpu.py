@@ -42,9 +42,7 @@ def _alone(rows: np.ndarray) -> np.ndarray:
     return stands & (claimed == 1)
 
 
-def _found(
-    op: Op[Any, Any], implementation: str, q: jax.Array, view: PageView
-) -> np.ndarray:
+def _found(implementation: str, q: jax.Array, view: PageView) -> np.ndarray:
     shape = (ROWS * WIDTH, 1, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM)
     pages = jax.random.normal(jax.random.key(0), shape, jnp.bfloat16)
     kv = KVCache.page_major(pages).layer(0)
