@@ -1,7 +1,5 @@
 """Times of decode steps, where kernels are chosen in one way or another."""
 
-import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +12,7 @@ from fdjax.kernels.layer_program import table
 from fdjax.kernels.layer_program.table import ChainRows
 from fdjax.kernels.op import recording
 from fdjax.kernels.paged import KVCache
+from fdjax.kernels.tuning.stopwatch import median_seconds
 from fdjax.layers import decode_batch
 from fdjax.memory.kv import KVLayout
 from fdjax.models.config import ModelConfig
@@ -27,7 +26,6 @@ CONTEXT = 1024
 """Tokens that each row has, or as many as fit."""
 PAGE_SIZE = 16
 PAGES = CONTEXT // PAGE_SIZE
-REPEATS, SAMPLE_S = 5, 0.03
 _CALL = "layer_program: "
 
 
@@ -69,16 +67,12 @@ class ChainTimes:
         leaves = jax.tree.leaves(self._model)
         operands = _operands(self._kv, m)
         run = lowered(self._model, self._kv, rows, m).compile()
-        launches = 2  # loaded, then captured in a graph
-        found: list[float] = []
-        for _ in range(REPEATS + 2):
-            start = time.perf_counter()
-            for _ in range(launches):
-                _, self._kv = run(leaves, self._kv, *operands)
-            jax.block_until_ready(self._kv)
-            found.append((time.perf_counter() - start) / launches)
-            launches = int(SAMPLE_S / found[-1]) + 1
-        return statistics.median(found[2:]) / self._kv.num_layers * 1e6
+
+        def launch() -> Array:
+            hidden, self._kv = run(leaves, self._kv, *operands)
+            return hidden
+
+        return median_seconds(launch) / self._kv.num_layers * 1e6
 
 
 def lowered(model: Decoder, kv: KVCache, rows: ChainRows, m: int) -> jax.stages.Lowered:

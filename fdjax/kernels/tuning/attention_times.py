@@ -1,14 +1,12 @@
 """Times of attention's layers, in programs that hold many of them.
 
 Each has the result of the one before as its queries, as the layers of a step do, over
-keys and values that the L2 cache does not hold. They stand in a loop inside one jitted
-call, whose body is one CUDA graph.
+keys and values that the L2 cache does not hold. A program is one CUDA graph, and many
+launches of it stand in a row.
 """
 
 import dataclasses
 import math
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,18 +18,17 @@ from fdjax.kernels.cases import noise, struct
 from fdjax.kernels.decode_attention import OP, DecodeAttention, table
 from fdjax.kernels.decode_attention.table import Blocks
 from fdjax.kernels.paged import KVCache, PagedAttention, PageView, ScoreSpec
+from fdjax.kernels.tuning.stopwatch import median_seconds
 from fdjax.notation import Array, Float
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 32, 8, 128
 """Of Llama-3-8B."""
 PAGE_SIZE = 16
 DTYPE = jnp.bfloat16
-REPEATS, LAUNCHES, RUN_US = 5, 2, 4000
 # Four times what an L2 holds, in as many layers as that takes; half of Llama-3-8B's at
 # least, which have one plan.
 _ROTATED_BYTES = 200_000_000
 _LAYERS = 16, 48
-_BYTES_A_US, _LEAST_US = 4_000_000, 8
 
 
 class BlockTimes:
@@ -69,43 +66,20 @@ def microseconds[C: PagedAttention](attend: Callable[[C], Array], call: C) -> fl
     Raises:
         Unsupported: see `attend`.
     """
-    layers = call.kv.cache.num_layers
-    rounds = math.ceil(RUN_US / (layers * _at_least_us(call)))
-    run: Any = jax.jit(chain(attend, rounds=rounds)).lower(call).compile()
-    found: list[float] = []
-    for _ in range(REPEATS + 2):  # loaded, and captured in a graph
-        start = time.perf_counter()
-        jax.block_until_ready([run(call) for _ in range(LAUNCHES)])
-        found.append(time.perf_counter() - start)
-    return statistics.median(found[2:]) / (LAUNCHES * rounds * layers) * 1e6
+    run: Any = jax.jit(chain(attend)).lower(call).compile()
+    return median_seconds(lambda: run(call)) / call.kv.cache.num_layers * 1e6
 
 
-def chain[C: PagedAttention](
-    attend: Callable[[C], Array], *, rounds: int
-) -> Callable[[C], Array]:
-    """The function of so many rounds of all layers; new, so that jit has not traced it.
-
-    Args:
-        attend: the operation.
-        rounds: how often each layer is read.
-    """
+def chain[C: PagedAttention](attend: Callable[[C], Array]) -> Callable[[C], Array]:
+    """The function of all layers; new, so that jit has not traced it."""
 
     def every_layer(call: C) -> Array:
-        cache = call.kv.cache
-
-        def one_round(_: Any, q: Array) -> Array:
-            for layer in range(cache.num_layers):
-                q = attend(dataclasses.replace(call, q=q, kv=cache.layer(layer)))
-            return q
-
-        return jax.lax.fori_loop(0, rounds, one_round, call.q)
+        q, cache = call.q, call.kv.cache
+        for layer in range(cache.num_layers):
+            q = attend(dataclasses.replace(call, q=q, kv=cache.layer(layer)))
+        return q
 
     return every_layer
-
-
-def _at_least_us(call: PagedAttention) -> float:
-    """Of a layer, if every page is read once."""
-    return max(call.kv.cache.array.nbytes / _BYTES_A_US, _LEAST_US)
 
 
 def made_cache(num_pages: int, *, num_kv_heads: int = NUM_KV_HEADS) -> KVCache:
