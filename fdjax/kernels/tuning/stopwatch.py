@@ -24,10 +24,11 @@ def median_seconds(launch: Callable[[], Array]) -> float:
     """
     launches, found = 2, list[float]()
     for _ in range(_WARM + REPEATS):
-        start = time.perf_counter()
-        done = [launch() for _ in range(launches)]
-        jax.block_until_ready(done[-1])
+        start, done = time.perf_counter(), None
+        for _ in range(launches):
+            done = None  # at one address: a graph whose results move is made anew
+            done = launch()
+        jax.block_until_ready(done)
         found.append((time.perf_counter() - start) / launches)
         launches = int(SAMPLE_S / found[-1]) + 1
-        del done
     return statistics.median(found[_WARM:])
