@@ -29,8 +29,8 @@ inline constexpr int kLeastTokens = 256;  // of an item, where there are more
 // may have. The first candidate cuts nothing, the last ones part all heads: more items,
 // of more different costs.
 __device__ constexpr int kShares[kCandidates] = {
-    0,   1331, 1178, 1096, 1024, 922, 819, 768, 740, 717, 680, 652, 625, 527, 512, 480,
-    392, 361,  341,  300,  1096, 860, 780, 717, 684, 652, 610, 536, 512, 470, 392, 340};
+    0,   1331, 1096, 1024, 922,  819, 768, 740, 717, 692, 680, 652, 625, 527, 512, 480,
+    392, 361,  341,  300,  1096, 860, 780, 717, 684, 658, 632, 610, 525, 500, 488, 460};
 inline constexpr int kTogether = 20;  // candidates whose items may have several heads
 
 // Of a row, under one candidate.

@@ -25,9 +25,9 @@ BUCKETS = 128
 # What an item may have of an equal share, in 1024ths; 0 cuts nothing. Those from
 # TOGETHER on part all heads: more items, of more different costs.
 SHARES = (
-    0, 1331, 1178, 1096, 1024, 922, 819, 768, 740, 717, 680,
+    0, 1331, 1096, 1024, 922, 819, 768, 740, 717, 692, 680,
     652, 625, 527, 512, 480, 392, 361, 341, 300, 1096, 860,
-    780, 717, 684, 652, 610, 536, 512, 470, 392, 340,
+    780, 717, 684, 658, 632, 610, 525, 500, 488, 460,
 )  # fmt: skip
 TOGETHER = 20
 LANES = 32
