@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fdjax.engine.origin import Origin
 from fdjax.engine.sequence import EngineSequence
-from fdjax.engine.turns import Turns
+from fdjax.engine.turns import LeastFirst
 
 
 class Level:
@@ -73,8 +73,8 @@ class _Line:
 
     def __init__(self) -> None:
         self.sequences: dict[Origin, OrderedDict[EngineSequence, None]] = {}
-        self._requests: dict[str, Turns[Origin]] = {}
-        self._tenants: Turns[str] = Turns()
+        self._requests: dict[str, LeastFirst[Origin]] = {}
+        self._tenants: LeastFirst[str] = LeastFirst()
 
     @property
     def is_open(self) -> bool:
@@ -116,7 +116,7 @@ class _Line:
         """Gives a tenant and its request their places, where they wait here."""
         of_tenant, of_request = rows
         if origin in self.sequences:
-            requests = self._requests.setdefault(origin.tenant, Turns())
+            requests = self._requests.setdefault(origin.tenant, LeastFirst())
             requests.put(origin, of_request, first=first)
         self.place(origin.tenant, of_tenant)
 

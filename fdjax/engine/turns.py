@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from fdjax.engine.sequence import EngineSequence
 
 
-class Turns[K: Hashable]:
+class LeastFirst[K: Hashable]:
     """Those who wait, each with the number of rows that it holds.
 
     All is done in constant time, but to go through them begins with the different

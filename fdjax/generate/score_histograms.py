@@ -9,7 +9,7 @@ from jax import lax
 from fdjax.kernels.paged import KVCache, ScoreSpec, scores_of, tokens_within
 from fdjax.layers import Batch, SelfAttention, prefill_batch
 from fdjax.models.decoder import Decoder
-from fdjax.models.decoder_layer import Stream
+from fdjax.models.decoder_layer import ResidualStream
 from fdjax.notation import Array, Float, Int32
 from fdjax.pytree import pytree
 
@@ -66,7 +66,7 @@ def count_scores(
     """
     batch = prefill_batch(tokens, lengths, page_table, page_size=kv.page_size)
     scores, row_maxima = histograms.scores, histograms.row_maxima
-    stream = Stream(model.embedded(batch), None)
+    stream = ResidualStream(model.embedded(batch), None)
     for index, layer in enumerate(model.layers):
         normal = layer.attention_norm.add(*stream).normal
         q, kv = layer.attention.project(normal, kv, batch)

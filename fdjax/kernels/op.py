@@ -138,6 +138,8 @@ class Op[C, R]:
             a heuristic); `explain` puts it in parentheses.
         batch_invariant: whether the reference is batch-invariant, as in `Impl`.
         workspace: of the reference, as in `Impl`.
+        otherwise: what `explain` calls what is done where no implementation serves and
+            a caller of `if_fast` has another way than the reference.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class Op[C, R]:
         *,
         batch_invariant: bool = False,
         workspace: Callable[[C], int] | None = None,
+        otherwise: str = REFERENCE,
     ) -> None:
         self.name = name
         self._reference = reference
@@ -158,6 +161,7 @@ class Op[C, R]:
         self._source = source
         self._batch_invariant = batch_invariant
         self._workspace = workspace
+        self._otherwise = otherwise
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -255,7 +259,8 @@ class Op[C, R]:
         free = self._forced_name() is None and not _invariant.value
         chosen = free and not (name == REFERENCE and refusals)
         source = f" ({self._source(call)})" if chosen and self._source else ""
-        return f"{self.name}: {name}{source}{self._told(call, name)}{reasons}"
+        served_by = self._otherwise if name == REFERENCE else name
+        return f"{self.name}: {served_by}{source}{self._told(call, name)}{reasons}"
 
     def _told(self, call: C, name: str) -> str:
         told = None if name == REFERENCE else self._impls[name].told

@@ -51,7 +51,7 @@ class LayerRanges:
 
 
 @dataclass(frozen=True)
-class Reading:
+class CheckedText:
     """A text held against a calibration; shares are of rows times query heads.
 
     Attributes:
@@ -94,7 +94,7 @@ class Calibration:
     margin: float = MARGIN
     unified: UnifiedMax | None = None
     reason: str | None = None
-    texts: tuple[Reading, ...] = ()
+    texts: tuple[CheckedText, ...] = ()
     layers: tuple[LayerRanges, ...] = ()
 
     @property
@@ -221,7 +221,7 @@ def _parse(fields: dict[str, Any]) -> Calibration:
             LayerRanges(_range(layer["scores"]), _range(layer["row_maxima"]))
             for layer in fields.pop("layers", ())
         ),
-        texts=tuple(Reading(**text) for text in fields.pop("texts", ())),
+        texts=tuple(CheckedText(**text) for text in fields.pop("texts", ())),
         unified=unified,
         **fields,
     )

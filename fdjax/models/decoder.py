@@ -16,7 +16,7 @@ from fdjax.layers import (
     decode_batch,
 )
 from fdjax.models.config import ModelConfig
-from fdjax.models.decoder_layer import DecoderLayer, Stream, maybe
+from fdjax.models.decoder_layer import DecoderLayer, ResidualStream, maybe
 from fdjax.models.parameters import parameter_of
 from fdjax.models.program import OP as LAYER_PROGRAM
 from fdjax.models.program import LayerProgram, Ran, program_of
@@ -68,7 +68,7 @@ class Decoder(nnx.Module):
         if ran is not None:
             return ran
         counts: list[Array] = []
-        stream = Stream(self.embedded(batch), None)
+        stream = ResidualStream(self.embedded(batch), None)
         for layer in self.layers:
             wanted = batch.wanted if layer is self.layers[-1] else None
             stream, kv, recomputed = layer(stream, kv, batch, wanted)

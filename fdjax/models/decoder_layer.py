@@ -12,7 +12,7 @@ from fdjax.layers import Batch, FeedForward, Normalisation, SelfAttention, selec
 from fdjax.notation import Array, Float, Int32
 
 
-class Stream(NamedTuple):
+class ResidualStream(NamedTuple):
     """The residual stream between two layers: the next norm adds `delta` to `x`."""
 
     x: Float[Array, "T E"]
@@ -55,11 +55,11 @@ class DecoderLayer(nnx.Module):
 
     def __call__(
         self,
-        stream: Stream,
+        stream: ResidualStream,
         kv: KVCache,
         batch: Batch,
         wanted: Int32[Array, " U"] | None = None,
-    ) -> tuple[Stream, KVCache, Int32[Array, " B"]]:
+    ) -> tuple[ResidualStream, KVCache, Int32[Array, " B"]]:
         """Runs the layer.
 
         Args:
@@ -79,10 +79,10 @@ class DecoderLayer(nnx.Module):
         delta = maybe(self.attention_post_norm, delta)
         if self.mlp_norm is None:
             added = maybe(self.mlp_post_norm, self.mlp(normal))
-            return Stream(x + delta, added), kv, recomputed
+            return ResidualStream(x + delta, added), kv, recomputed
         normal, x = self.mlp_norm.add(x, delta)
         added = maybe(self.mlp_post_norm, self.mlp(normal))
-        return Stream(x, added), kv, recomputed
+        return ResidualStream(x, added), kv, recomputed
 
 
 def maybe(norm: Normalisation | None, x: Float[Array, "T E"]) -> Float[Array, "T E"]:

@@ -14,9 +14,9 @@ from fdjax.generate.score_histograms import ScoreHistograms, count_scores
 from fdjax.kernels.decode_attention import UnifiedMax
 from fdjax.models.calibration import (
     Calibration,
+    CheckedText,
     LayerRanges,
     Range,
-    Reading,
     bounds_of,
 )
 from fdjax.models.decoder import Decoder
@@ -162,12 +162,14 @@ def calibration_of(
     )
 
 
-def _reading(measured: Measured, scores: Range, unified: UnifiedMax | None) -> Reading:
+def _reading(
+    measured: Measured, scores: Range, unified: UnifiedMax | None
+) -> CheckedText:
     recomputed = None
     if unified is not None:
         bounds = Range(unified.phi + unified.low, unified.phi + unified.high)
         recomputed = share_outside(measured.row_maxima, bounds)
-    return Reading(
+    return CheckedText(
         text=measured.text,
         tokens=measured.tokens,
         recomputed=recomputed,

@@ -15,7 +15,7 @@ from fdjax.serve.switching import switch_often
 
 
 @runtime_checkable
-class Load(Protocol):
+class Loader(Protocol):
     """Loads weights."""
 
     def __call__(self, *, on_progress: Progress | None) -> Decoder:
@@ -41,7 +41,7 @@ class Spent:
 def woken(
     make: Callable[[Decoder], Engine],
     declared: Decoder,
-    load: Load,
+    load: Loader,
     on_progress: Progress | None,
     on_programs: Callable[[int, int], None],
 ) -> tuple[Engine, Spent]:
@@ -72,7 +72,7 @@ class _NotWantedError(Exception):
 
 
 @contextmanager
-def _loading(load: Load, on_progress: Progress | None) -> Generator[Future[Decoder]]:
+def _loading(load: Loader, on_progress: Progress | None) -> Generator[Future[Decoder]]:
     """Inside a `with` block: another thread loads; it has ended when the block has."""
     left = threading.Event()
 

@@ -10,6 +10,7 @@ import typer
 
 from fdjax.cli.sizes import parse_bytes
 from fdjax.kernels.paged.calls import ALL_TOKENS
+from fdjax.models.decoder_layer import DecoderLayer
 from fdjax.models.program.lower import windows_of
 from tests.cli.conftest import Invoke
 
@@ -100,7 +101,7 @@ def test_every_kind_of_layer_is_explained(
     assert result.exit_code == 0, result.stderr
     kernels = json.loads(result.stdout)["kernels"]
     reason = f"not cuda: windows are ({ALL_TOKENS}, 8)"
-    assert f"layer_program: reference; {reason}" in kernels
+    assert f"layer_program: layer by layer, by the modules; {reason}" in kernels
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,8 @@ def test_every_kind_of_layer_is_explained(
         (LLAMA, "layer_program: cuda (GEMMs by the tuned table"),
         (
             FIXTURES / "qwen3" / "config.json",
-            "layer_program: reference; not cuda: a weight is [24, 1024]; it takes",
+            "layer_program: layer by layer, by the modules; not cuda: a weight is [24, "
+            "1024]; it takes",
         ),
     ],
     ids=["served", "not_served"],
@@ -117,11 +119,18 @@ def test_every_kind_of_layer_is_explained(
 def test_whether_a_step_is_one_call_is_explained(
     invoke: Invoke, path: pathlib.Path, told: str, monkeypatch: pytest.MonkeyPatch
 ):
+    def called(layer: DecoderLayer, *given: Any) -> Any:
+        layers.append(layer)
+        return run(layer, *given)
+
+    layers, run = list[DecoderLayer](), DecoderLayer.__call__
+    monkeypatch.setattr(DecoderLayer, "__call__", called)
     monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
     result = invoke("inspect", str(path), *H200, "--json")
     assert result.exit_code == 0, result.stderr
     kernels = json.loads(result.stdout)["kernels"]
     assert any(line.startswith(told) for line in kernels), kernels
+    assert bool(layers) == ("layer by layer, by the modules" in told)
     operations = {line.partition(":")[0] for line in kernels}
     alone = operations == {"layer_program", "matmul", "token_places"}
     assert alone == (path == LLAMA), "operations of layers are there without it alone"

@@ -134,7 +134,7 @@ def test_where_the_chain_refuses_operations_are_asked_and_the_reason_is_said(
 ):
     monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: None)
     found = program(invoke, "llama3-8b", "--device", "h200", *options)
-    assert found["decode"].startswith("reference; not cuda: ")
+    assert found["decode"].startswith("layer by layer, by the modules; not cuda: ")
     assert reason in found["decode"]
     qkv = found["sections"][1]["lines"][1]
     by_itself = "reference" if "float32" in options else "flat"

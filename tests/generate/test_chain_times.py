@@ -25,10 +25,10 @@ def _config() -> ModelConfig:
 
 def test_layers_that_run_one_by_one_are_not_timed():
     config = tiny_model().config
-    with pytest.raises(Unsupported, match="layer_program: reference"):
+    with pytest.raises(Unsupported, match="layer_program: layer by layer"):
         ChainTimes.check(config, "float32")
     times = ChainTimes(config, "float32", most_rows=2)
-    with pytest.raises(Unsupported, match="layer_program: reference"):
+    with pytest.raises(Unsupported, match="layer_program: layer by layer"):
         times.microseconds(ChainRows(), 2)
 
 

@@ -77,6 +77,13 @@ def test_explain_names_the_choice_and_every_refusal_before_it(toy: Toy):
     )
 
 
+def test_explain_names_what_callers_do_instead_of_the_reference():
+    op = Op("op", _add(0), {"first": Impl(_add(1), _only_vectors)}, otherwise="by hand")
+    assert op.explain(VECTOR) == "op: first"
+    assert op.explain(LARGE).startswith("op: by hand; not first: x has 2 dimensions")
+    assert op.choice(LARGE) == "reference" and op.if_fast(LARGE) is None
+
+
 def test_using_forces_inside_the_block_only(toy: Toy):
     with toy.using("reference"):
         assert toy(VECTOR)[0] == 0

@@ -11,9 +11,9 @@ from fdjax import ConfigError, UnifiedMax
 from fdjax.models.calibration import (
     MARGIN,
     Calibration,
+    CheckedText,
     LayerRanges,
     Range,
-    Reading,
     bounds_of,
     read_calibration,
     shipped_calibration,
@@ -28,7 +28,7 @@ EXAMPLE = Calibration(
     row_maxima=Range(-1.0, 10.0),
     margin=2.0,
     unified=UnifiedMax(-1.0, -13.0, 13.0),
-    texts=(Reading("a.txt", 100, 0.25, 0.5),),
+    texts=(CheckedText("a.txt", 100, 0.25, 0.5),),
     layers=(LayerRanges(Range(-12.0, 7.5), Range(-1.0, 10.0)),),
 )
 

@@ -5,11 +5,11 @@ import numpy as np
 from fdjax.config import Alibi, Attention, Embedding, LayerNorm, LayerSpec, Mlp
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
-from fdjax.models.families.names import Names, decoder_rules
+from fdjax.models.families.names import TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule, Transform
 from fdjax.models.hf_config import HfConfig
 
-_NAMES = Names(
+_NAMES = TensorNames(
     embed="transformer.word_embeddings",
     embed_norm="transformer.word_embeddings_layernorm",
     layer="transformer.h.{i}.",

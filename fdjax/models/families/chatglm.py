@@ -13,7 +13,7 @@ from fdjax.config import (
 )
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
-from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.families.names import STORED_FREQUENCIES, TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
@@ -25,7 +25,7 @@ _CHATGLM2 = re.compile(r"(chatglm|codegeex)2(?!\d)", re.IGNORECASE)
 _LATER = re.compile(r"chatglm3(?!\d)|(glm|codegeex)-?4(?!\d)", re.IGNORECASE)
 _GLM4_VOCABULARY = 151_552
 
-_NAMES = Names(
+_NAMES = TensorNames(
     embed="transformer.embedding.word_embeddings",
     layer="transformer.encoder.layers.{i}.",
     qkv=("self_attention.query_key_value",),

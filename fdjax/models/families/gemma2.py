@@ -6,7 +6,7 @@ from fdjax.config import LayerSpec, RmsNorm
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.gated import Defaults, read_gated, read_layer
-from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.families.names import STORED_FREQUENCIES, TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
@@ -24,7 +24,7 @@ _WINDOW = 4096
 _QUERY_SCALAR = 256.0
 _ATTENTION_CAP = 50.0
 _LOGIT_CAP = 30.0
-_NAMES = Names(
+_NAMES = TensorNames(
     attention_post_norm="post_attention_layernorm",
     mlp_norm="pre_feedforward_layernorm",
     mlp_post_norm="post_feedforward_layernorm",

@@ -6,7 +6,7 @@ from fdjax.config import LayerSpec
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.gated import Defaults, read_gated, read_layer
-from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.families.names import STORED_FREQUENCIES, TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
@@ -19,7 +19,7 @@ _DEFAULTS = Defaults(
     rotary_fraction=0.5,
     interleaved=True,
 )
-_NAMES = Names(up=("mlp.gate_up_proj",))
+_NAMES = TensorNames(up=("mlp.gate_up_proj",))
 
 
 def read_glm(fields: HfConfig, family: str, layer: LayerSpec) -> ModelConfig:

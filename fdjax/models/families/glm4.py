@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from fdjax.models.config import ModelConfig
 from fdjax.models.families.glm import glm_layer, read_glm
-from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.families.names import STORED_FREQUENCIES, TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
-_NAMES = Names(
+_NAMES = TensorNames(
     up=("mlp.gate_up_proj",),
     attention_post_norm="post_self_attn_layernorm",
     mlp_post_norm="post_mlp_layernorm",

@@ -3,13 +3,13 @@
 from fdjax.config import Attention, Embedding, LayerNorm, LayerSpec, Mlp, Rope
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
-from fdjax.models.families.names import Names, decoder_rules
+from fdjax.models.families.names import TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
 _THETA = 10_000.0
 _END_OF_TEXT = 50_256
-_NAMES = Names(
+_NAMES = TensorNames(
     embed="transformer.wte",
     layer="transformer.h.{i}.",
     attention_norm="ln_1",

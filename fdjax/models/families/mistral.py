@@ -3,7 +3,7 @@
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.gated import Defaults, read_gated, read_layer
-from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.families.names import STORED_FREQUENCIES, TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
@@ -21,7 +21,7 @@ def _configure(fields: HfConfig) -> ModelConfig:
 
 
 def _rules(model: ModelConfig) -> tuple[Rule, ...]:
-    return decoder_rules(model, Names())
+    return decoder_rules(model, TensorNames())
 
 
 MISTRAL = Family(

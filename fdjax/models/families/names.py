@@ -19,7 +19,7 @@ STORED_FREQUENCIES = r"(.+\.)?rotary_(pos_)?emb\.inv_freq"
 
 
 @dataclass(frozen=True)
-class Names:
+class TensorNames:
     """Checkpoint names of the decoder's parts, without ".weight" and ".bias".
 
     The defaults are Llama's, which most families share. Names in a layer are relative
@@ -63,7 +63,7 @@ class Names:
 
 
 def decoder_rules(
-    model: ModelConfig, names: Names, *, qkv_transform: Transform | None = None
+    model: ModelConfig, names: TensorNames, *, qkv_transform: Transform | None = None
 ) -> tuple[Rule, ...]:
     """The weight rules of `model`: one for each parameter its decoder has.
 
@@ -80,7 +80,7 @@ def decoder_rules(
     return tuple(rules)
 
 
-def _ends(model: ModelConfig, names: Names) -> Iterator[Rule]:
+def _ends(model: ModelConfig, names: TensorNames) -> Iterator[Rule]:
     embedding = model.embedding
     yield Rule("embed.weight", (f"{names.embed}.weight",))
     if embedding.positions is not None:
@@ -95,7 +95,7 @@ def _ends(model: ModelConfig, names: Names) -> Iterator[Rule]:
 
 def _attention(
     layer: LayerSpec,
-    names: Names,
+    names: TensorNames,
     source: str,
     target: str,
     transform: Transform | None,
@@ -119,7 +119,9 @@ def _attention(
     yield from _norm(layer.attention_post_norm, f"{part}_post_norm", post)
 
 
-def _mlp(layer: LayerSpec, names: Names, source: str, target: str) -> Iterator[Rule]:
+def _mlp(
+    layer: LayerSpec, names: TensorNames, source: str, target: str
+) -> Iterator[Rule]:
     spec, part = layer.mlp, f"{target}mlp"
     up = tuple(source + name for name in names.up)
     yield from _norm(layer.mlp_norm, f"{part}_norm", source + names.mlp_norm)

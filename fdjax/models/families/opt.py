@@ -3,14 +3,14 @@
 from fdjax.config import Attention, Embedding, LayerNorm, LayerSpec, Learned, Mlp
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
-from fdjax.models.families.names import Names, decoder_rules
+from fdjax.models.families.names import TensorNames, decoder_rules
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
 # The first two rows of the table belong to padding, as in fairseq.
 _POSITION_OFFSET = 2
 _NORM = LayerNorm(epsilon=1e-5)
-_NAMES = Names(
+_NAMES = TensorNames(
     embed="model.decoder.embed_tokens",
     positions="model.decoder.embed_positions",
     layer="model.decoder.layers.{i}.",

@@ -5,13 +5,13 @@ from dataclasses import replace
 from fdjax.models.config import ModelConfig
 from fdjax.models.families import fields as common
 from fdjax.models.families.gated import Defaults, read_gated, read_layer
-from fdjax.models.families.names import STORED_FREQUENCIES, Names, decoder_rules
+from fdjax.models.families.names import STORED_FREQUENCIES, TensorNames, decoder_rules
 from fdjax.models.families.qwen2 import qwen_windows
 from fdjax.models.family import Family, Rule
 from fdjax.models.hf_config import HfConfig
 
 _DEFAULTS = Defaults(num_kv_heads=32, head_dim=128, max_position=32_768)
-_NAMES = Names(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
+_NAMES = TensorNames(q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
 
 
 def _configure(fields: HfConfig) -> ModelConfig:

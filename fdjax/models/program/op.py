@@ -1,4 +1,8 @@
-"""`layer_program`: what a program does before its head, as one operation."""
+"""`layer_program`: what a program does before its head, as one operation.
+
+Its reference is what tests compare with: where no implementation serves, `Decoder` runs
+its layers, each operation of theirs by what serves that.
+"""
 
 from fdjax.kernels.layer_program import config
 from fdjax.kernels.op import Op
@@ -18,4 +22,5 @@ OP = Op(
     {"cuda": cuda.IMPL},
     source=_source,
     batch_invariant=True,  # as the operations are that it consists of
+    otherwise="layer by layer, by the modules",
 )

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from fdjax.serve.turns.families import Family
+from fdjax.serve.turns.families import CallFormat
 from fdjax.serve.turns.tool import Tool
 
 ANY_OBJECT: Mapping[str, Any] = {
@@ -19,7 +19,7 @@ class GrammarOfCalls(Protocol):
 
     def __call__(
         self,
-        family: Family,
+        family: CallFormat,
         tools: Sequence[Tool],
         tokens: Mapping[str, int],
         *,
@@ -30,7 +30,11 @@ class GrammarOfCalls(Protocol):
 
 
 def call_grammar(
-    family: Family, tools: Sequence[Tool], tokens: Mapping[str, int], *, parallel: bool
+    family: CallFormat,
+    tools: Sequence[Tool],
+    tokens: Mapping[str, int],
+    *,
+    parallel: bool,
 ) -> str:
     """A grammar in llguidance's dialect of Lark.
 
@@ -48,7 +52,11 @@ def call_grammar(
 
 
 def text_then_calls(
-    family: Family, tools: Sequence[Tool], tokens: Mapping[str, int], *, parallel: bool
+    family: CallFormat,
+    tools: Sequence[Tool],
+    tokens: Mapping[str, int],
+    *,
+    parallel: bool,
 ) -> str:
     """The grammar of any text, and of calls after it, if there are some.
 
@@ -84,7 +92,7 @@ def text_then_calls(
 
 
 def _calls(
-    family: Family,
+    family: CallFormat,
     before: Sequence[str],
     tools: Sequence[Tool],
     schemas: Sequence[Mapping[str, Any]],

@@ -9,7 +9,7 @@ from fdjax.serve.turns.parts import CallParser
 
 
 @dataclass(frozen=True)
-class Family:
+class CallFormat:
     """How a family writes calls: texts in this order, of which some are tokens.
 
     Attributes:
@@ -44,7 +44,7 @@ class Family:
         return first if first in self.markers else None
 
 
-HERMES = Family(
+HERMES = CallFormat(
     "hermes",
     lambda names: hermes.HermesCalls(),
     before=(hermes.BEGIN, '\n{"name": "'),
@@ -53,7 +53,7 @@ HERMES = Family(
     separator=("\n",),
     markers=(hermes.BEGIN, hermes.END),
 )
-_LLAMA = Family(
+_LLAMA = CallFormat(
     "llama3_json",
     llama.LlamaCalls,
     before=('{"name": "',),
@@ -62,7 +62,7 @@ _LLAMA = Family(
     separator=("; ",),
     markers=(llama.BEGIN,),
 )
-_MISTRAL = Family(
+_MISTRAL = CallFormat(
     "mistral",
     lambda names: mistral.MistralCalls(),
     opening=(mistral.BEGIN, " ["),
@@ -83,12 +83,12 @@ _MISTRAL_NAMED = replace(
     separator=(),
     closing=(),
 )
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+FAMILIES: Mapping[str, CallFormat] = MappingProxyType(
     {family.name: family for family in (HERMES, _LLAMA, _MISTRAL)}
 )
 
 
-def family_of(template: str, name: str | None = None) -> Family | None:
+def family_of(template: str, name: str | None = None) -> CallFormat | None:
     """The family whose words a chat template has.
 
     Args:

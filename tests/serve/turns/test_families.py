@@ -8,7 +8,7 @@ import pytest
 from fdjax import ConfigError
 from fdjax.cli.request_options import ReasoningParser, ToolCallParser
 from fdjax.serve.turns.call_grammar import call_grammar, text_then_calls
-from fdjax.serve.turns.families import FAMILIES, Family, family_of
+from fdjax.serve.turns.families import FAMILIES, CallFormat, family_of
 from fdjax.serve.turns.tool import Tool
 from fdjax.serve.turns.turns import REASONING, Turns
 from tests.support.http_server import TOKENIZER
@@ -134,7 +134,7 @@ def test_where_no_call_need_be_held():
     assert llama.held_if_called(strict, parallel=True) is None, "they look like text"
 
 
-def accepts(family: Family, text: str, *, parallel: bool = True) -> bool:
+def accepts(family: CallFormat, text: str, *, parallel: bool = True) -> bool:
     return accepted(call_grammar(family, TOOLS, {}, parallel=parallel), text)
 
 
