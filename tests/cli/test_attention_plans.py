@@ -201,7 +201,7 @@ def test_layers_of_each_window_have_a_plan(invoke: Invoke, tmp_path: pathlib.Pat
     for part in (far, new_far):
         assert "in layers without a window" in part
         assert "21 of 42: 1, 3, 5, 7, 9, 11 and so on, up to 41" in part
-    assert "at most 1,360 tokens" in near and "at most 4,544 tokens" in far
+    assert "at most 1,360 tokens" in near and "at most 4,224 tokens" in far
     assert near.split("items")[1] != far.split("items")[1]
     assert new_near.split("pieces")[1] != new_far.split("pieces")[1]
     assert picture.read_text().count("<!-- pieces of cut rows -->") == 2

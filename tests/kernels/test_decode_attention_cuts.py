@@ -120,7 +120,7 @@ BATCHES = {
     "llama_odd": Batch(ODD, LLAMA, (7, 14)),
     "mqa_63x512": Batch(SHORT, MQA, (32,)),
     "mqa_7x4096": Batch(MIDDLE, MQA, (69,)),
-    "mqa_odd": Batch(ODD, MQA, (12, 26)),
+    "mqa_odd": Batch(ODD, MQA, (13, 28)),
     "window_63x512": Batch(SHORT, WINDOW, (7,)),
     "window_7x4096": Batch(MIDDLE, WINDOW, (10,)),
     "window_odd": Batch(ODD, WINDOW, (10, 10)),
