@@ -129,8 +129,8 @@ def check_number(operation: str, name: str, value: Any) -> None:
     check_type_of_number(operation, name, value)
     if not is_float32(value):
         raise ValueError(
-            f"{operation}: {name} is {value}; it must be finite in float32, give a "
-            "smaller number"
+            f"{operation}: {name} is {value}; it must be finite in float32, give "
+            "another number"
         )
 
 
