@@ -198,7 +198,7 @@ def _refuse_unread(context: typer.Context, parts: Sequence[str]) -> None:
         for option in given(context, (name,)):
             raise typer.BadParameter(
                 f"{option} is read by the measurement of {readers} only, and --part "
-                f"names {', '.join(parts)}; leave {option} out, or add --part {_ROWS}"
+                f"names {', '.join(parts)}; leave {option} out, or name {readers}"
             )
 
 

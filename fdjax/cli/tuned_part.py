@@ -37,7 +37,7 @@ def check_table(path: pathlib.Path, *, is_named: bool) -> None:
     except ConfigError as error:
         found, _, _ = str(error).rpartition("; ")
         remedy = "give another --out" if is_named else "delete it, or give an --out"
-        raise ConfigError(f"{found}: it is no table of tuning; {remedy}") from error
+        raise ConfigError(f"{found}; {remedy}") from error
 
 
 def before[T](path: pathlib.Path, part: Part[T]) -> T:

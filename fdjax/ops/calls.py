@@ -140,6 +140,8 @@ def check_type_of_number(operation: str, name: str, value: Any) -> None:
     try:
         is_number = not isinstance(value, str | bytes)
         float(value)
+    except OverflowError:  # of a number, which is too large
+        is_number = True
     except (TypeError, ValueError):
         is_number = False
     if not is_number:

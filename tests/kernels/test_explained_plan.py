@@ -12,12 +12,13 @@ from fdjax.kernels.paged import KVCache, PageView, ScoreSpec, SharedPrefixes
 from fdjax.kernels.shared_prefix import find_groups, plan_prefixes
 
 HEADS, GROUP, SIZE, PAGE = 8, 4, 128, 16
+WITHOUT_LENGTHS = "a plan for 256 clusters of 1 block of 8 warps"
 pytestmark = pytest.mark.usefixtures("on_h200")
 
 
 def _call(lengths: list[int], prefixes: SharedPrefixes | None = None) -> Any:
     """Rows with the heads of Llama-3-8B, which all have the same pages."""
-    rows, width = len(lengths), -(-max(lengths) // PAGE)
+    rows, width = len(lengths), -(-max(lengths, default=1) // PAGE)
     pages = PageView.decoding(
         jnp.tile(jnp.arange(width, dtype=jnp.int32), (rows, 1)),
         jnp.array(lengths, jnp.int32),
@@ -49,9 +50,14 @@ def test_while_a_program_is_traced_lengths_are_not_known():
         return call.pages.lengths
 
     jax.eval_shape(traced, call)
-    assert found == [
-        "decode_attention: cuda, a plan for 256 clusters of 1 block of 8 warps"
-    ]
+    assert found == [f"decode_attention: cuda, {WITHOUT_LENGTHS}"]
+
+
+def test_rows_that_are_none_or_gone_have_no_plan():
+    assert "of the mean" not in OP.explain(_call([])), "no rows"
+    gone = _call([512] * 64)
+    gone.pages.lengths.delete()
+    assert OP.explain(gone).endswith(WITHOUT_LENGTHS)
 
 
 def test_what_rows_share_is_in_no_plan():
@@ -64,3 +70,10 @@ def test_what_rows_share_is_in_no_plan():
     alone, once = (OP.explain(_call(lengths, one)) for one in (None, shared))
     assert "pieces" not in alone, "rows are as long as each other"
     assert "of them pieces of rows" in once, "beside 128 tokens each, one has 2,048"
+    # Held by a program that is traced, they are known as well.
+    call = _call(lengths, shared)
+    told: list[str] = []
+    jax.eval_shape(lambda: told.append(OP.explain(call)))
+    assert told == [once]
+    jax.eval_shape(lambda call: told.append(OP.explain(call)), call)
+    assert told[-1].endswith(WITHOUT_LENGTHS)

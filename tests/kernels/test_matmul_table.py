@@ -100,6 +100,18 @@ def test_rows_are_of_a_format(tmp_path: pathlib.Path):
     assert chosen == {"bfloat16": 4, "float16": 1}
 
 
+def test_a_row_that_says_no_format_has_its_files(tmp_path: pathlib.Path):
+    path = _write(tmp_path / "a.json", ROW, dtype="float16")
+    assert [*table.load(path)] == [(6144, 4096, "float16")]
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_other_formats_have_no_row():
+    choice, place = table.find(6144, 4096, jnp.int8)
+    assert choice is None
+    assert place == "a heuristic: no table of NVIDIA H200 has [6144, 4096] of int8"
+
+
 @pytest.mark.usefixtures("on_h200")
 def test_a_row_of_another_format_serves_where_there_is_none():
     half = cases._case("any", m=1, n=6144, k=4096, dtype=jnp.float16).call

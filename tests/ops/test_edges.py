@@ -13,6 +13,7 @@ from fdjax import Unsupported, ops
 from fdjax.kernels.attention_states import OP as STATES
 from fdjax.kernels.decode_attention import OP as DECODE
 from fdjax.kernels.op import REFERENCE
+from fdjax.kernels.paged import is_float32
 from fdjax.kernels.prefill_attention import OP as PREFILL
 from tests.support.numerics import assert_close
 
@@ -211,3 +212,29 @@ def test_states_are_not_batch_invariant_by_definition():
         pytest.raises(Unsupported, match="attention_states has no batch-invariant"),
     ):
         ops.attention_states(q, KV, view, scale=1.0)
+
+
+@pytest.mark.parametrize("number", [jnp.float32(0.25), np.float32(0.25), 1])
+def test_numbers_that_a_traced_function_holds_are_numbers(number: Any):
+    x, ones = normal(ROWS, HEAD_DIM), jnp.ones(HEAD_DIM)
+
+    def norm(x: jax.Array, *, offset: Any) -> jax.Array:
+        return ops.rms_norm(x, ones, scale_offset=offset)
+
+    found = jax.jit(functools.partial(norm, offset=number))(x)
+    assert_close(found, norm(x, offset=float(number)), reduction=8)
+
+
+@pytest.mark.parametrize("number", [np.float16(-1), jnp.bfloat16(3), np.int8(-128)])
+def test_numbers_of_narrow_types_are_finite(number: Any):
+    assert is_float32(number)
+
+
+@pytest.mark.parametrize(
+    "number", [np.float16(np.inf), jnp.bfloat16(jnp.inf), jnp.float16(jnp.nan), 10**400]
+)
+def test_numbers_that_are_not_finite_in_any_type_are_refused(number: Any):
+    q, view = normal(ROWS, HEADS, HEAD_DIM), ops.PageView.decoding(TABLE, LENGTHS)
+    for scale, soft_cap in ((number, None), (1.0, number)):
+        with pytest.raises(ValueError, match="finite in float32"):
+            ops.attention(q, KV, view, scale=scale, soft_cap=soft_cap)

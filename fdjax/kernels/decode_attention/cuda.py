@@ -1,7 +1,7 @@
 """`decode_attention` as one CUDA kernel, called through XLA's FFI."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -185,18 +185,17 @@ def told(call: DecodeAttention) -> str:
     They are not while a program is traced. Of rows with a prefix in common it is the
     plan of their own tokens.
     """
-    prefixes, lengths = call.pages.prefixes, call.pages.lengths
+    prefixes = call.pages.prefixes
     shares = prefixes is not None and reads_prefixes_once(call)
     chosen = config.heuristic(sizes_of(call, shares=shares))
     words = f"a plan for {chosen}"
-    if isinstance(lengths, jax.core.Tracer | jax.ShapeDtypeStruct):
+    lengths = _known(call.pages.lengths)
+    shared = _known(prefixes.tokens) if prefixes is not None and shares else 0
+    if lengths is None or shared is None or not len(lengths):
         return words
-    if prefixes is not None and shares:
-        page_size = call.kv.cache.page_size
-        lengths = own_pages(call.pages, prefixes, page_size=page_size).lengths
     plan = host.make_plan(
-        np.asarray(lengths).tolist(),
-        chosen.plan_shape(call.q.shape[0], call.kv.cache.num_kv_heads),
+        np.maximum(lengths - shared, 0).tolist(),
+        chosen.plan_shape(len(lengths), call.kv.cache.num_kv_heads),
         room=call.max_tokens,
         window=call.scores.window,
     )
@@ -205,6 +204,14 @@ def told(call: DecodeAttention) -> str:
         f"{words}: {len(plan.items)} items{cut}; the busiest cluster does "
         f"{plan.busiest:.2f} of the mean"
     )
+
+
+def _known(array: Any) -> "np.ndarray[Any, Any] | None":
+    """What an array holds; `None` while a program is traced, or where it is gone."""
+    if isinstance(array, jax.core.Tracer | jax.ShapeDtypeStruct):
+        return None
+    gone = isinstance(array, jax.Array) and array.is_deleted()
+    return None if gone else np.asarray(array)
 
 
 # Heads of other sizes have no kernel for larger groups: no model has them.

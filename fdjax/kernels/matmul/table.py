@@ -41,15 +41,15 @@ type Shape = tuple[int, int, str]
 type Table = dict[Shape, Choice]
 
 DTYPES = ("bfloat16", "float16")
-"""Formats that a row may be of; the first, where a row says nothing."""
+"""Formats that a row may be of; the first, where neither it nor its file says one."""
 
 
 def find(n: int, k: int, dtype: jax.typing.DTypeLike) -> tuple[Choice | None, str]:
     """The row for an `[N, K]` on the device traced for, and where it stands.
 
-    Where no table has one of this format, a row of another will do: both are read in
-    as many bytes, by kernels that do the same. The user's comes before the package's
-    in each format.
+    Where no table has one of bfloat16, a row of float16 will do, and the other way
+    round: both are read in as many bytes, by kernels that do the same. The user's comes
+    before the package's in each format.
 
     Args:
         n: rows of the weight.
@@ -60,11 +60,12 @@ def find(n: int, k: int, dtype: jax.typing.DTypeLike) -> tuple[Choice | None, st
         ConfigError: a table of the device cannot be read.
     """
     kind, own = device.kind(), jnp.dtype(dtype).name
-    for format_ in sorted(DTYPES, key=own.__ne__):
+    for format_ in sorted(DTYPES, key=own.__ne__) if own in DTYPES else ():
         for path, name in places(kind):
             if (choice := load(path).get((n, k, format_))) is not None:
                 return choice, name if format_ == own else f"{name}, of {format_}"
-    return None, f"a heuristic: no table of {kind} has [{n}, {k}]"
+    of = "" if own in DTYPES else f" of {own}"
+    return None, f"a heuristic: no table of {kind} has [{n}, {k}]{of}"
 
 
 @functools.cache
@@ -94,7 +95,7 @@ def parse(document: Mapping[str, Any], path: pathlib.Path) -> Table:
     for index, row in enumerate(rows):
         where = f"{ROWS}[{index}]"
         try:
-            shape = integer(row, "n", 1), integer(row, "k", 1), _dtype(row)
+            shape = integer(row, "n", 1), integer(row, "k", 1), _dtype(row, document)
             table[shape] = _choice(row)
         except KeyError as error:
             raise unreadable(path, f"{where} has no {error}") from error
@@ -118,13 +119,17 @@ def updated(
             f"the table {path} is of {other}, and this device is {kind}; write to "
             "another file"
         )
-    new = {(row["n"], row["k"], _dtype(row)): row for row in rows}
-    kept = [new.pop((row["n"], row["k"], _dtype(row)), row) for row in document[ROWS]]
+    new = {(row["n"], row["k"], _dtype(row, document)): row for row in rows}
+    kept = [
+        new.pop((row["n"], row["k"], _dtype(row, document)), row)
+        for row in document[ROWS]
+    ]
     return {**document, "format": FORMAT, "device": kind, ROWS: [*kept, *new.values()]}
 
 
-def _dtype(row: Mapping[str, Any]) -> str:
-    if (name := row.get("dtype", DTYPES[0])) not in DTYPES:
+def _dtype(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """A row's format; where it says nothing, its file's."""
+    if (name := row.get("dtype", document.get("dtype", DTYPES[0]))) not in DTYPES:
         raise ValueError(f"dtype is {name!r}; it is one of {', '.join(DTYPES)}")
     return name
 

@@ -227,9 +227,15 @@ def _check_scores(operation: str, scores: ScoreSpec) -> None:
     check_window(operation, window)
 
 
-def is_float32(value: float) -> bool:
-    """Whether a number is finite, and still is as a float32."""
-    return abs(value) <= _MOST_FLOAT32
+def is_float32(value: Any) -> bool:
+    """Whether a number is finite, and still is as a float32.
+
+    By Python's own numbers: an array's would be traced, or overflow in its own type.
+    """
+    try:
+        return abs(float(value)) <= _MOST_FLOAT32
+    except OverflowError:  # an int beyond float64
+        return False
 
 
 def check_window(operation: str, window: Any, name: str = "window") -> None:

@@ -94,6 +94,12 @@ def _implementing(name: str, config: Mapping[str, Any]) -> Family:
     code = ""
     if config.get("auto_map"):
         code = " The repository brings code of its own (auto_map), which is never run."
+    others = [other for other in config["architectures"] if other in _BY_ARCHITECTURE]
+    if others:
+        code += (
+            f" If the weights are of {others[0]}: "
+            f'hf_overrides={{"architectures": ["{others[0]}"]}}'
+        )
     raise ConfigError(
         f"config.json: architectures = {config['architectures']!r}: {name} is not "
         f"implemented; supported are {', '.join(sorted(_BY_ARCHITECTURE))}.{code}"
