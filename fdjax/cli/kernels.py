@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fdjax.generate.steps import decode, extend
-from fdjax.kernels import op
 from fdjax.kernels.draw import draw
+from fdjax.kernels.reporting import recording
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
 from fdjax.serve.setup import Settings
@@ -31,7 +31,7 @@ def explanations(settings: Settings, plan: MemoryPlan) -> list[str]:
         settings: the model and its type.
         plan: gives the KV array's shape.
     """
-    with op.recording() as lines:
+    with recording() as lines:
         _trace(settings, plan, prefill=False)
     return list(dict.fromkeys(lines))
 
@@ -41,7 +41,7 @@ def all_explanations(settings: Settings, plan: MemoryPlan) -> list[str]:
     rows = jax.ShapeDtypeStruct((NUM_ROWS,), jnp.float32)
     steps = jax.ShapeDtypeStruct((NUM_ROWS,), jnp.int32)
     keys = jax.ShapeDtypeStruct((NUM_ROWS, 2), jnp.uint32)
-    with op.recording() as lines:
+    with recording() as lines:
         logits = _trace(settings, plan, prefill=False)
         _trace(settings, plan, prefill=True)
         _traced(draw, logits, keys, steps, rows)

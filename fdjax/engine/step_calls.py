@@ -11,9 +11,9 @@ import numpy as np
 
 from fdjax.engine.borrowing import BorrowingCall
 from fdjax.engine.buckets import PREFILL_ROWS, prompts_of
-from fdjax.kernels import op
 from fdjax.kernels.beam_attention import BeamView
 from fdjax.kernels.paged import KVCache, PageView, SharedPrefixes
+from fdjax.kernels.reporting import recording
 from fdjax.kernels.shared_prefix import prefix_shapes, room_for, room_for_prompts
 from fdjax.layers import Batch, beam_batch, decode_batch, mixed_batch, packed_batch
 from fdjax.memory.kv import KVLayout
@@ -60,7 +60,7 @@ class StepCalls:
         parameters = tuple(self._parameters[path] for path in paths)
 
         # Shapes alone: what serves is told, and warned of, where a program is traced.
-        with op.recording():
+        with recording():
             batch = jax.eval_shape(lambda: self._batch(kind, num_tokens, width))
         return of_shapes(
             LayerProgram,

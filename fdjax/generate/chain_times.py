@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from fdjax.errors import Unsupported
 from fdjax.kernels.layer_program import table
 from fdjax.kernels.layer_program.table import ChainRows
-from fdjax.kernels.op import recording
 from fdjax.kernels.paged import KVCache
+from fdjax.kernels.reporting import recording
 from fdjax.kernels.tuning.stopwatch import median_seconds
 from fdjax.layers import decode_batch
 from fdjax.memory.kv import KVLayout

@@ -7,28 +7,22 @@ traced, that is warned of once for each operation and shapes of arrays. An opera
 order its implementations for each call (`order`). Choices are logged at level DEBUG.
 """
 
-import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from fdjax import device
 from fdjax.errors import Unsupported
+from fdjax.kernels.reporting import tell, warn_of_reference
 from fdjax.kernels.varying import varying_like
-
-logger = logging.getLogger(__name__)
 
 REFERENCE = "reference"
 
 # Part of jit's cache key: switching it traces again, switching back hits the cache.
 _forced = jax.make_user_context(())
 _invariant = jax.make_user_context(False)
-_warned: set[tuple[str, str]] = set()
-_recorded: ContextVar[list[str] | None] = ContextVar("recorded", default=None)
 
 
 def batch_invariant(wanted: bool = True) -> AbstractContextManager[Any]:
@@ -79,21 +73,6 @@ def as_here() -> Callable[[], AbstractContextManager[Any]]:
             yield
 
     return alike
-
-
-@contextmanager
-def recording() -> Generator[list[str]]:
-    """Inside a `with` block: what `Op.explain` says of every choice made, as a list.
-
-    Choices are made when a call is traced: what jit or `jax.eval_shape` has traced
-    before is not traced again, and leaves no line.
-    """
-    lines: list[str] = []
-    token = _recorded.set(lines)
-    try:
-        yield lines
-    finally:
-        _recorded.reset(token)
 
 
 @dataclass(frozen=True)
@@ -172,7 +151,7 @@ class Op[C, R]:
         """Computes the operation by the implementation that the rule chooses."""
         name, refusals = self._choose(call)
         if name == REFERENCE:
-            self._warn(refusals, call)
+            warn_of_reference(self.name, refusals, call)
             return self._reference(call)
         return varying_like(self._impls[name].run(call), call)
 
@@ -242,15 +221,8 @@ class Op[C, R]:
 
     def _choose(self, call: C) -> tuple[str, dict[str, str]]:
         name, refusals = self._find(call)
-        self._tell(lambda: self._explanation(call, name, refusals))
+        tell(lambda: self._explanation(call, name, refusals))
         return name, refusals
-
-    def _tell(self, line: Callable[[], str]) -> None:
-        lines = _recorded.get()
-        if lines is not None:
-            lines.append(line())
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s", line())
 
     def _explanation(self, call: C, name: str, refusals: Mapping[str, str]) -> str:
         reasons = "".join(f"; not {n}: {reason}" for n, reason in refusals.items())
@@ -297,15 +269,3 @@ class Op[C, R]:
         if name == REFERENCE:
             return self._batch_invariant
         return self._impls[name].batch_invariant
-
-    def _warn(self, refusals: dict[str, str], call: C) -> None:
-        # `recording` has just said so.
-        if not refusals or device.platform() != "gpu" or _recorded.get() is not None:
-            return
-        # Shapes alone: the layers of a model differ in their static fields.
-        signature = str([leaf.shape for leaf in jax.tree.leaves(call)])
-        if (self.name, signature) in _warned:
-            return
-        _warned.add((self.name, signature))
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
-        logger.warning("%s falls back to the reference (%s)", self.name, reasons)

@@ -62,7 +62,7 @@ def test_a_plan_for_another_device_does_not_warn_of_this_one(
 ):
     """Operations are asked for shapes alone; the table says what would serve."""
     monkeypatch.setattr("fdjax.kernels.ffi.refuse", lambda *_, **__: "not built")
-    monkeypatch.setattr("fdjax.kernels.op._warned", set[tuple[str, str]]())
+    monkeypatch.setattr("fdjax.kernels.reporting._warned", set[tuple[str, str]]())
     with caplog.at_level(logging.WARNING):
         result = invoke("inspect", str(LLAMA), "--device", "h200", "--budget", budget)
     assert result.exit_code == (budget == "10GB")

@@ -11,8 +11,9 @@ import pytest
 
 from fdjax import device
 from fdjax.errors import Unsupported
-from fdjax.kernels import op
+from fdjax.kernels import op, reporting
 from fdjax.kernels.op import Impl, Op
+from fdjax.kernels.reporting import recording
 from fdjax.pytree import pytree, static
 
 
@@ -54,7 +55,7 @@ def toy() -> Toy:
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device, "platform", lambda: "gpu")
-    monkeypatch.setattr(op, "_warned", set[tuple[str, str]]())
+    monkeypatch.setattr(reporting, "_warned", set[tuple[str, str]]())
 
 
 VECTOR, SMALL, LARGE = (Call(jnp.zeros(shape)) for shape in (9, (2, 2), (3, 3)))
@@ -138,7 +139,7 @@ def test_the_forced_implementation_is_part_of_the_jit_cache_key(
 def test_falling_back_on_a_gpu_warns_once_a_signature(
     toy: Toy, caplog: pytest.LogCaptureFixture
 ):
-    with caplog.at_level(logging.WARNING, logger=op.__name__):
+    with caplog.at_level(logging.WARNING, logger=reporting.__name__):
         toy(LARGE)
         toy(dataclasses.replace(LARGE, scale=2.0))
         assert len(caplog.records) == 1
@@ -271,9 +272,9 @@ def test_choices_are_recorded_where_that_is_wanted(
     toy: Toy, caplog: pytest.LogCaptureFixture
 ):
     toy(VECTOR)
-    with op.recording() as lines:
+    with recording() as lines:
         toy(SMALL)
-        with op.recording() as inner:
+        with recording() as inner:
             toy(LARGE)
     toy(VECTOR)
     assert lines == [toy.explain(SMALL)]
@@ -282,7 +283,7 @@ def test_choices_are_recorded_where_that_is_wanted(
 
 
 def test_what_ends_a_recording_leaves_nothing_behind(toy: Toy):
-    with pytest.raises(KeyError), op.recording() as lines:
+    with pytest.raises(KeyError), recording() as lines:
         raise KeyError
     toy(VECTOR)
     assert lines == []

@@ -22,7 +22,8 @@ from fdjax.kernels.decode_attention import DecodeAttention
 from fdjax.kernels.decode_attention import cpu as decode_cpu
 from fdjax.kernels.decode_attention import reference as decode_reference
 from fdjax.kernels.matmul import OP as MATMUL
-from fdjax.kernels.op import Impl, recording
+from fdjax.kernels.op import Impl
+from fdjax.kernels.reporting import recording
 from fdjax.kernels.rope_kv_write import OP as ROPE_KV_WRITE
 from tests.support.handlers import skip_without
 from tests.support.numerics import assert_close
