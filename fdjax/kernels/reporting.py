@@ -37,11 +37,14 @@ def tell(line: Callable[[], str]) -> None:
     Args:
         line: what is told of it.
     """
-    lines = _recorded.get()
+    lines, logs = _recorded.get(), logger.isEnabledFor(logging.DEBUG)
+    if lines is None and not logs:
+        return
+    told = line()
     if lines is not None:
-        lines.append(line())
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("%s", line())
+        lines.append(told)
+    if logs:
+        logger.debug("%s", told)
 
 
 def warn_of_reference(name: str, refusals: Mapping[str, str], call: Any) -> None:
