@@ -143,7 +143,8 @@ __device__ bool suits(const decode_attention::Params& p, const Work& work,
     const int row = i * 8 + lane / 4;
     if (RowPlace(p, first + row).token >= work.tokens) continue;
     const Query& query = queries[row];
-    const int begin = max(work.key_begin, query.position - p.window + 1);
+    // A row may stand before position 0; its queries there see nothing.
+    const int begin = max(work.key_begin, max(query.position, 0) - p.window + 1);
     const int keys = min(work.key_end, query.position + 1) - begin;
     const int seen = max(keys, 0) + (query.sink != -INFINITY);
     all &= suits(p, total, seen);

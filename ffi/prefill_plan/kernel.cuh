@@ -97,11 +97,13 @@ __device__ inline Tile tile_of(const Params& p, const Shared& shared, int index)
   const int offset = (shared.tile_ends[row] - 1 - index) * p.tile_tokens;
   const int position = p.starts[row] + offset;
   const int tokens = min(queries_of(p, row) - offset, p.tile_tokens);
+  // Before position 0 a window that is none would take this below INT_MIN.
+  const int begin = max(max(position, 0) - p.window + 1, 0);
   return {.row = row,
           .first = p.firsts[row] + offset,
           .position = position,
           .tokens = tokens,
-          .key_begin = max(position - p.window + 1, 0),
+          .key_begin = begin,
           .key_end = position + tokens,
           .record = -1,
           .pieces = 1};

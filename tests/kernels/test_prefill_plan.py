@@ -124,6 +124,27 @@ def test_a_row_that_stands_before_its_sequence_takes_no_others_place(
     assert sum(item[3] for item in others(3)) == 4 + 35
 
 
+@settings(max_examples=60, deadline=None)
+@given(start=st.integers(-100, -1), window=st.sampled_from([3, 2**31 - 1]))
+def test_queries_of_a_row_that_begins_before_its_sequence_have_their_keys(
+    start: int, window: int
+):
+    work = work_of(
+        *(jnp.array([each], jnp.int32) for each in (40, start, 5)),
+        jnp.int32(window),
+        num_queries=160,
+        max_tokens=ROOM,
+        tile_tokens=32,
+        room=WHOLE,
+    )
+    seen = {
+        position + i: (max(position - window + 1, 0), position + tokens) == (begin, end)
+        for _, _, position, tokens, begin, end, *_ in work.tolist()
+        for i in range(tokens)
+    }
+    assert {position for position, right in seen.items() if right} >= set(range(40))
+
+
 def test_all_layers_share_one_trace():
     rows = jnp.ones(2, jnp.int32)
 

@@ -115,7 +115,9 @@ def work_of(
         max_tokens=max_tokens,
         tile_tokens=tile_tokens,
     )
-    begin = jnp.where(tiles.tokens > 0, jnp.maximum(tiles.position - window + 1, 0), 0)
+    # Before position 0 a window that is none would take this below the least integer.
+    begin = jnp.maximum(jnp.maximum(tiles.position, 0) - window + 1, 0)
+    begin = jnp.where(tiles.tokens > 0, begin, 0)
     end = jnp.where(tiles.tokens > 0, tiles.position + tiles.tokens, 0)
     begin_tile = begin // KEY_TILE
     # A tile that ends before its sequence begins has no keys, and not less than none.
