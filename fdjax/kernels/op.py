@@ -153,7 +153,12 @@ class Op[C, R]:
         if name == REFERENCE:
             warn_of_reference(self.name, refusals, call)
             return self._reference(call)
-        return varying_like(self._impls[name].run(call), call)
+        run = self._impls[name].run
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            # Outside of a jit XLA crashes there, of a custom call with several results
+            # (jaxlib 0.11.2). Inside of one this changes nothing.
+            run = jax.jit(run)
+        return varying_like(run(call), call)
 
     def using(self, name: str) -> AbstractContextManager[Any]:
         """Forces one implementation inside a `with` block.

@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kThreads)
   const int position = token + p.starts[row] - p.firsts[row];
   const int index = position / p.page_size, place = position % p.page_size;
   int slot = -1;
-  if (position >= 0 && position < p.lengths[row] && index < p.width) {
+  const bool is_new = position >= max(p.starts[row], 0) && position < p.lengths[row];
+  if (is_new && index < p.width) {
     // The id of an absent page may be any; what is counted beyond 32 bits would be some
     // other page's slot.
     const auto page =

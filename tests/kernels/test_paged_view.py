@@ -90,6 +90,13 @@ def test_rows_may_begin_anywhere():
     assert [slots[i] for i in (0, 3, 5, 7)] == [-1] * 4
 
 
+def test_tokens_before_the_first_row_overwrite_none_of_its_tokens():
+    view = PageView(ints(TABLE[:1]), ints([6]), ints([5]), ints([2]))
+    queries = view.queries(4, max_tokens=8)
+    assert queries.position.tolist() == [-1, -1, 5, -1]
+    assert view.slots(4, page_size=PAGE_SIZE).tolist() == [-1, -1, slot(0, 5), -1]
+
+
 def test_decoding_is_one_token_a_row():
     view = PageView.decoding(ints(TABLE), ints([12, 5, 0]))
     assert places(view, 3)[:2] == [(0, 11, slot(0, 11)), (1, 4, slot(1, 4))]

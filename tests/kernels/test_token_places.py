@@ -1,5 +1,7 @@
 """Where tokens of ragged batches stand: the definition, and the kernel against it."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +31,9 @@ def drawn(seed: int, *, packed: bool = True) -> tuple[PageView, int]:
     if not packed:
         return PageView.decoding(table, ends), rows
     view = PageView.packed(table, ends, first)
-    return view, int(counts.sum() + random.integers(1, 99))
+    before = random.integers(0, 9)  # tokens of no row
+    view = dataclasses.replace(view, firsts=view.first_tokens(0) + before)
+    return view, int(before + counts.sum() + random.integers(1, 99))
 
 
 def test_tokens_stand_where_their_rows_do():
@@ -54,7 +58,7 @@ def test_ids_that_no_cache_has_room_for_have_no_slot(page_size: int):
     assert places.slots.tolist() == expected
 
 
-def test_tokens_before_the_first_row_belong_to_it():
+def test_tokens_before_the_first_row_are_padding():
     pages = PageView(
         jnp.array([[4]], jnp.int32),
         jnp.array([3], jnp.int32),
@@ -63,7 +67,7 @@ def test_tokens_before_the_first_row_belong_to_it():
     )
     places = token_places(pages, 5, page_size=PAGE_SIZE)
     assert places.positions.tolist() == [-1, 0, 1, 2, 3]
-    assert places.slots.tolist() == [-1, 64, 65, 66, -1]
+    assert places.slots.tolist() == [-1, -1, 65, 66, -1]
 
 
 @pytest.mark.gpu

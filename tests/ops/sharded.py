@@ -116,7 +116,10 @@ def squares(function: Callable[..., Any]) -> Callable[..., jax.Array]:
 
 
 def compare(name: str, call: Call, mesh: Mesh, *, check: bool) -> None:
-    """Results over a mesh and without one, and gradients of what is differentiable."""
+    """Results over a mesh and without one, and gradients of what is differentiable.
+
+    Under `jax.jit`; attention also as JAX runs it outside of one, call by call.
+    """
     arrays, specs = zip(*call.given, strict=True)
     sharded = jax.shard_map(
         call.function, mesh=mesh, in_specs=specs, out_specs=call.out, check_vma=check
@@ -128,8 +131,11 @@ def compare(name: str, call: Call, mesh: Mesh, *, check: bool) -> None:
         )
         both = map(squares, functions[0])
         functions.append(tuple(jax.grad(one, argnums=over) for one in both))
-    for pair in functions:
-        results = (jax.tree.leaves(jax.jit(one)(*arrays)) for one in pair)
+    run = [tuple(map(jax.jit, pair)) for pair in functions]
+    if check and name.startswith("attention of"):
+        run.append((sharded, call.function))
+    for pair in run:
+        results = (jax.tree.leaves(one(*arrays)) for one in pair)
         for one, other in zip(*results, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, err_msg=name)
 

@@ -220,6 +220,23 @@ def test_a_row_with_more_queries_than_tokens_leaves_the_others_theirs():
         assert_close(out[own], expected, reduction=64)
 
 
+def test_tokens_before_the_first_row_overwrite_none_of_its_own():
+    tokens = jnp.full((3, 1, 8), 7.0)
+    _, cache = RUN(
+        tokens,
+        tokens,
+        tokens,
+        jnp.zeros((2, 4, 2, 8)),
+        kv_lens=jnp.asarray([6]),
+        page_indices=jnp.asarray([[0, 1]]),
+        cu_q_lens=jnp.asarray([1, 2]),
+        distribution=jnp.asarray([0, 0, 1]),
+        sm_scale=SCALE,
+    )
+    written = np.argwhere(np.asarray(cache).any(axis=(2, 3)))
+    assert written.tolist() == [[1, 1]]  # position 5
+
+
 def test_what_is_written_already():
     batch = Batch(LENGTHS, COUNTS)
     for row in range(len(LENGTHS)):

@@ -213,9 +213,9 @@ class PageView:
     def slots(self, num_tokens: int, *, page_size: int) -> Int32[Array, " T"]:
         """Where each token's key and value go, `page * Z + slot`.
 
-        -1 for padding, for tokens past their row's table and for ids that no cache has
-        room for, so that nothing is written; past the end of the cache for other absent
-        pages, likewise.
+        -1 for padding, which what lies before the first row is, too; for tokens past
+        their row's table; and for ids that no cache has room for, so that nothing is
+        written. Past the end of the cache for other absent pages, likewise.
         """
         if not self.width:
             return jnp.full(num_tokens, -1, jnp.int32)
@@ -223,6 +223,8 @@ class PageView:
         index = positions // page_size
         pages = self.page_table.at[rows, index].get(mode="clip")
         exists = (positions >= 0) & (positions < self.lengths[rows])
+        if self.firsts is not None:
+            exists &= positions >= self.first_positions[rows]
         # What is counted beyond 32 bits would be some other page's slot.
         counted = (pages >= 0) & (pages <= (HIGHEST + 1) // page_size - 1)
         inside = exists & (index < self.width) & counted
