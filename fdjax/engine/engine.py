@@ -209,8 +209,14 @@ class Engine(Intake):
             model: what has them.
 
         Raises:
-            ConfigError: sequences wait, run or are parked; or the model is another one.
+            ConfigError: sequences wait, run or are parked; or the model is another one,
+                or a weight of it is not there.
+            TypeError: it is no `Decoder`.
         """
+        if not isinstance(model, Decoder):
+            raise TypeError(
+                f"update_weights: the model is a {type(model).__name__}; give a Decoder"
+            )
         self._parking.check_idle("weights change")
         self.sleeping.take_weights(model)
         self.scheduler.pool.forget()

@@ -28,7 +28,13 @@ def register(
         platform: ejkernel's word for how a kernel is made; callers ask for one.
         backend: what it runs on.
         priority: ejkernel's own kernels have 0.
+
+    Raises:
+        TypeError: `priority` is no whole number; the registry would keep it first, and
+            then could sort no more.
     """
+    if type(priority) is not int:
+        raise TypeError(f"register: priority is {priority!r}; give a whole number")
     kernel_registry.register(ALGORITHM, platform, backend, priority=priority)(
         ragged_page_attention_v3
     )
@@ -66,7 +72,10 @@ def ragged_page_attention_v3(
     scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
     for name, scale in scales.items():
         if scale is not None:
-            raise EjkernelRuntimeError(f"{ALGORITHM}: fdjax takes no {name} yet")
+            raise EjkernelRuntimeError(
+                f"{ALGORITHM}: {name} is {scale!r}, and fdjax has no quantised caches: "
+                "leave it None"
+            )
     return ragged_paged_attention(
         queries,
         keys,

@@ -182,7 +182,7 @@ def merge_states(states: Sequence[AttentionState]) -> AttentionState:
         A state of the same shapes.
 
     Raises:
-        ValueError: there are none, or they are not of the same shapes.
+        ValueError: there are none, they are not of the same shapes, or not floating.
         TypeError: they are no sequence of states, or a state is not of arrays.
     """
     _check_states(states)
@@ -201,7 +201,9 @@ def _check_states(states: Any) -> None:
                 f"{name}: one of states is {calls.kind(state)}; give AttentionState"
             )
         for part in ("output", "log_sum"):
-            calls.array_of(name, f"{part} of one of states", getattr(state, part))
+            what = f"{part} of one of states"
+            array = calls.array_of(name, what, getattr(state, part))
+            calls.check_kind(name, jnp.floating, **{what: array})
 
 
 def _checked(

@@ -94,6 +94,11 @@ def ragged_paged_attention(
     cache = ragged_cache.cache_of(
         kv_cache, num_kv_heads=k.shape[1], head_dim=k.shape[2], layout=layout
     )
+    if not cache.num_pages:
+        raise ValueError(
+            f"{NAME}: kv_cache is {kv_cache.shape}, which has 0 pages; give it one or "
+            "more"
+        )
     _check_dtypes(q, k, v, kv_cache)
     kv_lens, page_indices, cu_q_lens, distribution = (
         calls.integers_of(NAME, name, array)
@@ -208,7 +213,10 @@ def _page_table(
 ) -> Int32[Array, "B W"]:
     if cu_kv_lens is not None:
         if pages_per_row is None:
-            raise ValueError(f"{NAME}: cu_kv_lens needs pages_per_row")
+            raise ValueError(
+                f"{NAME}: cu_kv_lens is given and pages_per_row is None; say how many "
+                "pages a row may have"
+            )
         cu_kv_lens = calls.integers_of(NAME, "cu_kv_lens", cu_kv_lens)
         if cu_kv_lens.shape != (num_rows + 1,) or indices.ndim != 1:
             raise ValueError(

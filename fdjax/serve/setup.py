@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -110,10 +110,6 @@ class Settings:
             eos_token_ids=_ends(config, folder),
             batch_invariant=batch_invariant,
         )
-        if not 0.0 < memory_fraction < 1.0:
-            raise ConfigError(
-                f"memory_fraction is {memory_fraction}; use a fraction between 0 and 1"
-            )
         platform, kind = device.platform(), kind_of_platform()
         rows = MAX_NUM_SEQS[kind] if max_num_seqs is None else max_num_seqs
         tokens = max_num_batched_tokens
@@ -128,7 +124,7 @@ class Settings:
             max_batched_tokens=positive(
                 "max_num_batched_tokens", tokens, _MOST_STEP_TOKENS
             ),
-            memory_fraction=memory_fraction,
+            memory_fraction=fraction("memory_fraction", memory_fraction),
             page_size=positive("page_size", page_size, _LARGEST_PAGE),
             policy=policy or StepPolicy(),
             max_beam_width=positive("max_beam_width", max_beam_width, MAX_BEAMS),
@@ -270,6 +266,17 @@ def _num_beams(wanted: Limit, *, max_num_seqs: int) -> int | None:
             "beam counts as one; lower it, or raise max_num_seqs"
         )
     return wanted
+
+
+def fraction(name: str, value: float) -> float:
+    """Returns a setting that is a number between 0 and 1.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, Real) or not 0.0 < value < 1.0:
+        raise ConfigError(f"{name} is {value!r}; use a fraction between 0 and 1")
+    return float(value)
 
 
 def positive(name: str, value: int, most: int = _LARGEST) -> int:

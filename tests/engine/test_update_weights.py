@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
@@ -82,4 +83,20 @@ def test_weights_that_do_not_fit_are_refused(engine: Engine):
     before = run(engine, PROMPTS)
     with pytest.raises(ConfigError, match=r"is bfloat16\(.*and float32\("):
         engine.update_weights(jax.tree.map(halved, other_weights()))
+    assert run(engine, PROMPTS) == before, "the weights are the old ones"
+
+
+def test_weights_that_are_not_there_are_refused(engine: Engine):
+    before = run(engine, PROMPTS)
+    untyped: Any = engine
+    with pytest.raises(TypeError, match="the model is a NoneType; give a Decoder"):
+        untyped.update_weights(None)
+    gone = other_weights()
+    jax.tree.leaves(gone)[-1].delete()
+    with pytest.raises(ConfigError, match="is deleted, perhaps since"):
+        engine.update_weights(gone)
+    for leaf in (np.ones(3, np.float32), "text"):
+        model = jax.tree.map(lambda _, leaf=leaf: leaf, other_weights())
+        with pytest.raises(ConfigError, match=f"is a {type(leaf).__name__}; give arr"):
+            engine.update_weights(model)
     assert run(engine, PROMPTS) == before, "the weights are the old ones"

@@ -353,7 +353,11 @@ def test_errors():
             r"\(3,\) for 5 rows; expected \[6\]",
         ),
         ({"page_indices": np.zeros(7, np.int32)}, {}, "not 1 for each of 5 rows"),
-        ({"cu_kv_lens": np.zeros(6, np.int32)}, {}, "needs pages_per_row"),
+        (
+            {"cu_kv_lens": np.zeros(6, np.int32)},
+            {},
+            "cu_kv_lens is given and pages_per_row is None; say how many",
+        ),
         ({}, {"mode": "decode"}, "15 queries for 5 rows"),
         (
             {"kv_cache": np.zeros((9, 4, 3, 2, 128), np.float32)},

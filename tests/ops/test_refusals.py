@@ -67,6 +67,17 @@ WRONG: dict[str, Callable[[], Any]] = {
         top_p=numbers(1.5)
     ),
     "sample: top_p is nan for a row": lambda: drawn(top_p=numbers(NAN)),
+    "sample: top_k is -1 for a row; give 0, which is no limit, or more": lambda: drawn(
+        top_k=jnp.full(1, -1)
+    ),
+    "ragged_paged_attention: kv_cache is (0, 4, 4, 8), which has 0 pages": (
+        lambda: ragged(kv_cache=normal(0, PAGE_SIZE, 4, HEAD_DIM))
+    ),
+    "merge_states: output of one of states is int32; cast it to a type": lambda: (
+        ops.merge_states(
+            [ops.AttentionState(jnp.ones((1, 1, 1), int), jnp.ones((1, 1)))]
+        )
+    ),
     "rms_norm: epsilon is -10.0; it must be 0 or more": lambda: ops.rms_norm(
         normal(2, 8), normal(8), epsilon=-10.0
     ),
@@ -104,6 +115,9 @@ def rotated(interleaved: Any) -> Any:
 MISTAKEN: dict[str, Callable[[], Any]] = {
     "attention: window is an array; give a Python int, which is static": (
         lambda: UNTYPED.attention(*CALL, scale=1.0, window=jnp.int32(3))
+    ),
+    "ragged_paged_attention: pages_per_row is a bool; give a whole number": (
+        lambda: ragged(pages_per_row=True)
     ),
     "attention_states: window is a str; give a Python int": lambda: (
         UNTYPED.attention_states(*CALL, scale=1.0, window="3")

@@ -1,4 +1,4 @@
-"""ejkernel's kernel and fdjax's, through ejkernel's own registry and operation.
+"""ejkernel's kernel and fdjax's, through ejkernel's own registry.
 
 Prints JSON: by mask, the largest differences of outputs and of caches.
 """
@@ -45,6 +45,25 @@ def arguments() -> dict[str, Any]:
     }
 
 
+def windowed_chunk(cache: np.ndarray, window: int) -> np.ndarray:
+    """What the chunk's queries find in the cache, one query and head at a time."""
+    given = arguments()
+    queries = np.asarray(given["queries"])[2:]
+    length = int(given["kv_lens"][2])
+    pages = np.asarray(given["block_tables"]).reshape(4, -1)[2]
+    tokens = cache[pages].reshape(-1, *cache.shape[2:])[:length, :, 0]
+    keys, values = tokens[:, 0::2], tokens[:, 1::2]
+    out = np.zeros_like(queries)
+    for index, query in enumerate(queries):
+        end = length - len(queries) + index + 1
+        seen = slice(max(end - window, 0), end)
+        for head, one in enumerate(query):
+            scores = keys[seen, head // 2] @ one * given["softmax_scale"]
+            weights = np.exp(scores - scores.max())
+            out[index, head] = weights @ values[seen, head // 2] / weights.sum()
+    return out
+
+
 def main() -> None:
     """Compares, and shows who serves and what is refused."""
     from ejkernel.errors import (  # pyright: ignore[reportMissingImports]
@@ -67,6 +86,9 @@ def main() -> None:
         # Of a chunk's first queries, ejkernel 0.0.80.3 leaves out keys that are in
         # their windows: it counts these from the end of the row.
         queries = slice(2 if "sliding_window" in mask else None)
+        if "sliding_window" in mask:
+            chunk = windowed_chunk(np.asarray(actual[1]), mask["sliding_window"])
+            differences["windowed chunk"] = float(np.abs(actual[0][2:] - chunk).max())
         differences[name] = [
             float(jnp.max(jnp.abs(expected[0][queries] - actual[0][queries]))),
             float(jnp.max(jnp.abs(expected[1] - actual[1]))),
@@ -75,6 +97,11 @@ def main() -> None:
         served(**given, k_scale=2.0)
     except EjkernelRuntimeError as error:
         differences["refused"] = str(error)
+    try:
+        ours.register(priority="hi")  # pyright: ignore[reportArgumentType]  (a mistake)
+    except TypeError as error:
+        ours.register()  # and nothing is in its way
+        differences["unordered"] = str(error)
     print(json.dumps(differences))
 
 

@@ -123,6 +123,14 @@ REFUSED = {
     "scored": "ConfigError: prompt 0 has 70 tokens and up to 0 follow, 70 in all",
     "wider": "down_proj.kernel is (64, 32), and (48, 32) is what the rollout was made",
     "deeper": "none missing, 9 (layers.2.attn.k_proj.w",
+    "fraction": "ConfigError: memory_fraction is nan; use a fraction between 0 and 1",
+    "mapping of arrays": "ConfigError: the parameters are a dict; give nnx.State",
+    "hosted": "is an array of numpy's, in the host's memory",
+    "integers": "is int32; give floating weights",
+    "deleted": "is deleted, perhaps since a jit took it",
+    "seed": "RequestError: seed is -3; give whole numbers from 0",
+    "temperature": "RequestError: temperature is None; give a number",
+    "fewer completions": "are (2, 4) and completion_tokens (1, 4); give [B, P] and",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tunix_actors  # pyright: ignore[reportMissingImports]  (beside this file)
 from flax import nnx
 
@@ -49,6 +50,7 @@ def main() -> None:
     rows = functools.partial(FdjaxRollout, max_num_seqs=0)
     steps = functools.partial(FdjaxRollout, steps_per_launch=0)
     little = functools.partial(FdjaxRollout, memory_fraction=1e-9)
+    whole = functools.partial(FdjaxRollout, memory_fraction=float("nan"))
     made = {
         "subclass": lambda: make(other(), FdjaxRollout),
         "adapter": lambda: make(adapted(), FdjaxRollout),
@@ -69,12 +71,17 @@ def main() -> None:
         "rows": lambda: make(actor, rows),
         "steps": lambda: make(actor, steps),
         "memory": lambda: make(actor, little),
+        "fraction": lambda: make(actor, whole),
     }
     rollout = make(actor, FdjaxRollout).rollout
     state = nnx.state(tunix_actors.make_actor("llama"), nnx.Param)
     wider = nnx.state(tunix_actors.make_actor("llama", hidden_dim=64), nnx.Param)
     deeper = nnx.state(tunix_actors.make_actor("llama", num_layers=3), nnx.Param)
     pads = jnp.zeros((1, 4), jnp.int32)
+    hosted = jax.tree.map(np.asarray, state)
+    integers = jax.tree.map(lambda x: x.astype(jnp.int32), state)
+    deleted = jax.tree.map(jnp.copy, state)
+    jax.tree.leaves(deleted)[-1].delete()
 
     def asked(prompt: Any = "ab", **changes: Any) -> Callable[[], Any]:
         return lambda: rollout.generate([prompt], config(**changes))
@@ -92,6 +99,15 @@ def main() -> None:
         ),
         "wider": lambda: rollout.update_params(wider),
         "deeper": lambda: rollout.update_params(deeper),
+        "mapping of arrays": lambda: rollout.update_params(nnx.to_pure_dict(state)),
+        "hosted": lambda: rollout.update_params(hosted),
+        "integers": lambda: rollout.update_params(integers),
+        "deleted": lambda: rollout.update_params(deleted),
+        "seed": asked(temperature=1.0, top_p=1.0, seed=-3),
+        "temperature": asked(temperature=None),
+        "fewer completions": lambda: rollout.get_per_token_logps(
+            jnp.ones((2, 4), jnp.int32), jnp.ones((1, 4), jnp.int32)
+        ),
     }
     errors = {name: error_of(call) for name, call in made.items()}
     rollout.update_params(state)  # nothing is lost by what was refused

@@ -18,7 +18,7 @@ from tunix.rl.rollout.base_rollout import (  # pyright: ignore[reportMissingImpo
 
 from fdjax.engine.engine import Engine
 from fdjax.engine.runs import Runs
-from fdjax.errors import ConfigError, Unsupported
+from fdjax.errors import ConfigError, RequestError, Unsupported
 from fdjax.generate.params import SamplingParams
 from fdjax.integrations.tunix.outputs import run
 from fdjax.integrations.tunix.prompts import Prompts
@@ -172,9 +172,16 @@ class FdjaxRollout(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]  (as
 
         Raises:
             ConfigError: a prompt and its completion are longer than `kv_cache_size`.
-            RequestError: a prompt has no tokens.
+            RequestError: a prompt has no tokens, or they are not as many as completions.
         """
         prompts, completions = np.asarray(prompt_tokens), np.asarray(completion_tokens)
+        if not prompts.ndim == completions.ndim == 2 or len(prompts) != len(
+            completions
+        ):
+            raise RequestError(
+                f"prompt_tokens are {prompts.shape} and completion_tokens "
+                f"{completions.shape}; give [B, P] and [B, C]"
+            )
         shown = [self._prompts.seen(row) for row in prompts]
         self._prompts.check(shown, 0)
         scored = [
@@ -203,7 +210,7 @@ class FdjaxRollout(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]  (as
             filter_types: what the trainer took them by; all are needed anyway.
 
         Raises:
-            ConfigError: they are not those of the actor.
+            ConfigError: they are not those of the actor, are integers, or deleted.
             Unsupported: they are adapters, quantised, or in the host's memory.
         """
         del filter_types

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fdjax.errors import Unsupported
+from fdjax.errors import RequestError, Unsupported
 from fdjax.generate.params import GREEDY_BELOW, SamplingParams
 
 
@@ -47,6 +48,8 @@ def sampling_params(
         RequestError: a number is out of range.
     """
     temperature = config.temperature
+    if not isinstance(temperature, Real):
+        raise RequestError(f"temperature is {temperature!r}; give a number, 0 or more")
     greedy = temperature < GREEDY_BELOW
     if config.top_p is None and not greedy:
         raise Unsupported(
@@ -78,5 +81,7 @@ def _seeds(seed: Any, count: int) -> Sequence[int | None]:
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.key_data(seed)
     words = np.atleast_1d(np.asarray(seed)).ravel().tolist()
+    if not all(isinstance(word, int) and word >= 0 for word in words):
+        raise RequestError(f"seed is {seed!r}; give whole numbers from 0, or a key")
     drawn = np.random.SeedSequence(words).generate_state(count, np.uint64)
     return (drawn >> np.uint64(1)).tolist()

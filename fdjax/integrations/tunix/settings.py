@@ -14,6 +14,7 @@ from fdjax.serve.setup import (
     MAX_BATCHED_TOKENS,
     MAX_NUM_SEQS,
     Settings,
+    fraction,
     kind_of_platform,
     positive,
 )
@@ -33,7 +34,8 @@ def settings_for(
 
     Raises:
         Unsupported: the actor is of a class, or has an option, that fdjax has not.
-        ConfigError: a size is not a whole number from 1.
+        ConfigError: a size is not a whole number from 1, or the fraction not between 0
+            and 1.
     """
     kind = kind_of_platform()
     rows = MAX_NUM_SEQS[kind] if max_num_seqs is None else max_num_seqs
@@ -49,7 +51,7 @@ def settings_for(
         max_model_len=max_model_len,
         max_num_seqs=positive("max_num_seqs", rows),
         max_batched_tokens=positive("max_num_batched_tokens", tokens),
-        memory_fraction=memory_fraction,
+        memory_fraction=fraction("memory_fraction", memory_fraction),
         page_size=positive("page_size", page_size),
         policy=StepPolicy(),
         steps_per_launch=positive("steps_per_launch", steps_per_launch),

@@ -78,9 +78,14 @@ class WeightMap:
             params: `nnx.State` of the model's parameters, all of them.
 
         Raises:
-            ConfigError: they are not those of the model.
+            ConfigError: they are not those of the model, are integers, or deleted.
             Unsupported: they are adapters, quantised, or in the host's memory.
         """
+        if not isinstance(params, nnx.State):
+            raise ConfigError(
+                f"the parameters are a {type(params).__name__}; give "
+                "nnx.State, as nnx.state(actor, nnx.Param) does"
+            )
         given = self._checked(variables_of(params))
         moved = jax.device_put(given, self._place)
         self._arrays = self._map(moved, self._room())
@@ -125,6 +130,7 @@ class WeightMap:
             )
         arrays = {name: _value(name, variable) for name, variable in given.items()}
         for name, array in arrays.items():
+            _check_there(name, array)
             shape = self._given.setdefault(name, array.shape)
             if array.shape != shape:
                 raise ConfigError(
@@ -132,6 +138,18 @@ class WeightMap:
                     "made for; give the parameters of the same model"
                 )
         return arrays
+
+
+def _check_there(name: str, array: Array) -> None:
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ConfigError(
+            f"{name} is {array.dtype}; give floating weights, as the actor has"
+        )
+    if array.is_deleted():
+        raise ConfigError(
+            f"{name} is deleted, perhaps since a jit took it by donation; give arrays "
+            "that are there"
+        )
 
 
 def variables_of(params: Any) -> dict[str, nnx.Variable[Any]]:
@@ -159,6 +177,11 @@ def check_plain(variables: Mapping[str, nnx.Variable[Any]]) -> None:
 
 def _value(name: str, variable: nnx.Variable[Any]) -> Array:
     value = variable.get_value()
+    if isinstance(value, np.ndarray):
+        raise Unsupported(
+            f"{name} is an array of numpy's, in the host's memory; fdjax takes weights "
+            "from the device: jax.device_put them"
+        )
     if not isinstance(value, jax.Array):
         raise Unsupported(
             f"{name} is a {type(value).__name__}; fdjax takes arrays, not quantised "

@@ -60,6 +60,8 @@ def whole_number(owner: str, name: str, value: Any, *, least: int | None = None)
             f"{owner}: {name} is traced; it must be static, give a whole number"
         )
     try:
+        if isinstance(value, bool):
+            raise TypeError
         whole = operator.index(value)
     except TypeError:
         raise TypeError(
