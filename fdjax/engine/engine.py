@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 from fdjax import device
 from fdjax.engine.borrowing import Borrowing
@@ -213,9 +214,10 @@ class Engine(Intake):
                 or a weight of it is not there.
             TypeError: it is no `Decoder`.
         """
-        if not isinstance(model, Decoder):
+        given: Any = model
+        if not isinstance(given, Decoder):
             raise TypeError(
-                f"update_weights: the model is a {type(model).__name__}; give a Decoder"
+                f"update_weights: the model is a {type(given).__name__}; give a Decoder"
             )
         self._parking.check_idle("weights change")
         self.sleeping.take_weights(model)

@@ -131,7 +131,9 @@ def compare(name: str, call: Call, mesh: Mesh, *, check: bool) -> None:
         )
         both = map(squares, functions[0])
         functions.append(tuple(jax.grad(one, argnums=over) for one in both))
-    run = [tuple(map(jax.jit, pair)) for pair in functions]
+    run: list[tuple[Callable[..., Any], ...]] = [
+        tuple(map(jax.jit, pair)) for pair in functions
+    ]
     if check and name.startswith("attention of"):
         run.append((sharded, call.function))
     for pair in run:

@@ -172,7 +172,7 @@ class FdjaxRollout(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]  (as
 
         Raises:
             ConfigError: a prompt and its completion are longer than `kv_cache_size`.
-            RequestError: a prompt has no tokens, or they are not as many as completions.
+            RequestError: a prompt has no tokens, or completions are more or fewer.
         """
         prompts, completions = np.asarray(prompt_tokens), np.asarray(completion_tokens)
         if not prompts.ndim == completions.ndim == 2 or len(prompts) != len(

@@ -62,7 +62,7 @@ def sampling_params(
             "logits before it; use temperature 1, or no log-probabilities"
         )
     shared = SamplingParams(
-        temperature=temperature,
+        temperature=float(temperature),
         top_p=1.0 if config.top_p is None else config.top_p,
         top_k=config.top_k or 0,
         max_tokens=config.max_tokens_to_generate,
