@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 from fdjax import device
 from fdjax.engine.borrowing import Borrowing
@@ -36,6 +35,7 @@ from fdjax.generate.softmax_counts import SoftmaxStatistics
 from fdjax.memory.pages import PagePool
 from fdjax.memory.plan import MemoryPlan
 from fdjax.models.decoder import Decoder
+from fdjax.models.weights import check_there
 
 
 class Engine(Intake):
@@ -214,11 +214,7 @@ class Engine(Intake):
                 or a weight of it is not there.
             TypeError: it is no `Decoder`.
         """
-        given: Any = model
-        if not isinstance(given, Decoder):
-            raise TypeError(
-                f"update_weights: the model is a {type(given).__name__}; give a Decoder"
-            )
+        check_there(model)
         self._parking.check_idle("weights change")
         self.sleeping.take_weights(model)
         self.scheduler.pool.forget()

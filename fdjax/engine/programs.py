@@ -220,8 +220,8 @@ class Programs:
         """Takes other weights, of the same shapes: nothing is compiled.
 
         Raises:
-            ConfigError: the model is another one, or a weight of it is no array of
-                JAX's, is deleted, or has another shape or dtype.
+            ConfigError: the model is another one, or a weight of it has another shape
+                or dtype.
         """
         found, structure = jax.tree_util.tree_flatten_with_path(model)
         if structure != self._structure:
@@ -230,16 +230,6 @@ class Programs:
                 "are compiled for this one: make an engine for the other"
             )
         for (path, new), old in zip(found, self._weights, strict=True):
-            if not isinstance(new, jax.Array) or new.is_deleted():
-                what = (
-                    "deleted, perhaps since a jit took it by donation"
-                    if isinstance(new, jax.Array)
-                    else f"a {type(new).__name__}"
-                )
-                raise ConfigError(
-                    f"weight {jax.tree_util.keystr(path)} is {what}; give arrays of "
-                    "JAX's that are there"
-                )
             if (new.shape, new.dtype) != (old.shape, old.dtype):
                 raise ConfigError(
                     f"weight {jax.tree_util.keystr(path)} is {new.dtype}{new.shape}, "

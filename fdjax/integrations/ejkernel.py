@@ -8,6 +8,7 @@ from typing import Literal
 from ejkernel.errors import EjkernelRuntimeError  # pyright: ignore[reportMissingImports]  (installed where this is used)
 from ejkernel.kernels import kernel_registry  # pyright: ignore[reportMissingImports]  (as above)
 
+from fdjax.kernels.paged.integers import whole_number
 from fdjax.notation import Array, Float, Int32
 from fdjax.ops import ragged_paged_attention
 
@@ -33,8 +34,7 @@ def register(
         TypeError: `priority` is no whole number; the registry would keep it first, and
             then could sort no more.
     """
-    if type(priority) is not int:
-        raise TypeError(f"register: priority is {priority!r}; give a whole number")
+    priority = whole_number("register", "priority", priority)
     kernel_registry.register(ALGORITHM, platform, backend, priority=priority)(
         ragged_page_attention_v3
     )

@@ -155,9 +155,7 @@ class Op[C, R]:
             return self._reference(call)
         run = self._impls[name].run
         if jax.sharding.get_abstract_mesh().manual_axes:
-            # Outside of a jit XLA crashes there, of a custom call with several results
-            # (jaxlib 0.11.2). Inside of one this changes nothing.
-            run = jax.jit(run)
+            return varying_like(_jitted(run, call), call)
         return varying_like(run(call), call)
 
     def using(self, name: str) -> AbstractContextManager[Any]:
@@ -274,3 +272,18 @@ class Op[C, R]:
         if name == REFERENCE:
             return self._batch_invariant
         return self._impls[name].batch_invariant
+
+
+def _jitted[C, R](run: Callable[[C], R], call: C) -> R:
+    """Inside a `shard_map` without a jit XLA crashes, of a call with several results.
+
+    (jaxlib 0.11.2.) What is static is no part of jit's key: some numbers may be arrays,
+    which cannot be compared there.
+    """
+    leaves, structure = jax.tree.flatten(call)
+
+    @jax.jit
+    def of(leaves: list[jax.Array]) -> R:
+        return run(jax.tree.unflatten(structure, leaves))
+
+    return of(leaves)

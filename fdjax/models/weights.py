@@ -122,6 +122,28 @@ def fill(model: Decoder, arrays: Mapping[str, Array]) -> None:
     nnx.update(model, nnx.from_flat_state(filled))
 
 
+def check_there(model: Any) -> None:
+    """Looks at weights that somebody brings, before the old ones go.
+
+    Raises:
+        TypeError: it is no `Decoder`.
+        ConfigError: a weight is no array of JAX's, or is deleted.
+    """
+    if not isinstance(model, Decoder):
+        raise TypeError(f"the model is a {type(model).__name__}; give a Decoder")
+    for path, leaf in jax.tree_util.tree_flatten_with_path(model)[0]:
+        name = jax.tree_util.keystr(path)
+        if not isinstance(leaf, jax.Array):
+            raise ConfigError(
+                f"weight {name} is a {type(leaf).__name__}; give arrays of JAX's"
+            )
+        if leaf.is_deleted():
+            raise ConfigError(
+                f"weight {name} is deleted, perhaps since a jit took it by donation; "
+                "give arrays that are there"
+            )
+
+
 def parameter_shapes(
     config: ModelConfig, *, dtype: jax.typing.DTypeLike
 ) -> dict[str, jax.ShapeDtypeStruct]:

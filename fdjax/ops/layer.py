@@ -24,7 +24,7 @@ from fdjax.ops.gradients import differentiable
 
 # As JAX's operations take them beside noise in float32.
 _LOGITS = (jnp.float32, jnp.bfloat16, jnp.float16)
-# Of what sampling is told in floating numbers: the highest of each, and what to give.
+# Of what sampling is told: the highest number of each, and what to give.
 _RANGES = {
     "top_k": (math.inf, "0, which is no limit, or more"),
     "temperature": (math.inf, "0, which takes the most likely token, or more"),

@@ -3,8 +3,8 @@
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Any, Literal
+from numbers import Integral
+from typing import Any, Literal, SupportsFloat
 
 import jax.numpy as jnp
 import numpy as np
@@ -268,15 +268,15 @@ def _num_beams(wanted: Limit, *, max_num_seqs: int) -> int | None:
     return wanted
 
 
-def fraction(name: str, value: float) -> float:
+def fraction(name: str, value: Any) -> float:
     """Returns a setting that is a number between 0 and 1.
 
     Raises:
         ConfigError: it is not.
     """
-    if not isinstance(value, Real) or not 0.0 < value < 1.0:
-        raise ConfigError(f"{name} is {value!r}; use a fraction between 0 and 1")
-    return float(value)
+    if isinstance(value, SupportsFloat) and 0.0 < (number := float(value)) < 1.0:
+        return number
+    raise ConfigError(f"{name} is {value!r}; use a fraction between 0 and 1")
 
 
 def positive(name: str, value: int, most: int = _LARGEST) -> int:

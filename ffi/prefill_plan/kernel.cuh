@@ -72,10 +72,12 @@ __device__ inline int sum_up_to_thread(Shared& shared, int x) {
 }
 
 __device__ inline int queries_of(const Params& p, int row) {
-  const int first = p.firsts[row];
-  const int count = min(p.lengths[row], p.max_tokens) - p.starts[row];
-  if (first < 0) return 0;  // attention trusts the tiles
-  return max(min(count, max(p.queries - first, 0)), 0);
+  const int first = p.firsts[row], start = p.starts[row];
+  const int stop = min(p.lengths[row], p.max_tokens);
+  if (first < 0 || stop <= start) return 0;  // attention trusts the tiles
+  // What is between two numbers of 32 bits has no sign.
+  const uint32_t count = static_cast<uint32_t>(stop) - static_cast<uint32_t>(start);
+  return min(count, static_cast<uint32_t>(max(p.queries - first, 0)));
 }
 
 // Rows that overlap might have more than there is room for, or than 32 bits.

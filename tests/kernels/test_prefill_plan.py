@@ -145,6 +145,28 @@ def test_queries_of_a_row_that_begins_before_its_sequence_have_their_keys(
     assert {position for position, right in seen.items() if right} >= set(range(40))
 
 
+LEAST, MOST = -(2**31), 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("length", "start"),
+    [(LEAST, 1), (-1000, MOST - 899), (LEAST, 1000), (MOST, MOST), (3, LEAST)],
+)
+def test_rows_of_any_numbers_see_nothing_past_their_pages(length: int, start: int):
+    rows = [[length, 64], [start, 60], [0, 0]]
+    work = work_of(
+        *(jnp.array(each, jnp.int32) for each in rows),
+        EVERYTHING,
+        num_queries=8,
+        max_tokens=ROOM,
+        tile_tokens=32,
+        room=WHOLE,
+    )
+    some = [item for item in work.tolist() if item[3]]
+    assert [item[:6] for item in some if item[0] == 1] == [[1, 0, 60, 4, 0, 64]]
+    assert not [item for item in some if item[0] == 0]
+
+
 def test_all_layers_share_one_trace():
     rows = jnp.ones(2, jnp.int32)
 
@@ -375,10 +397,15 @@ def test_the_kernel_lists_no_more_than_there_is_room_for():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("start", [-300, -129, -1, 3])
-def test_the_kernel_lists_what_the_definition_does_beside_a_bad_row(start: int):
+@pytest.mark.parametrize(
+    ("length", "start"),
+    [(3, -300), (3, -129), (3, -1), (3, 3), (LEAST, 1), (LEAST, 1000), (MOST, MOST)],
+)
+def test_the_kernel_lists_what_the_definition_does_beside_a_bad_row(
+    length: int, start: int
+):
     skip_without("prefill_plan", "gpu")
-    rows = [[8, 3, 900], [4, start, 5], [0, 4, 420]]
+    rows = [[8, length, 900], [4, start, 5], [0, 4, 420]]
     lengths, starts, firsts = (jnp.array(each, jnp.int32) for each in rows)
     tiles = most_tiles(1400, 3, 32)
     for room in (room_of(tiles, 1, 132), room_of(tiles, 8, 132), Room(132.0, 0)):

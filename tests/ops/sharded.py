@@ -155,6 +155,23 @@ def refuses_to_be_replicated(mesh: Mesh) -> None:
         raise AssertionError("results of other heads are taken for the same")
 
 
+def takes_numbers_that_are_arrays(mesh: Mesh) -> None:
+    """More than once: what is static must not be compared there."""
+    _, call = next(calls())
+    arrays, specs = zip(*call.given, strict=True)
+    results: list[jax.Array] = []
+    for scale in (jnp.float32(0.3), jnp.float32(0.3), 0.3):
+
+        def scaled(q: jax.Array, pages: jax.Array, scale: Any = scale) -> jax.Array:
+            kv = ops.KVCache.page_major(pages).layer(0)
+            return ops.attention(q, kv, DECODING, scale=scale)
+
+        run = jax.shard_map(scaled, mesh=mesh, in_specs=specs, out_specs=call.out)
+        results.append(jax.jit(run)(*arrays))
+    for one in results[1:]:
+        np.testing.assert_allclose(one, results[0], rtol=1e-6)
+
+
 def main() -> None:
     """Prints what is equal both ways, or fails."""
     mesh = Mesh(np.array(jax.devices()), ("tensor",))
@@ -163,6 +180,7 @@ def main() -> None:
             compare(name, call, mesh, check=check)
         print(f"{name}: equal on {len(mesh.devices)} devices")
     refuses_to_be_replicated(mesh)
+    takes_numbers_that_are_arrays(mesh)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def test_it_serves_and_agrees():
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("serves") == "fdjax.integrations.ejkernel"
     assert "k_scale is 2.0, and fdjax has no quantised" in found.pop("refused")
-    assert "priority is 'hi'" in found.pop("unordered")
+    assert "priority is a str; give a whole number" in found.pop("unordered")
     assert found.pop("windowed chunk") < 1e-5
     assert set(found) == {"causal", "window", "soft cap", "sinks"}
     for name, (output, cache) in found.items():

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from numbers import Real
-from typing import Any
+from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +46,10 @@ def sampling_params(
         Unsupported: it wants what fdjax has not.
         RequestError: a number is out of range.
     """
-    temperature = config.temperature
-    if not isinstance(temperature, Real):
-        raise RequestError(f"temperature is {temperature!r}; give a number, 0 or more")
+    given = config.temperature
+    if isinstance(given, bool) or not isinstance(given, SupportsFloat):
+        raise RequestError(f"temperature is {given!r}; give a number, 0 or more")
+    temperature = float(given)
     greedy = temperature < GREEDY_BELOW
     if config.top_p is None and not greedy:
         raise Unsupported(
@@ -62,7 +62,7 @@ def sampling_params(
             "logits before it; use temperature 1, or no log-probabilities"
         )
     shared = SamplingParams(
-        temperature=float(temperature),
+        temperature=temperature,
         top_p=1.0 if config.top_p is None else config.top_p,
         top_k=config.top_k or 0,
         max_tokens=config.max_tokens_to_generate,
@@ -81,7 +81,7 @@ def _seeds(seed: Any, count: int) -> Sequence[int | None]:
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.key_data(seed)
     words = np.atleast_1d(np.asarray(seed)).ravel().tolist()
-    if not all(isinstance(word, int) and word >= 0 for word in words):
+    if not words or not all(type(word) is int and word >= 0 for word in words):
         raise RequestError(f"seed is {seed!r}; give whole numbers from 0, or a key")
     drawn = np.random.SeedSequence(words).generate_state(count, np.uint64)
     return (drawn >> np.uint64(1)).tolist()

@@ -173,9 +173,12 @@ def tiles_of(
 ) -> Tiles:
     """The tiles of a batch, row by row, the last of each row first; see `work_of`."""
     num_rows = len(lengths)
-    counts = jnp.minimum(lengths, max_tokens) - starts
-    counts = jnp.clip(counts, 0, jnp.maximum(num_queries - firsts, 0))
-    counts = jnp.where(firsts < 0, 0, counts)  # kernels trust the tiles
+    # Kernels trust the tiles. What is between two numbers of 32 bits has no sign.
+    stop = jnp.minimum(lengths, max_tokens)
+    counts = stop.astype(jnp.uint32) - starts.astype(jnp.uint32)
+    room = jnp.clip(num_queries - jnp.maximum(firsts, 0), 0)
+    counts = jnp.minimum(counts, room.astype(jnp.uint32)).astype(jnp.int32)
+    counts = jnp.where((firsts < 0) | (stop <= starts), 0, counts)
     ends = jnp.cumsum(-(-counts // tile_tokens))  # tiles up to each row
     index = jnp.arange(most_tiles(num_queries, num_rows, tile_tokens), dtype=jnp.int32)
     row = jnp.searchsorted(ends, index, side="right", method="compare_all")
