@@ -191,9 +191,9 @@ def sample(
         keys: data of a threefry key for each row; without keys, steps and temperature
             the most likely token is taken.
         steps: how many tokens the row has drawn before.
-        temperature: 0 or more; 0 takes the most likely token. Of this and
-            the next three, what is NaN or out of range is refused where it is not
-            traced, and means nothing where it is.
+        temperature: 0 or more; 0 takes the most likely token. Of this and the next
+            three, what is NaN or out of range is refused where it is not traced, and
+            means nothing where it is.
         top_k: draws among that many of the most likely; 0 is no limit.
         top_p: among the most likely that have this probability together, from 0 to 1;
             1 is no limit.

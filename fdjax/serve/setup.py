@@ -110,6 +110,7 @@ class Settings:
             eos_token_ids=_ends(config, folder),
             batch_invariant=batch_invariant,
         )
+        memory_fraction = fraction("memory_fraction", memory_fraction)
         platform, kind = device.platform(), kind_of_platform()
         rows = MAX_NUM_SEQS[kind] if max_num_seqs is None else max_num_seqs
         tokens = max_num_batched_tokens
@@ -124,7 +125,7 @@ class Settings:
             max_batched_tokens=positive(
                 "max_num_batched_tokens", tokens, _MOST_STEP_TOKENS
             ),
-            memory_fraction=fraction("memory_fraction", memory_fraction),
+            memory_fraction=memory_fraction,
             page_size=positive("page_size", page_size, _LARGEST_PAGE),
             policy=policy or StepPolicy(),
             max_beam_width=positive("max_beam_width", max_beam_width, MAX_BEAMS),
