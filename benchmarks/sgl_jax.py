@@ -26,7 +26,7 @@ from benchmarks.cases import Case, parse_cases
 
 BACKENDS = ("fdjax", "native")
 CHUNK = 512  # tokens of a prompt at once: sgl-jax's own attention takes memory for more
-SMALL = 1 << 20
+SMALL = 1 << 20  # bytes: less is no weight and no cache
 LLAMA_3_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

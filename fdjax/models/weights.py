@@ -137,11 +137,16 @@ def check_there(model: Any) -> None:
             raise ConfigError(
                 f"weight {name} is a {type(leaf).__name__}; give arrays of JAX's"
             )
-        if leaf.is_deleted():
-            raise ConfigError(
-                f"weight {name} is deleted, perhaps since a jit took it by donation; "
-                "give arrays that are there"
-            )
+        check_not_deleted(f"weight {name}", leaf)
+
+
+def check_not_deleted(name: str, array: Array) -> None:
+    """Raises `ConfigError` where an array's memory is somebody else's already."""
+    if array.is_deleted():
+        raise ConfigError(
+            f"{name} is deleted, perhaps since a jit took it by donation; give arrays "
+            "that are there"
+        )
 
 
 def parameter_shapes(

@@ -175,9 +175,8 @@ class FdjaxRollout(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]  (as
             RequestError: a prompt has no tokens, or completions are more or fewer.
         """
         prompts, completions = np.asarray(prompt_tokens), np.asarray(completion_tokens)
-        if not prompts.ndim == completions.ndim == 2 or len(prompts) != len(
-            completions
-        ):
+        as_many = prompts.shape[:1] == completions.shape[:1]
+        if not as_many or prompts.ndim != 2 or completions.ndim != 2:
             raise RequestError(
                 f"prompt_tokens are {prompts.shape} and completion_tokens "
                 f"{completions.shape}; give [B, P] and [B, C]"

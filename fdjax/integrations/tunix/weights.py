@@ -15,7 +15,7 @@ from fdjax.errors import ConfigError, Unsupported
 from fdjax.models.config import ModelConfig
 from fdjax.models.decoder import Decoder
 from fdjax.models.families import FAMILIES
-from fdjax.models.weights import fill, parameter_shapes
+from fdjax.models.weights import check_not_deleted, fill, parameter_shapes
 from fdjax.notation import Array
 
 # Where Tunix keeps what a checkpoint names.
@@ -130,7 +130,11 @@ class WeightMap:
             )
         arrays = {name: _value(name, variable) for name, variable in given.items()}
         for name, array in arrays.items():
-            _check_there(name, array)
+            if not jnp.issubdtype(array.dtype, jnp.floating):
+                raise ConfigError(
+                    f"{name} is {array.dtype}; give floating weights, as the actor has"
+                )
+            check_not_deleted(name, array)
             shape = self._given.setdefault(name, array.shape)
             if array.shape != shape:
                 raise ConfigError(
@@ -138,18 +142,6 @@ class WeightMap:
                     "made for; give the parameters of the same model"
                 )
         return arrays
-
-
-def _check_there(name: str, array: Array) -> None:
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ConfigError(
-            f"{name} is {array.dtype}; give floating weights, as the actor has"
-        )
-    if array.is_deleted():
-        raise ConfigError(
-            f"{name} is deleted, perhaps since a jit took it by donation; give arrays "
-            "that are there"
-        )
 
 
 def variables_of(params: Any) -> dict[str, nnx.Variable[Any]]:

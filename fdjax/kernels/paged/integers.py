@@ -60,9 +60,7 @@ def whole_number(owner: str, name: str, value: Any, *, least: int | None = None)
             f"{owner}: {name} is traced; it must be static, give a whole number"
         )
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        whole = operator.index(value)
+        whole = operator.index(None if isinstance(value, bool) else value)
     except TypeError:
         raise TypeError(
             f"{owner}: {name} is {kind(value)}; give a whole number"
