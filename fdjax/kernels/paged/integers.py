@@ -59,8 +59,9 @@ def whole_number(owner: str, name: str, value: Any, *, least: int | None = None)
         raise TypeError(
             f"{owner}: {name} is traced; it must be static, give a whole number"
         )
+    given: Any = None if isinstance(value, bool) else value
     try:
-        whole = operator.index(None if isinstance(value, bool) else value)
+        whole = operator.index(given)
     except TypeError:
         raise TypeError(
             f"{owner}: {name} is {kind(value)}; give a whole number"
