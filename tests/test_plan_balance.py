@@ -7,6 +7,9 @@ import pytest
 
 from benchmarks import plan_balance
 
+CONVERSATIONS = (
+    pathlib.Path(plan_balance.__file__).parent / "data" / "azure_conv_2023_500.csv"
+)
 TRACE = [(10, 5), (400, 90), (2_000, 300), (9_000, 50)]
 
 
@@ -45,6 +48,15 @@ def test_by_default_most_seeds_are_held_out(
 def test_a_seed_draws_the_same_again():
     first, again = (plan_balance.balance(TRACE, 64, 3, seed=64) for _ in range(2))
     assert first == again
+
+
+@pytest.mark.parametrize("rows", plan_balance.ROWS)
+def test_the_busiest_cluster_has_little_more_than_the_mean(rows: int):
+    """Of conversations: a part of what `plan_balance.json` has of 1,000 draws."""
+    found = plan_balance.balance(
+        plan_balance.read_trace(CONVERSATIONS), rows, 25, seed=2026
+    )
+    assert found["worst"] <= plan_balance.WANTED
 
 
 def test_results_that_are_kept_have_draws_that_no_length_was_chosen_on():
