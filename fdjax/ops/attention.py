@@ -24,7 +24,8 @@ from fdjax.kernels.paged import (
 from fdjax.kernels.paged.integers import HIGHEST
 from fdjax.kernels.prefill_attention import OP as PREFILL
 from fdjax.kernels.prefill_attention import prefill_attention
-from fdjax.notation import Array, Float, UInt32
+from fdjax.kernels.prefill_plan.tiles import TILE_ROWS
+from fdjax.notation import Array, Bool, Float, UInt32
 from fdjax.ops import calls
 from fdjax.ops.gradients import differentiable
 
@@ -78,13 +79,13 @@ def attention(
     if not (len(q) and pages.num_rows):
         return jnp.zeros_like(q)
     decodes = pages.decodes or pages.by_slot
+    call, run = PagedAttention(q, kv, pages, spec), _ragged
     if decodes and pages.firsts is None and q.shape[0] == pages.num_rows:
-        pages = _within_tables(PagedAttention(q, kv, pages, spec))
-        run = _decoding
-    else:
-        run = _ragged
+        pages, run = _within_tables(call), _decoding
     cap, window = spec.soft_cap, spec.window
-    return run(q, kv, pages, slopes, sinks, scale=scale, soft_cap=cap, window=window)
+    out = run(q, kv, pages, slopes, sinks, scale=scale, soft_cap=cap, window=window)
+    shares = run is _decoding and pages.prefixes is not None
+    return _of_whole_rows(out, call) if shares else out
 
 
 @calls.named
@@ -253,14 +254,26 @@ def _within_tables(call: PagedAttention) -> PageView:
     """Rows whose last token their tables have no room for have none.
 
     Kernels for decoding would take the last one that there is room for in its place.
+    What rows share points into the batch then, whoever has made it.
     """
     pages = call.pages
-    if pages.prefixes is not None:  # made for the lengths that there are
-        return pages
-    room = np.int32(min(call.max_tokens, HIGHEST))
+    if pages.prefixes is not None:
+        most_queries = TILE_ROWS // call.group
+        prefixes = pages.prefixes.within(call.max_tokens, most_queries)
+        pages = dataclasses.replace(pages, prefixes=prefixes)
     # By lax: jnp.where takes twice as long to trace, in each layer of a model.
-    stands = lax.convert_element_type(lax.le(pages.lengths, room), jnp.int32)
+    stands = lax.convert_element_type(_have_room(call), jnp.int32)
     return dataclasses.replace(pages, lengths=lax.mul(pages.lengths, stands))
+
+
+def _have_room(call: PagedAttention) -> Bool[Array, " B"]:
+    """Rows whose tables have room for all of their tokens."""
+    return lax.le(call.pages.lengths, np.int32(min(call.max_tokens, HIGHEST)))
+
+
+def _of_whole_rows(out: Float[Array, "B Hq D"], call: PagedAttention) -> Array:
+    """Zeros for the rows without room, which find what they share with others."""
+    return jnp.where(_have_room(call)[:, None, None], out, 0)
 
 
 _states = differentiable(states.OP, states.attention_states)

@@ -1,7 +1,7 @@
 """Which pages and which new tokens the rows of a call have."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,8 @@ class PageView:
         firsts: where among the call's tokens those of each row begin, in ascending
             order; `None`: every row has room for `T / B` of them.
         prefixes: what rows that decode share, for an implementation that reads it once
-            for all of them; others read it for each. `None`: nothing.
+            for all of them; others read it for each. Made for this table and these
+            lengths. `None`: nothing.
         by_slot: the table has a slot for each token, `page * Z + place`, in place of
             pages; absent ones are negative or past the end. For rows that decode.
         decodes: every row is known to have one new token, its last (`decoding`):
@@ -57,7 +58,7 @@ class PageView:
 
     Raises:
         ValueError: the arrays are not of one number of rows, or not whole numbers.
-        TypeError: one of them is no array.
+        TypeError: one of them is no array, or `prefixes` something else.
     """
 
     page_table: Int32[Array, "B W"]
@@ -80,6 +81,14 @@ class PageView:
                     f"PageView: page_table has {self.num_rows} rows, {name} "
                     f"{array.shape}"
                 )
+        if self.prefixes is not None:
+            given: Any = self.prefixes
+            if not isinstance(given, SharedPrefixes):
+                raise TypeError(
+                    f"PageView: prefixes is of type {type(given).__name__}; give what "
+                    "`plan_prefixes` makes, or None"
+                )
+            self.prefixes.check("PageView", self.num_rows)
 
     @staticmethod
     def decoding(
