@@ -117,10 +117,12 @@ def _shape(rows: str) -> str:
 
 def shared_steps(rows: Sequence[Row]) -> str:
     """Whole steps of rows that share a prefix: read by each, and read once."""
-    header = ("rows x tokens", "read by each, ms", "read once, ms", "gain", "commit")
+    each, once = "read by each, ms", "read once, ms"
+    header = ("rows x tokens", "tokens saved", each, once, "gain", "commit")
     cells = (
         (
             _sharing(row["case"]),
+            f"{_saved(row['case']):,}",
             f"{row['ms_each']:.2f}",
             f"{row['ms_once']:.2f}",
             f"{row['faster_by']:.2f} x",
@@ -133,9 +135,18 @@ def shared_steps(rows: Sequence[Row]) -> str:
 
 def _sharing(case: str) -> str:
     """`64x8192+128`, for readers."""
-    rows, _, tokens = case.partition("x")
-    shared, _, own = tokens.partition("+")
-    return f"{rows} x ({int(shared):,} shared + {int(own):,})"
+    rows, shared, own = _numbers(case)
+    return f"{rows} x ({shared:,} shared + {own:,})"
+
+
+def _saved(case: str) -> int:
+    """Tokens that are not read once more."""
+    rows, shared, _ = _numbers(case)
+    return (rows - 1) * shared
+
+
+def _numbers(case: str) -> tuple[int, ...]:
+    return tuple(map(int, case.replace("x", "+").split("+")))
 
 
 UNIFIED = "-unified"

@@ -16,6 +16,7 @@ from fdjax.kernels.decode_attention import DecodeAttention, UnifiedMax
 from fdjax.kernels.paged import KVCache, PagedAttention, PageView, ScoreSpec
 from fdjax.kernels.prefill_attention import PrefillAttention
 from fdjax.kernels.shared_prefix import find_groups, plan_prefixes
+from fdjax.kernels.shared_prefix.table import Worth
 from tests.support.handlers import skip_without
 
 # Around tiles and pieces, several pieces, more tokens than the most pieces divide.
@@ -203,7 +204,8 @@ def test_who_shares_a_prefix_does_not_matter():
     skip_without("decode_attention", "gpu")
     call = _decode(SIZES["llama"], (4096,) * 8)
     table = jnp.broadcast_to(call.pages.page_table[:1], call.pages.page_table.shape)
-    groups = find_groups(np.asarray(table), (4096,) * 8, page_size=16)
+    worth = Worth(of_batch=16_384)
+    groups = find_groups(np.asarray(table), (4096,) * 8, page_size=16, worth=worth)
     assert groups
     shared = plan_prefixes(groups, rows=8, num_kv_heads=8, group=4)
     pages = dataclasses.replace(call.pages, page_table=table, prefixes=shared)

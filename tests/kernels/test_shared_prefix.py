@@ -62,7 +62,7 @@ def tables(*rows: tuple[str, int, int], width: int, seed: int = 0) -> Tables:
 
 
 def found(drawn: Tables, least: int = 1) -> tuple[Group, ...]:
-    worth = Worth(of_batch=least)
+    worth = Worth(of_group=1024, of_batch=least)
     return find_groups(drawn.table, drawn.lengths, page_size=PAGE, worth=worth)
 
 
@@ -95,7 +95,7 @@ def test_a_group_may_lie_within_another_one():
 
 def test_the_page_of_the_last_token_is_never_shared():
     pages = np.tile(np.arange(100, dtype=np.int32), (3, 1))
-    any_saved = Worth(of_batch=1)
+    any_saved = Worth(of_group=1024, of_batch=1)
     (group,) = find_groups(pages, [1600, 1600, 1590], page_size=PAGE, worth=any_saved)
     assert group.end == 1584
     assert not find_groups(pages, [16, 16, 0], page_size=PAGE, worth=any_saved)
