@@ -50,9 +50,9 @@ def prefill_calls(case: Case) -> Iterator[tuple[slice, int, int]]:
     room = MAX_BATCHED_TOKENS[kind_of_platform()]
     count = max(1, min(case.batch, room // case.context, PREFILL_ROWS))
     for first in range(0, case.batch, count):
-        last = min(first, case.batch - count)  # some twice, if they must be
+        rows = slice(first, min(first + count, case.batch))
         for start in range(0, case.context, room):
-            yield slice(last, last + count), start, min(start + room, case.context)
+            yield rows, start, min(start + room, case.context)
 
 
 class Bench:

@@ -37,7 +37,7 @@ def decode(rows: Sequence[Row]) -> str:
     cells = (
         (
             row["model"],
-            shape(row),
+            shape(row) + ("" if _is_synchronised(row) else ", unified maximum"),
             f"{row['ms_per_step']:.2f}",
             f"{row['tokens_per_s']:,.0f}",
             f"{row['fraction_of_ceiling']:.0%}",
@@ -78,16 +78,23 @@ def beside(rows: Sequence[Row], peers: Sequence[Row]) -> str:
 
 
 def paired(rows: Sequence[Row], peers: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
-    """Each step with the other engine's of the same shape, where it has one."""
+    """Each step with the other engine's of the same shape, where it has one.
+
+    Not those with a unified maximum: the other engine's softmax is synchronised.
+    """
     named = ("model", "batch", "context")
     others = {
         tuple(peer[name] for name in named): peer
         for peer in peers
         if peer["what"] == "decode"
     }
-    for row in rows:
+    for row in filter(_is_synchronised, rows):
         if (peer := others.get(tuple(row[name] for name in named))) is not None:
             yield row, peer
+
+
+def _is_synchronised(row: Row) -> bool:
+    return row.get("softmax", "synchronised") == "synchronised"
 
 
 def whole(
@@ -125,7 +132,7 @@ def whole(
         ),
         (
             "start to ready with what the last start kept, s",
-            " to ".join(f"{seconds:.1f}" for seconds in sorted(ready["warm_s"])),
+            f"{min(ready['warm_s']):.1f} to {max(ready['warm_s']):.1f}",
             f"{other['start']['warm_s']:.0f}",
             ready["commit"],
         ),
