@@ -61,7 +61,7 @@ class Sharing:
             lines[f"whole rows, {heads} {noun}"] = f"{count} items"
         if self.plan.num_pieces:
             lines["pieces of cut rows, 1 head"] = f"{self.plan.num_pieces} items"
-        lines["busiest cluster"] = f"{self.plan.busiest:.2f} of the mean"
+        lines["busiest cluster"] = self.bars().told("cluster", chosen.slots)
         return lines
 
 
