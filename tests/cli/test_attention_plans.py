@@ -57,6 +57,9 @@ def test_new_tokens_come_after_others():
         ("5,-3", "'-3' is not a length"),
         ("2.5x3", "'2.5x3' is not a length"),
         ("4000x1,97x1", "more rows than 4096"),
+        ("1000000x1", "4096: 1000000 with '1000000x1'; give 4096 at most"),
+        ("9" * 50 + "x1", "4096: 1000000000000 or more with '9+x1'; give 4096 at"),
+        ("4000x1,97x1", "4096: 4097 with '97x1'; give 4096 at most"),
         ("4000x1,97x1@5", "more rows than 4096"),
         ("64@", "'64@' is not a length"),
         ("@64", "'@64' is not a length"),
@@ -72,6 +75,10 @@ def test_new_tokens_come_after_others():
         ("8x0", "'8x0' is a row of no tokens; give 1 or more"),
         ("3x5,0", "'0' is a row of no tokens; give 1 or more"),
         ("16777217", "more than 16777216 tokens"),
+        ("16777217", "16777216 tokens: 16777217; give 16777216 at most"),
+        ("1@16777216", "16777216 tokens: 16777217; give 16777216 at most"),
+        ("9" * 50, "16777216 tokens: 1000000000000 or more; give 16777216 at most"),
+        ("2x16777216@0", "16777216 new tokens: 33554432; give 16777216 at most"),
     ],
 )
 def test_other_words_are_refused(text: str, reason: str):

@@ -93,6 +93,13 @@ WRONG: dict[str, Callable[[], Any]] = {
     "ragged_paged_attention: kv_cache is (0, 4, 4, 8), which has 0 pages": (
         lambda: ragged(kv_cache=normal(0, PAGE_SIZE, 4, HEAD_DIM))
     ),
+    "ragged_paged_attention: pages_per_row is 8589934592, and a table of 3 rows": (
+        lambda: ragged(
+            cu_kv_lens=jnp.asarray([0, 16, 32, 48]),
+            page_indices=TABLE.reshape(-1),
+            pages_per_row=2**33,
+        )
+    ),
     "merge_states: output of one of states is int32; cast it to a type": lambda: (
         ops.merge_states(
             [ops.AttentionState(jnp.ones((1, 1, 1), int), jnp.ones((1, 1)))]
