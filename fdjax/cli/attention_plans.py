@@ -16,6 +16,8 @@ from fdjax.kernels.decode_attention import config
 
 # Costs of longer rows, times their heads, would leave a plan's 32 bits.
 _MAX_TOKENS = 2**24
+# Python itself makes no int of some thousand digits.
+_BEYOND = 10**12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Sharing:
             lines[f"whole rows, {heads} {noun}"] = f"{count} items"
         if self.plan.num_pieces:
             lines["pieces of cut rows, 1 head"] = f"{self.plan.num_pieces} items"
-        lines["busiest cluster"] = f"{self.plan.busiest:.2f} of the mean"
+        lines["busiest cluster"] = self.bars().told("cluster", chosen.slots)
         return lines
 
 
@@ -90,27 +92,40 @@ def parse_rows(text: str) -> tuple[tuple[int, ...], tuple[Prompt, ...]]:
         rows, tokens, earlier = (
             _up_to_limit(number or "0") for number in (count, length, before)
         )
-        if len(lengths) + len(prompts) + rows > MAX_ROWS:
-            raise ConfigError(f"--plan {said}: more rows than {MAX_ROWS}")
+        if (so_far := len(lengths) + len(prompts) + rows) > MAX_ROWS:
+            raise ConfigError(
+                f"--plan {said}: more rows than {MAX_ROWS}: {_told(so_far)} with "
+                f"{_start(part)!r}; give {MAX_ROWS} at most"
+            )
         for number, what in ((rows, "no row"), (tokens, "a row of no tokens")):
             if number == 0:
                 raise ConfigError(
                     f"--plan {said}: {_start(part)!r} is {what}; give 1 or more"
                 )
         if tokens + earlier > _MAX_TOKENS:
-            raise ConfigError(f"--plan {said}: a row of more than {_MAX_TOKENS} tokens")
+            raise ConfigError(
+                f"--plan {said}: a row of more than {_MAX_TOKENS} tokens: "
+                f"{_told(tokens + earlier)}; give {_MAX_TOKENS} at most"
+            )
         if at:
             prompts += [Prompt(tokens, earlier)] * rows
         else:
             lengths += [tokens] * rows
-    if sum(prompt.new for prompt in prompts) > _MAX_TOKENS:
-        raise ConfigError(f"--plan {said}: more than {_MAX_TOKENS} new tokens")
+    if (new := sum(prompt.new for prompt in prompts)) > _MAX_TOKENS:
+        raise ConfigError(
+            f"--plan {said}: more than {_MAX_TOKENS} new tokens: {new}; give "
+            f"{_MAX_TOKENS} at most, in all"
+        )
     return tuple(lengths), tuple(prompts)
 
 
 def _up_to_limit(number: str) -> int:
-    """A number in digits; of one with many, that it is beyond every limit."""
-    return int(number) if len(number) <= len(str(_MAX_TOKENS)) else _MAX_TOKENS + 1
+    """A number in digits; of one with more than anybody reads, that it is beyond."""
+    return int(number) if len(number) <= len(str(_BEYOND)) else _BEYOND
+
+
+def _told(number: int) -> str:
+    return f"{number}" if number < _BEYOND else f"{_BEYOND} or more"
 
 
 def _start(text: str) -> str:

@@ -28,6 +28,28 @@ class Bars(NamedTuple):
         """Of each item, how many its taker has had before."""
         return np.arange(len(self.takers)) // (int(self.takers.max()) + 1)
 
+    @property
+    def loads(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """What each taker that has work does, in all."""
+        every = np.bincount(self.takers, self.costs)
+        return every[every > 0]
+
+    @property
+    def busiest(self) -> float:
+        """What the busiest taker does, in parts of the mean of those with work."""
+        return float(self.loads.max() / self.loads.mean())
+
+    def told(self, taker: str, count: int) -> str:
+        """The same in words.
+
+        Args:
+            taker: what one is called.
+            count: how many there are, with work and without.
+        """
+        busy = len(self.loads)
+        of = "" if busy == count else f" of {busy} {taker}{'s' * (busy > 1)} with work"
+        return f"{self.busiest:.2f} of the mean{of}"
+
 
 class Panel(NamedTuple):
     """A plan as it is drawn.
@@ -65,6 +87,8 @@ def draw(panels: Sequence[Panel], path: pathlib.Path) -> None:
 
 
 def _draw_items(axes: "Axes", bars: Bars, names: tuple[str, str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     below, named = np.zeros(int(bars.takers.max()) + 1), set[str]()
     for turn in np.unique(bars.turns):
         now = bars.turns == turn
@@ -81,6 +105,7 @@ def _draw_items(axes: "Axes", bars: Bars, names: tuple[str, str]) -> None:
             if label is not None:
                 named.add(label)
         below[bars.takers[now]] += bars.costs[now]
-    axes.axhline(float(below.mean()), color="k", lw=0.8, ls="--", label="mean")
+    axes.axhline(float(bars.loads.mean()), color="k", lw=0.8, ls="--", label="mean")
     axes.set(xlim=(-0.5, len(below) - 0.5))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.legend(loc="lower right")

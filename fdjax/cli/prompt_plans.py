@@ -75,9 +75,8 @@ class PromptSharing:
 
     @property
     def busiest(self) -> float:
-        """What the busiest block does, in parts of the mean over all."""
-        loads = np.bincount(self.takers, self.costs, minlength=chip().num_sms)
-        return float(loads.max() / loads.mean())
+        """What the busiest block does, in parts of the mean of those with work."""
+        return self.bars().busiest
 
     def bars(self) -> Bars:
         """What each block does, to be drawn."""
@@ -95,7 +94,7 @@ class PromptSharing:
         if pieces:
             lines["pieces of tiles' keys"] = f"{pieces}"
         lines["items"] = f"{len(self.costs)}, one for each key/value head"
-        lines["busiest block"] = f"{self.busiest:.2f} of the mean"
+        lines["busiest block"] = self.bars().told("block", chip().num_sms)
         return lines
 
 

@@ -55,7 +55,7 @@ class StepOptions:
         typer.Option(
             help="Pages that sequences share are read once for all of them while they "
             "decode. More programs are compiled. By default on GPUs with kernels for "
-            "it.",
+            "it, and never with --batch-invariant.",
             rich_help_panel=_STEPS,
         ),
     ] = None

@@ -30,7 +30,7 @@ class StepPolicy:
             `None`: where a GPU has kernels for it.
 
     Raises:
-        ConfigError: a value is out of range.
+        ConfigError: a value is out of range, or of another type.
     """
 
     mixed: bool = True
@@ -39,6 +39,9 @@ class StepPolicy:
     shared_reads: bool | None = None
 
     def __post_init__(self) -> None:
+        _check_switch("mixed_steps", self.mixed)
+        if self.shared_reads is not None:
+            _check_switch("shared_prefix_reads", self.shared_reads)
         limit: object = self.max_itl_ms
         is_real = isinstance(limit, int | float)
         if limit is not None and not (is_real and 0 < limit < math.inf):
@@ -50,3 +53,22 @@ class StepPolicy:
                 f"prefill_order is {self.prefill_order!r}; use one of "
                 f"{', '.join(ORDERS)}"
             )
+
+    def check_beside(self, *, batch_invariant: bool) -> None:
+        """Refuses what was asked for and would not be done.
+
+        Raises:
+            ConfigError: pages that rows share are to be read once, and what a row gets
+                must not depend on who shares them.
+        """
+        if batch_invariant and self.shared_reads:
+            raise ConfigError(
+                "batch_invariant and shared_prefix_reads are both on, but which pages "
+                "are read once depends on the other rows; leave one of them out"
+            )
+
+
+def _check_switch(name: str, value: object) -> None:
+    """A string is true, whatever it says."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; use True or False")

@@ -142,9 +142,9 @@ def attention_states(
     spec = _checked(name, slopes, sinks, scale, soft_cap, window)
     q, pages = _fits(name, q, kv, pages, spec)
     if tree is not None:
-        tree = calls.array_of(name, "tree", tree, "T", "N")
-        calls.check_kind(name, jnp.unsignedinteger, tree=tree)
-        tree = tree.astype(jnp.uint32)
+        words = calls.array_of(name, "tree", tree, "T", "N")
+        calls.check_words(name, "tree", tree)
+        tree = words.astype(jnp.uint32)
     if keys is not None:
         calls.check_range(name, keys)
         ends = keys._asdict().items()
@@ -221,7 +221,8 @@ def _checked(
     window = calls.window_of(operation, "window", window)
     for name, array in (("slopes", slopes), ("sinks", sinks)):
         if array is not None:
-            calls.array_of(operation, name, array, "Hq")
+            given = calls.array_of(operation, name, array, "Hq")
+            calls.check_real(operation, **{name: given})
     return ScoreSpec(slopes, scale, soft_cap, window, sinks)
 
 

@@ -138,8 +138,9 @@ def check_type_of_number(operation: str, name: str, value: Any) -> None:
     """Raises `TypeError` where a static argument is no number, or is traced."""
     refuse_traced(operation, **{name: value})
     try:
-        is_number = not isinstance(value, str | bytes)
-        float(value)
+        # Of a complex number of numpy's, float() drops half.
+        is_number = not (isinstance(value, str | bytes) or np.iscomplexobj(value))
+        float(value if is_number else 0)
     except OverflowError:  # of a number, which is too large
         is_number = True
     except (TypeError, ValueError):
@@ -222,6 +223,30 @@ def check_kind(operation: str, wanted: Any, **arrays: Array | None) -> None:
                 f"{operation}: {name} is {array.dtype}; cast it to a type that is "
                 f"{wanted.__name__}"
             )
+
+
+def check_real(operation: str, **arrays: Array | None) -> None:
+    """Raises `ValueError` where an array's numbers are neither floating nor whole.
+
+    Of complex ones a cast to float32 would drop half. Arguments as in `check_kind`.
+    """
+    for name, array in arrays.items():
+        if array is not None and not jnp.issubdtype(array.dtype, jnp.integer):
+            check_kind(operation, jnp.floating, **{name: array})
+
+
+def check_words(operation: str, name: str, array: Any) -> None:
+    """Raises `ValueError` where an array is of no words of bits, of 32 at most.
+
+    Asked before it is an array of JAX, which may have no type that is wider.
+    """
+    check_kind(operation, jnp.unsignedinteger, **{name: array})
+    bits = jnp.iinfo(array.dtype).bits
+    if bits > 32:
+        raise ValueError(
+            f"{operation}: {name} is {array.dtype}; a word has 32 bits, not {bits}: "
+            "give it as uint32, by .view(np.uint32) two words for each"
+        )
 
 
 def check_layer(operation: str, kv: Any) -> None:

@@ -225,7 +225,7 @@ def sample(
         arrays[each] = None if value is None else of_kind(name, each, value)
     calls.check_kind(name, jnp.uint32, keys=arrays["keys"])
     floats = {each: arrays[each] for each in ("temperature", "top_p", "min_p")}
-    calls.check_kind(name, jnp.number, **floats)
+    calls.check_real(name, **floats)
     # Filters look at the bits of a float32.
     for each, value in floats.items():
         arrays[each] = None if value is None else value.astype(jnp.float32)

@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 
 from fdjax.kernels.paged import PageView
+from fdjax.kernels.paged.view import check_width
 from fdjax.notation import Array, Float, Int32
 from fdjax.ops import calls, ragged_cache
 from fdjax.ops.attention import attention
@@ -224,6 +225,13 @@ def _page_table(
                 f"{indices.shape} for {num_rows} rows; expected [{num_rows + 1}], and "
                 "pages behind one another, [N]"
             )
+        check_width(
+            NAME,
+            "pages_per_row",
+            pages_per_row,
+            num_rows=num_rows,
+            num_ids=len(indices),
+        )
         offsets = -(-cu_kv_lens // page_size)
         return PageView.table_of(indices, offsets, width=pages_per_row)
     if indices.ndim not in (1, 2) or (indices.ndim == 2 and len(indices) != num_rows):

@@ -54,7 +54,8 @@ class LLM(Vectors):
         prefill_order: of prompts, "fcfs", or "shortest": the fewest tokens left first.
         mixed_steps: prompts and decoding share steps; else they take turns.
         shared_prefix_reads: in steps that decode, pages that sequences share are read
-            once for all of them; by default where a GPU has kernels for it.
+            once for all of them; by default where a GPU has kernels for it, and never
+            with `batch_invariant`, beside which `True` is refused.
         page_size: tokens of a page of the KV array.
         enable_prefix_caching: keys and values of earlier requests are used again where
             a prompt begins with the same tokens.

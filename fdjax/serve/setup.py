@@ -111,6 +111,8 @@ class Settings:
             batch_invariant=batch_invariant,
         )
         memory_fraction = fraction("memory_fraction", memory_fraction)
+        policy = policy or StepPolicy()
+        policy.check_beside(batch_invariant=batch_invariant)
         platform, kind = device.platform(), kind_of_platform()
         rows = MAX_NUM_SEQS[kind] if max_num_seqs is None else max_num_seqs
         tokens = max_num_batched_tokens
@@ -127,7 +129,7 @@ class Settings:
             ),
             memory_fraction=memory_fraction,
             page_size=positive("page_size", page_size, _LARGEST_PAGE),
-            policy=policy or StepPolicy(),
+            policy=policy,
             max_beam_width=positive("max_beam_width", max_beam_width, MAX_BEAMS),
             max_num_beams=_num_beams(max_num_beams, max_num_seqs=rows),
         )

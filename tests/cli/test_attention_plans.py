@@ -5,9 +5,11 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fdjax.cli.attention_plans import parse_rows
+from fdjax.cli.plan_pictures import Bars
 from fdjax.cli.prompt_plans import Prompt, share
 from fdjax.config import Attention
 from fdjax.errors import ConfigError
@@ -55,6 +57,9 @@ def test_new_tokens_come_after_others():
         ("5,-3", "'-3' is not a length"),
         ("2.5x3", "'2.5x3' is not a length"),
         ("4000x1,97x1", "more rows than 4096"),
+        ("1000000x1", "4096: 1000000 with '1000000x1'; give 4096 at most"),
+        ("9" * 50 + "x1", "4096: 1000000000000 or more with '9+x1'; give 4096 at"),
+        ("4000x1,97x1", "4096: 4097 with '97x1'; give 4096 at most"),
         ("4000x1,97x1@5", "more rows than 4096"),
         ("64@", "'64@' is not a length"),
         ("@64", "'@64' is not a length"),
@@ -70,6 +75,10 @@ def test_new_tokens_come_after_others():
         ("8x0", "'8x0' is a row of no tokens; give 1 or more"),
         ("3x5,0", "'0' is a row of no tokens; give 1 or more"),
         ("16777217", "more than 16777216 tokens"),
+        ("16777217", "16777216 tokens: 16777217; give 16777216 at most"),
+        ("1@16777216", "16777216 tokens: 16777217; give 16777216 at most"),
+        ("9" * 50, "16777216 tokens: 1000000000000 or more; give 16777216 at most"),
+        ("2x16777216@0", "16777216 new tokens: 33554432; give 16777216 at most"),
     ],
 )
 def test_other_words_are_refused(text: str, reason: str):
@@ -116,6 +125,26 @@ def test_equal_rows_are_not(invoke: Invoke):
     assert result.exit_code == 0, result.stderr
     assert "pieces" not in result.stdout
     assert "1.00 of the mean" in result.stdout
+
+
+def test_the_mean_is_of_those_with_work(invoke: Invoke, tmp_path: pathlib.Path):
+    """As the picture has it, whose places are whole numbers."""
+    picture = tmp_path / "plan.svg"
+    rows = "5,100,5@0"
+    result = invoke("inspect", "tales-5m", "--plan", rows, "--plot", str(picture))
+    assert result.exit_code == 0, result.stderr
+    told = " ".join(result.stdout.split())
+    assert "busiest cluster 1.38 of the mean of 4 clusters with work" in told
+    assert "busiest block 1.00 of the mean of 2 blocks with work" in told
+    across, upwards = picture.read_text().split('id="matplotlib.axis_2"')[:2]
+    assert "<!-- 1 -->" in across and "<!-- 0.5 -->" not in across
+    assert "<!-- 175 -->" in upwards
+
+
+def test_the_mean_of_all_needs_no_more_words():
+    bars = Bars(np.array([0, 1, 1]), np.array([4, 1, 1]), np.zeros(3, bool))
+    assert bars.told("cluster", 2) == "1.33 of the mean"
+    assert bars.told("cluster", 9) == "1.33 of the mean of 2 clusters with work"
 
 
 def test_one_row_of_the_most_tokens_has_a_plan(invoke: Invoke):

@@ -213,6 +213,15 @@ def test_a_port_in_use_is_found_before_a_model_is_loaded(invoke: Invoke):
     assert "in use" in result.stderr
 
 
+def test_pages_are_not_read_once_where_others_must_not_matter():
+    command = "serve", "--batch-invariant", "--shared-prefix-reads", "--port", "0"
+    done = subprocess.run(
+        [*FDJAX, *command], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "error: --batch-invariant and --shared-prefix-reads are" in done.stderr
+
+
 @pytest.mark.parametrize("key", ["", " "])
 def test_an_empty_key_is_refused(invoke: Invoke, key: str):
     """A variable that was not set: all would be served where a key was meant."""

@@ -125,6 +125,16 @@ def test_a_limit_that_is_none_is_refused(limit: Any):
         StepPolicy(max_itl_ms=limit)
 
 
+@pytest.mark.parametrize("value", ["no", "yes", 1, 0, 1.0])
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [("mixed", "mixed_steps"), ("shared_reads", "shared_prefix_reads")],
+)
+def test_a_switch_that_is_no_boolean_is_refused(field: str, name: str, value: Any):
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}; use True or False"):
+        StepPolicy(**{field: value})
+
+
 def test_calls_of_one_step_are_timed_together(clock: Clock):
     """5 ms each, and 0.01 ms a token: a target for one is too short for both."""
     budget = TokenBudget(SIZES, 12.0, clock)

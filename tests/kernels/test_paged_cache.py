@@ -186,7 +186,7 @@ def test_strides_of_ragged_paged_attention(page_size: int, heads: int):
         ({"page_size": 5}, "5 tokens at a distance of 48 do not fill .* 192"),
         ({"num_kv_heads": 4}, "4 heads at a distance of 16 do not fill .* 48"),
         ({"head_stride": 8}, "2 halves at a distance of 8"),
-        ({"head_dim": 9}, "the smallest stride is 8; a head has 9 elements"),
+        ({"head_dim": 9}, "the smallest stride is 8; a head has 9 elements, which"),
     ],
 )
 def test_strides_that_do_not_fit_are_named(change: dict[str, int], said: str):
@@ -204,6 +204,14 @@ def test_strides_that_do_not_fit_are_named(change: dict[str, int], said: str):
         ),
         (lambda: KVCache.page_major(jnp.zeros((5, 4, 6, 8))), r"\(5, 4, 6, 8\)"),
         (lambda: KVCache.interleaved(jnp.zeros((5, 4, 3, 8))), r"\(5, 4, 3, 8\)"),
+        (
+            lambda: KVCache.interleaved(jnp.zeros((5, 4, 6, 8)), head_dim=9),
+            r"head_dim is 9, .*\(5, 4, 6, 8\) has heads of width 8; give 8 at most",
+        ),
+        (
+            lambda: KVCache.interleaved(jnp.zeros((5, 4, 6, 8)), head_dim=0),
+            "head_dim is 0; it must be 1 or more",
+        ),
         (lambda: KVCache.interleaved(jnp.zeros((5, 4))), "expected .P, Z, 2 Hkv"),
         (lambda: empty("page_major").layer(1), "layer 1 of a cache of 1 layers"),
         (lambda: empty("page_major").layer(-1), "layer -1 of a cache of 1 layers"),

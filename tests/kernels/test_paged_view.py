@@ -115,7 +115,7 @@ def test_tokens_past_the_table_are_not_written():
 @pytest.mark.parametrize("name", ["lengths", "starts", "firsts"])
 def test_arrays_of_another_number_of_rows_are_named(name: str):
     arrays: dict[str, Any] = {"lengths": ints([1, 1, 1]), name: ints([1, 1])}
-    said = rf"page_table has 3 rows, {name} \(2,\)"
+    said = rf"page_table has 3 rows, {name} \(2,\); give {name} one number a row, .3."
     with pytest.raises(ValueError, match=said):
         PageView(ints(TABLE), **arrays)
 
@@ -144,6 +144,13 @@ def test_bad_offsets_name_no_pages():
         none,
     ]
     assert PageView.table_of(ints([]), ints([0, 1]), width=1).tolist() == [[NO_PAGE]]
+
+
+@pytest.mark.parametrize(("rows", "width"), [(0, 2**31), (1, 2**33), (2, 2**31 - 1)])
+def test_a_table_beyond_32_bits_is_refused(rows: int, width: int):
+    said = f"width is {width}, and a table of {rows} rows has 2147483647 places at most"
+    with pytest.raises(ValueError, match=f"^PageView: {said}; .* no more than 3 ids$"):
+        PageView.table_of(ints([7, 2, 5]), ints([0] * (rows + 1)), width=width)
 
 
 def test_offsets_past_the_end_name_no_pages_however_large():

@@ -174,13 +174,16 @@ WRONG: dict[str, Callable[[], Any]] = {
     "rope_and_write: qkv is (8, 64); expected [T, H, D]": lambda: ops.rope_and_write(
         QKV.reshape(8, 64), KV, PLACES, PLACES, TURNS
     ),
+    "attention: q is bfloat16, kv is float32; cast q to float32": lambda: ops.attention(
+        CALL[0].astype(jnp.bfloat16), KV, DECODING, scale=1.0
+    ),
     "rope_and_write: qkv is bfloat16, kv is float32": lambda: ops.rope_and_write(
         QKV.astype(jnp.bfloat16), KV, PLACES, PLACES, TURNS
     ),
     "rope_and_write: frequencies is int32; cast": lambda: ops.rope_and_write(
         QKV, KV, PLACES, PLACES, PLACES[:4]
     ),
-    "attention: q's head size is 16, kv's 8": lambda: ops.attention(
+    "attention: q's head size is 16, kv's 8; give q heads of 8": lambda: ops.attention(
         normal(3, 4, 16), KV, DECODING, scale=1.0
     ),
     "attention: q has 0 heads": lambda: ops.attention(

@@ -188,3 +188,23 @@ def test_other_numbers(message: str):
 def test_no_array():
     with pytest.raises(TypeError, match=r"^PageView: lengths is a list; give an a"):
         UNTYPED(PAGE_TABLE, [50, 5, 8])
+
+
+def test_words_of_a_tree():
+    """Of 64 bits they are two words each, as the message says."""
+    pages = ops.PageView.packed(
+        *(jnp.asarray(rows, "int32") for rows in (table("int8"), LENGTHS, STARTS))
+    )
+
+    def found(tree: Any) -> ops.AttentionState:
+        return ops.attention_states(Q, KV, pages, scale=0.3, tree=tree)
+
+    words = np.array([[1], [3], [5], [11], [17], [33], [1], [3]], np.uint8)
+    expected = found(jnp.asarray(words, "uint32"))
+    same(found(words), expected)
+    wide = (words.astype(np.uint64) | 7 << 40).astype(np.uint64)
+    same(found(wide.view(np.uint32)), expected)
+    with pytest.raises(ValueError, match="attention_states: tree is uint64; a word"):
+        found(wide)
+    with jax.enable_x64(True), pytest.raises(ValueError, match="tree is uint64"):
+        found(jnp.asarray(wide))

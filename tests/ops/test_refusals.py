@@ -54,6 +54,7 @@ def numbers(last: float) -> jax.Array:
 
 
 NAN = float("nan")
+COMPLEX = jnp.full(HEADS, 1j)
 WRONG: dict[str, Callable[[], Any]] = {
     "sample: temperature is nan for a row; give 0, which": lambda: drawn(
         temperature=numbers(NAN)
@@ -70,8 +71,34 @@ WRONG: dict[str, Callable[[], Any]] = {
     "sample: top_k is -1 for a row; give 0, which is no limit, or more": lambda: drawn(
         top_k=jnp.full(1, -1)
     ),
+    "attention_states: tree is uint64; a word has 32 bits, not 64: give it as uint32": (
+        lambda: UNTYPED.attention_states(
+            *CALL, scale=1.0, tree=np.ones((ROWS, 1), np.uint64)
+        )
+    ),
+    "attention: slopes is complex64; cast it to a type that is floating": lambda: (
+        ops.attention(*CALL, COMPLEX, scale=1.0)
+    ),
+    "attention: sinks is complex64; cast": lambda: ops.attention(
+        *CALL, sinks=COMPLEX, scale=1.0
+    ),
+    "attention_states: slopes is complex64; cast": lambda: ops.attention_states(
+        *CALL, COMPLEX, scale=1.0
+    ),
+    "attention_states: sinks is complex64; cast": lambda: ops.attention_states(
+        *CALL, sinks=COMPLEX, scale=1.0
+    ),
+    "ragged_paged_attention: sinks is complex64; cast": lambda: ragged(sinks=COMPLEX),
+    "sample: temperature is complex64; cast": lambda: drawn(temperature=COMPLEX),
     "ragged_paged_attention: kv_cache is (0, 4, 4, 8), which has 0 pages": (
         lambda: ragged(kv_cache=normal(0, PAGE_SIZE, 4, HEAD_DIM))
+    ),
+    "ragged_paged_attention: pages_per_row is 8589934592, and a table of 3 rows": (
+        lambda: ragged(
+            cu_kv_lens=jnp.asarray([0, 16, 32, 48]),
+            page_indices=TABLE.reshape(-1),
+            pages_per_row=2**33,
+        )
     ),
     "merge_states: output of one of states is int32; cast it to a type": lambda: (
         ops.merge_states(
@@ -131,6 +158,9 @@ MISTAKEN: dict[str, Callable[[], Any]] = {
     ),
     "rope_and_write: interleaved is an array of (2,); give True or False": (
         lambda: rotated(np.ones(2, bool))
+    ),
+    "attention: scale is a complex64; give a number": lambda: UNTYPED.attention(
+        *CALL, scale=np.complex64(1j)
     ),
     "merge_states: output of one of states is a list; give an array": lambda: (
         UNTYPED.merge_states([ops.AttentionState(*UNTYPED_LISTS)])

@@ -31,6 +31,14 @@ def test_a_model_that_is_here_has_no_revision(
         load(model, revision="main")
 
 
+@pytest.mark.parametrize("load", [LLM, AsyncLLM.from_model])
+def test_what_is_read_once_is_asked_for_by_a_boolean(load: Callable[..., object]):
+    with pytest.raises(ConfigError, match="shared_prefix_reads is 'no'; use True or"):
+        load(shared_prefix_reads="no")
+    with pytest.raises(ConfigError, match="batch_invariant and shared_prefix_reads"):
+        load(batch_invariant=True, shared_prefix_reads=True)
+
+
 def test_memory_is_claimed_before_anything_else(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "")  # undone at the end
     monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION")

@@ -9,6 +9,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from fdjax import LLM, ConfigError, MemoryBudgetError, device
 from fdjax.engine.limits import QueueLimits
+from fdjax.engine.policy import StepPolicy
 from fdjax.models import SHIPPED, resolve
 from fdjax.serve.setup import Settings
 
@@ -82,6 +83,16 @@ def test_a_gpu_keeps_the_checkpoint_s_type():
 def test_settings_out_of_range(options: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
         Settings.of(SHIPPED, **options)  # pyright: ignore[reportArgumentType]  (wrong on purpose)
+
+
+def test_pages_are_not_read_once_where_others_must_not_matter():
+    said = "batch_invariant and shared_prefix_reads are both on.* leave one of them out"
+    with pytest.raises(ConfigError, match=said):
+        Settings.of(SHIPPED, batch_invariant=True, policy=StepPolicy(shared_reads=True))
+    for asked in (None, False):  # the default finds out by itself
+        policy = StepPolicy(shared_reads=asked)
+        settings = Settings.of(SHIPPED, batch_invariant=True, policy=policy)
+        assert settings.policy == policy
 
 
 @pytest.mark.parametrize(

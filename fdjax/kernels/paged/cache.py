@@ -92,7 +92,14 @@ class KVCache:
                 "or [P, Z, 2 Hkv / n, n, width]"
             )
         page_size, width = array.shape[1], array.shape[-1]
-        head_dim = width if head_dim is None else head_dim
+        if head_dim is None:
+            head_dim = width
+        elif whole_number("PageLayout", "head_dim", head_dim, least=1) > width:
+            raise ValueError(
+                f"KVCache: head_dim is {head_dim}, and the array {array.shape} has "
+                f"heads of width {width}; give {width} at most, or an array of wider "
+                "heads"
+            )
         return KVCache(
             array, interleaved(page_size, halves // 2, head_dim, width=width)
         )

@@ -211,10 +211,13 @@ def check_attention(
         )
     if head_dim != cache.head_dim:
         raise ValueError(
-            f"{operation}: q's head size is {head_dim}, kv's {cache.head_dim}"
+            f"{operation}: q's head size is {head_dim}, kv's {cache.head_dim}; give q "
+            f"heads of {cache.head_dim}"
         )
     if q.dtype != cache.dtype:
-        raise ValueError(f"{operation}: q is {q.dtype}, kv is {cache.dtype}")
+        raise ValueError(
+            f"{operation}: q is {q.dtype}, kv is {cache.dtype}; cast q to {cache.dtype}"
+        )
 
 
 def _check_scores(operation: str, scores: ScoreSpec) -> None:

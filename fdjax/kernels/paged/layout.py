@@ -60,7 +60,7 @@ class PageLayout:
         if room < self.head_dim:
             raise ValueError(
                 f"PageLayout: the smallest stride is {room}; a head has "
-                f"{self.head_dim} elements"
+                f"{self.head_dim} elements, which every stride must have room for"
             )
 
     @functools.cached_property

@@ -79,7 +79,7 @@ class PageView:
             if array is not None and array.shape != (self.num_rows,):
                 raise ValueError(
                     f"PageView: page_table has {self.num_rows} rows, {name} "
-                    f"{array.shape}"
+                    f"{array.shape}; give {name} one number a row, [{self.num_rows}]"
                 )
         if self.prefixes is not None:
             given: Any = self.prefixes
@@ -117,7 +117,8 @@ class PageView:
 
         Raises:
             ValueError: an array has another number of axes, or no whole numbers; there
-                is no offset; or `width` is negative.
+                is no offset; or `width` is negative, or the table would have more
+                places than 32 bits count.
             TypeError: an array is none, or `width` is no whole number, or traced.
         """
         indices = int32_of("PageView", "indices", indices)
@@ -127,6 +128,8 @@ class PageView:
         if not offsets.shape[0]:
             raise ValueError("PageView: offsets is (0,); give one more than rows")
         width = whole_number("PageView", "width", width, least=0)
+        num_rows, num_ids = offsets.shape[0] - 1, indices.shape[0]
+        check_width("PageView", "width", width, num_rows=num_rows, num_ids=num_ids)
         begins, ends = offsets[:-1, None], offsets[1:, None]
         # What is past the end stays there: longer sums would be negative.
         first = jnp.minimum(begins, len(indices))
@@ -238,6 +241,26 @@ class PageView:
         counted = (pages >= 0) & (pages <= (HIGHEST + 1) // page_size - 1)
         inside = exists & (index < self.width) & counted
         return jnp.where(inside, pages * page_size + positions % page_size, -1)
+
+
+def check_width(
+    owner: str, name: str, width: int, *, num_rows: int, num_ids: int
+) -> None:
+    """Raises `ValueError` where a table has more places than 32 bits count.
+
+    Args:
+        owner: whose argument the width is.
+        name: of the argument.
+        width: pages that a row may have.
+        num_rows: of the table.
+        num_ids: that the table is made of.
+    """
+    if max(num_rows, 1) * width > HIGHEST:
+        raise ValueError(
+            f"{owner}: {name} is {width}, and a table of {num_rows} rows has {HIGHEST} "
+            "places at most; give the pages of the longest row, of which there are no "
+            f"more than {num_ids} ids"
+        )
 
 
 # A function of its own: traced once for all layers of a model.
