@@ -1,9 +1,11 @@
 """Leading pages that rows of a batch share, as kernels read them."""
 
-from typing import Any
+import functools
 
+import jax
 import jax.numpy as jnp
 
+from fdjax.kernels.paged.integers import HIGHEST, check_shape, int32_of
 from fdjax.notation import Array, Int32
 from fdjax.pytree import pytree
 
@@ -35,40 +37,65 @@ class SharedPrefixes:
         """Pieces that there is room for."""
         return self.work.shape[0]
 
-    def check(self, owner: str, num_rows: int) -> None:
-        """Raises `ValueError` where arrays are not of a batch of so many rows."""
-        shapes: dict[str, tuple[Any, ...]] = {
-            "tokens": (num_rows,),
-            "order": (num_rows,),
-            "work": (self.num_records, 8),
-            "parts": (self.parts.shape[0], num_rows, 4),
-        }
-        for name, shape in shapes.items():
-            if (found := getattr(self, name).shape) != shape:
-                raise ValueError(
-                    f"{owner}: prefixes.{name} is {found}, and {num_rows} rows have "
-                    f"{shape}; make prefixes for these rows"
-                )
+    def checked(self, owner: str, num_rows: int) -> "SharedPrefixes":
+        """The same in int32, of a batch of so many rows.
+
+        Raises:
+            ValueError: an array is of another shape, or its numbers are not whole.
+            TypeError: one is no array.
+        """
+        names = ("tokens", "order", "work", "parts")
+        arrays = [int32_of(owner, f"prefixes.{n}", getattr(self, n)) for n in names]
+        axes = (("B",), ("B",), ("M", "8"), ("K", "B", "4"))
+        for name, array, each in zip(names, arrays, axes, strict=True):
+            check_shape(owner, f"prefixes.{name}", array, *each)
+            sizes = {"B": num_rows, "8": 8, "4": 4}
+            for axis, size in zip(each, array.shape, strict=True):
+                if size != sizes.get(axis, size):
+                    raise ValueError(
+                        f"{owner}: prefixes.{name} is {array.shape}, and {num_rows} "
+                        f"rows have [{', '.join(each)}]; make prefixes for these rows"
+                    )
+        return SharedPrefixes(*arrays)
 
     def within(self, max_tokens: int, most_queries: int) -> "SharedPrefixes":
         """The same without what points out of the batch, whoever has made it.
+
+        Pieces that are left follow one another, as kernels go through them up to the
+        first of no tokens; parts are left whose records they all write.
 
         Args:
             max_tokens: that a row's table has room for.
             most_queries: of a piece.
         """
-        rows, records = len(self.order), self.num_records
-        row, first, end, queries, begin, stop, record, pieces = self.work.T
-        whole = (row >= 0) & (row < rows) & (first >= 0) & (queries >= 0)
-        whole &= (queries <= most_queries) & (first <= rows - queries)
-        whole &= (begin >= 0) & (begin <= stop) & (stop <= end) & (end <= max_tokens)
-        whole &= (record >= 0) & (pieces >= 0) & (record <= records - 1)
-        record, count, query, _ = jnp.moveaxis(self.parts, -1, 0)
-        joined = (record >= 0) & (count >= 0) & (count <= records - record)
-        joined &= (query >= 0) & (query < most_queries)
-        return SharedPrefixes(
-            jnp.clip(self.tokens, 0, max_tokens),
-            jnp.clip(self.order, 0, rows - 1),
-            jnp.where(whole[:, None], self.work, 0),
-            jnp.where(joined[..., None], self.parts, -1),
-        )
+        room = min(max_tokens, HIGHEST)
+        return _within(self, max_tokens=room, most_queries=most_queries)
+
+
+# A function of its own: traced once for all layers of a model.
+@functools.partial(jax.jit, static_argnames=("max_tokens", "most_queries"))
+def _within(
+    shared: SharedPrefixes, *, max_tokens: int, most_queries: int
+) -> SharedPrefixes:
+    """See `SharedPrefixes.within`."""
+    rows, records = len(shared.order), shared.num_records
+    row, first, end, queries, begin, stop, record, pieces = shared.work.T
+    whole = (row >= 0) & (row < rows) & (first >= 0) & (queries > 0)
+    whole &= (queries <= most_queries) & (first <= rows - queries)
+    whole &= (begin >= 0) & (begin <= stop) & (stop <= end) & (end <= max_tokens)
+    whole &= (record >= 0) & (record < records) & (pieces >= 0)
+    work = jnp.where(whole[:, None], shared.work, 0)[jnp.argsort(~whole, stable=True)]
+    written = jnp.zeros(records + 1, jnp.int32)
+    written = written.at[jnp.where(whole, record, records)].set(1).at[records].set(0)
+    before = jnp.cumsum(written, dtype=jnp.int32) - written
+    record, count, query, _ = jnp.moveaxis(shared.parts, -1, 0)
+    joined = (record >= 0) & (count > 0) & (query >= 0) & (query < most_queries)
+    joined &= (record < records) & (count <= records - record)
+    last = jnp.where(joined, record + count, 0)
+    joined &= before[last] - before[jnp.where(joined, record, 0)] == count
+    return SharedPrefixes(
+        jnp.clip(shared.tokens, 0, max_tokens),
+        jnp.clip(shared.order, 0, rows - 1),
+        work,
+        jnp.where(joined[..., None], shared.parts, -1),
+    )

@@ -88,7 +88,8 @@ class PageView:
                     f"PageView: prefixes is of type {type(given).__name__}; give what "
                     "`plan_prefixes` makes, or None"
                 )
-            self.prefixes.check("PageView", self.num_rows)
+            checked = given.checked("PageView", self.num_rows)
+            object.__setattr__(self, "prefixes", checked)
 
     @staticmethod
     def decoding(
@@ -258,8 +259,8 @@ def check_width(
     if max(num_rows, 1) * width > HIGHEST:
         raise ValueError(
             f"{owner}: {name} is {width}, and a table of {num_rows} rows has {HIGHEST} "
-            "places at most; give the pages of the longest row, of which there are no "
-            f"more than {num_ids} ids"
+            "places at most; give the pages of the longest row, at most the "
+            f"{num_ids} ids that there are"
         )
 
 
