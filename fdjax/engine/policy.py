@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from fdjax.errors import ConfigError
 
 PrefillOrder = Literal["fcfs", "shortest"]
@@ -72,5 +70,5 @@ class StepPolicy:
 
 def _check_switch(name: str, value: object) -> None:
     """A string is true, whatever it says."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool):
         raise ConfigError(f"{name} is {value!r}; use True or False")
