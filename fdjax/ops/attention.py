@@ -257,14 +257,13 @@ def _within_tables(call: PagedAttention) -> PageView:
     Kernels for decoding would take the last one that there is room for in its place.
     What rows share points into the batch then, whoever has made it.
     """
-    pages = call.pages
-    if pages.prefixes is not None:
-        most_queries = TILE_ROWS // call.group
-        prefixes = pages.prefixes.within(call.max_tokens, most_queries)
-        pages = dataclasses.replace(pages, prefixes=prefixes)
+    pages, prefixes = call.pages, call.pages.prefixes
+    if prefixes is not None:
+        prefixes = prefixes.within(call.max_tokens, TILE_ROWS // call.group)
     # By lax: jnp.where takes twice as long to trace, in each layer of a model.
     stands = lax.convert_element_type(_have_room(call), jnp.int32)
-    return dataclasses.replace(pages, lengths=lax.mul(pages.lengths, stands))
+    lengths = lax.mul(pages.lengths, stands)
+    return dataclasses.replace(pages, lengths=lengths, prefixes=prefixes)
 
 
 def _have_room(call: PagedAttention) -> Bool[Array, " B"]:

@@ -44,19 +44,24 @@ class SharedPrefixes:
             ValueError: an array is of another shape, or its numbers are not whole.
             TypeError: one is no array.
         """
-        names = ("tokens", "order", "work", "parts")
-        arrays = [int32_of(owner, f"prefixes.{n}", getattr(self, n)) for n in names]
-        axes = (("B",), ("B",), ("M", "8"), ("K", "B", "4"))
-        for name, array, each in zip(names, arrays, axes, strict=True):
-            check_shape(owner, f"prefixes.{name}", array, *each)
-            sizes = {"B": num_rows, "8": 8, "4": 4}
-            for axis, size in zip(each, array.shape, strict=True):
-                if size != sizes.get(axis, size):
-                    raise ValueError(
-                        f"{owner}: prefixes.{name} is {array.shape}, and {num_rows} "
-                        f"rows have [{', '.join(each)}]; make prefixes for these rows"
-                    )
-        return SharedPrefixes(*arrays)
+        axes = {
+            "tokens": {"B": num_rows},
+            "order": {"B": num_rows},
+            "work": {"M": None, "8": 8},
+            "parts": {"K": None, "B": num_rows, "4": 4},
+        }
+        arrays: dict[str, Array] = {}
+        for name, sizes in axes.items():
+            array = int32_of(owner, f"prefixes.{name}", getattr(self, name))
+            check_shape(owner, f"prefixes.{name}", array, *sizes)
+            wanted = zip(sizes.values(), array.shape, strict=True)
+            if any(size not in (None, found) for size, found in wanted):
+                raise ValueError(
+                    f"{owner}: prefixes.{name} is {array.shape}, and {num_rows} "
+                    f"rows have [{', '.join(sizes)}]; make prefixes for these rows"
+                )
+            arrays[name] = array
+        return SharedPrefixes(**arrays)
 
     def within(self, max_tokens: int, most_queries: int) -> "SharedPrefixes":
         """The same without what points out of the batch, whoever has made it.
