@@ -73,11 +73,6 @@ class PromptSharing:
         turn, place = np.divmod(np.arange(len(self.costs)), blocks)
         return np.where(turn % 2 == 0, place, blocks - 1 - place)
 
-    @property
-    def busiest(self) -> float:
-        """What the busiest block does, in parts of the mean of those with work."""
-        return self.bars().busiest
-
     def bars(self) -> Bars:
         """What each block does, to be drawn."""
         return Bars(self.takers, self.costs, self.is_piece)
